@@ -58,6 +58,11 @@ add_custom_target(gloo_rs_library ALL
   COMMENT "Building libgloo_rs with cargo"
   USES_TERMINAL VERBATIM)
 
+# A folder with gloo_rs.h alone: include/ also has Gloo's headers, which would hide those of another Gloo.
+set(gloo_rs_include "${PROJECT_BINARY_DIR}/include")
+file(MAKE_DIRECTORY "${gloo_rs_include}")
+file(CREATE_LINK "${PROJECT_SOURCE_DIR}/include/gloo_rs.h" "${gloo_rs_include}/gloo_rs.h" COPY_ON_ERROR SYMBOLIC)
+
 # The shared library is linked here, from the static one: rustc passes a version script of its own, without versions, and linkers
 # take only one. Otherwise as rustc links it.
 add_library(gloo_rs_shared SHARED "${gloo_rs_map}")
@@ -71,7 +76,7 @@ set_target_properties(gloo_rs_shared PROPERTIES
   # The same for every configuration.
   LIBRARY_OUTPUT_DIRECTORY "${gloo_rs_lib_dir}$<0:>"
   LINK_DEPENDS "${gloo_rs_archive};${gloo_rs_map}")
-target_include_directories(gloo_rs_shared INTERFACE "${PROJECT_SOURCE_DIR}/include")
+target_include_directories(gloo_rs_shared INTERFACE "${gloo_rs_include}")
 target_link_options(gloo_rs_shared PRIVATE
   "LINKER:--version-script=${gloo_rs_map}" LINKER:--gc-sections LINKER:--as-needed LINKER:-z,relro,-z,now)
 target_link_libraries(gloo_rs_shared PRIVATE
@@ -80,7 +85,7 @@ target_link_libraries(gloo_rs_shared PRIVATE
 add_library(gloo_rs::static STATIC IMPORTED GLOBAL)
 set_target_properties(gloo_rs::static PROPERTIES
   IMPORTED_LOCATION "${gloo_rs_archive}"
-  INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include"
+  INTERFACE_INCLUDE_DIRECTORIES "${gloo_rs_include}"
   INTERFACE_LINK_LIBRARIES "${gloo_rs_native_libs}")
 add_dependencies(gloo_rs::static gloo_rs_library)
 

@@ -104,6 +104,12 @@ provide demo
 not_for_the_demo=(valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft ninja wine x86_64-w64-mingw32-gcc)
 [ -z "$(there "${not_for_the_demo[@]}")" ] || fail "installed for the demo: $(there "${not_for_the_demo[@]}")"
 
+step "a program written for Gloo, with what the demo needs"
+as_user rm -rf build/gloo
+as_user cmake -S cmake/test/gloo -B build/gloo -DCMAKE_PREFIX_PATH="$PWD/build/prefix/lib/gloo_rs/gloo" -DPLACE="$PWD" -DSOURCE="$PWD/c_tests/gloo_compat/program.cc"
+as_user cmake --build build/gloo
+as_user ctest --test-dir build/gloo --output-on-failure
+
 provide setup
 [ ! -e /usr/sbin/policy-rc.d ] || fail "policy-rc.d is left"
 if [ "$user" = root ]; then
@@ -137,7 +143,7 @@ with_cargo scripts/loom.sh
 step "macOS and Windows: lints for one, a job on the other"
 with_cargo scripts/test-systems.sh build/prefix quick
 step "C tests: some"
-as_user scripts/test-c.sh build/prefix plain -R '^(basics|cplusplus|static_library|redis|launchers)$'
+as_user scripts/test-c.sh build/prefix plain -R '^(basics|cplusplus|static_library|redis|launchers|gloo\.(headers|program))$'
 step "C tests under valgrind: one"
 as_user scripts/test-c.sh build/prefix valgrind -R '^basics'
 step "ThreadSanitizer: one program; a toolchain with sources that is too old is passed over"

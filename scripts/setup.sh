@@ -29,7 +29,7 @@ need() { # LEVELS PACKAGE COMMAND...: at these levels the package, unless the co
 }
 # As bindgen finds it, with clang's own headers.
 has_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' && compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
-has_mpi_h() { echo '#include <mpi.h>' | mpicxx.openmpi -x c++ -fsyntax-only -; }
+has_mpi_h() { echo '#include <mpi.h>' | "mpicxx.$1" -x c++ -fsyntax-only -; }
 
 built="build demo bench test"
 need "$built" g++ g++ --version
@@ -40,8 +40,10 @@ need "demo bench test" python3 python3 --version
 need "demo bench test" python3-pip python3 -m pip --version
 need "demo bench test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
+need test libgtest-dev test -e /usr/include/gtest/gtest.h
+need test clang clang++ --version
 need test openmpi-bin mpirun.openmpi --version
-need test libopenmpi-dev has_mpi_h
+need test libopenmpi-dev has_mpi_h openmpi
 need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
 need test abigail-tools abidiff --version
 need test ninja-build ninja --version
@@ -50,6 +52,7 @@ need test valgrind valgrind --version
 need test redis-server redis-server --version
 need test openssl openssl version
 need test mpich mpiexec.mpich --version
+need test libmpich-dev has_mpi_h mpich
 need test openssh-client ssh -V
 need test openssh-server test -x /usr/sbin/sshd
 need test nftables /usr/sbin/nft --version

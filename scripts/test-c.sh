@@ -21,7 +21,7 @@ case $kind in
   *) echo "test-c: no kind of tests is called $kind" >&2 && exit 2 ;;
 esac
 cmake -S c_tests -B "$at" "${options[@]}" >/dev/null
-cmake --build "$at" "${targets[@]}" >/dev/null
+cmake --build "$at" --parallel "$(nproc)" "${targets[@]}" >/dev/null
 if ! ctest --test-dir "$at" -L "$label" --parallel "$at_once" --output-on-failure --no-tests=error "${@:3}"; then
   [ "$kind" != valgrind ] ||
     find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;

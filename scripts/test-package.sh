@@ -16,6 +16,7 @@ fail() {
 rm -rf "$at"
 scripts/extract-examples.sh README.md "$at"
 program=$at/sum.c
+gloo_program=$root/c_tests/gloo_compat/program.cc
 
 echo "--- the shared library: its name, and what it needs"
 dynamic=$(readelf --dynamic --wide "$prefix/lib/libgloo_rs.so")
@@ -55,6 +56,36 @@ for more in "" -Wl,--as-needed; do
   if ldd "$at/by_pkg_config_static" | grep gloo_rs; then fail "the static program needs the shared library"; fi
 done
 
+find_gloo() { # NAME CMAKE-ARGUMENTS...: builds and runs the project that was written for Gloo
+  cmake -S cmake/test/gloo -B "$at/$1" -DCMAKE_PREFIX_PATH="$moved/lib/gloo_rs/gloo" -DPLACE="$moved" -DSOURCE="$gloo_program" "${@:2}" >/dev/null
+  cmake --build "$at/$1" >/dev/null
+  ctest --test-dir "$at/$1"
+}
+echo "--- find_package(Gloo), shared and static, moved"
+find_gloo gloo
+ldd "$at/gloo/program" | grep -F libgloo_rs.so.0.2 >/dev/null || fail "the program does not need libgloo_rs.so.0.2"
+find_gloo gloo_static -DGLOO_STATIC_OR_SHARED=STATIC
+for built in gloo/program gloo_static/program; do
+  if readelf --dynamic --wide "$at/$built" | grep -F '[libgloo.so'; then fail "$built needs another Gloo"; fi
+done
+if ldd "$at/gloo_static/program" | grep gloo_rs; then fail "the static program needs the shared library"; fi
+
+echo "--- Gloo's headers and library by path, moved"
+like_gloo="$moved/lib/gloo_rs/gloo"
+c++ -std=c++17 -I"$like_gloo/include" -o "$at/by_path" "$gloo_program" -L"$like_gloo/lib" -lgloo -Wl,-rpath,"$like_gloo/lib"
+"$at/by_path"
+
+echo "--- Gloo's headers are in nobody's way"
+if [ -e "$moved/include/gloo" ] || [ -e "$moved/lib/cmake/Gloo" ]; then fail "they lie where those of another Gloo would"; fi
+refused() { # PATTERN CMAKE-ARGUMENTS...
+  rm -rf "$at/refused"
+  if cmake -S . -B "$at/refused" "${@:2}" >"$at/refused.log" 2>&1; then fail "taken: ${*:2}"; fi
+  tr -s ' \n' ' ' <"$at/refused.log" | grep -o "$1" || fail "${*:2}: does not say $1"
+}
+echo "--- Gloo's options that cannot be honoured"
+refused "USE_CUDA is ON, but gloo_rs [0-9.]* has no collectives on memory of a GPU" -DUSE_CUDA=ON
+refused "GLOO_STATIC_OR_SHARED is shared, but must be STATIC, SHARED or empty" -DGLOO_STATIC_OR_SHARED=shared
+
 echo "--- make install, with spaces in PREFIX"
 make install PREFIX="$at/installed here" >"$at/install.log" || { cat "$at/install.log"; fail "make install failed"; }
 "$at/installed here/bin/gloo-rs" --version
@@ -70,12 +101,13 @@ mkdir "$at/.cargo"
 printf '[build]\ntarget = "mips-unknown-none"\n' >"$at/.cargo/config.toml"
 export CARGO_BUILD_TARGET=mips-unknown-none
 echo "--- add_subdirectory, with Ninja, where cargo's configuration builds for another machine, and installed with DESTDIR into a multi-architecture folder"
-cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root" -DSOURCE="$program" \
+cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" \
   -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib/some-machine >/dev/null
 cmake --build "$at/subdirectory"
 ctest --test-dir "$at/subdirectory"
 DESTDIR=$at/staged cmake --install "$at/subdirectory" >/dev/null
-for file in lib/some-machine/libgloo_rs.{a,so,so.0.2,so.0.2.0} include/gloo_rs.h lib/some-machine/cmake/gloo_rs/gloo_rsConfig.cmake; do
+for file in lib/some-machine/libgloo_rs.{a,so,so.0.2,so.0.2.0} include/gloo_rs.h lib/some-machine/cmake/gloo_rs/gloo_rsConfig.cmake \
+  lib/some-machine/gloo_rs/gloo/{include/{gloo/config.h,gloo_rs.h},lib/libgloo.{so,a},lib/cmake/Gloo/GlooConfig.cmake}; do
   [ -e "$at/staged/usr/$file" ] || fail "/usr/$file was not installed"
 done
 # Written for a shell: a space has a backslash.

@@ -1,0 +1,27 @@
+/*
+ * Allreduce in a ring, by parts of the elements, as an algorithm.
+ */
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "gloo/context.h"
+#include "gloo/detail/class_algorithm.h"
+
+namespace gloo {
+
+/// Combines the `count` elements at all pointers of all ranks; all pointers get the result. `fn` must commute, and outlive the
+/// object.
+template <typename T>
+class AllreduceRingChunked : public detail::AllreduceAlgorithm<T> {
+ public:
+  AllreduceRingChunked(
+      const std::shared_ptr<Context>& context,
+      const std::vector<T*>& ptrs,
+      const int count,
+      const ReductionFunction<T>* fn = ReductionFunction<T>::sum)
+      : detail::AllreduceAlgorithm<T>(context, ptrs, count, fn, "ring_chunked") {}
+};
+
+}  // namespace gloo

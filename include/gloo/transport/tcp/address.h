@@ -1,0 +1,6 @@
+/*
+ * All transports have the interface of gloo/transport/address.h; this header is there for programs that include it.
+ */
+#pragma once
+
+#include "gloo/transport/address.h"
