@@ -10,6 +10,8 @@ use std::time::{Duration, SystemTime};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 
 use super::*;
@@ -93,6 +95,26 @@ impl Authority {
             names: Vec::new(),
         }
     }
+}
+
+/// The DER of a PEM certificate, which says that it is of version 1.
+fn as_version_1(pem: &str) -> Vec<u8> {
+    let mut der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec();
+    let version_3 = [0xa0, 3, 2, 1, 2];
+    let at = der.windows(version_3.len()).position(|bytes| bytes == version_3).unwrap();
+    der[at + 4] = 0;
+    der
+}
+
+fn pem_of(der: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let quad = |three: &[u8]| {
+        let number = three.iter().chain([0; 2].iter()).take(3).fold(0u32, |all, byte| all << 8 | u32::from(*byte));
+        let digit = |at: usize| DIGITS[(number >> (18 - 6 * at)) as usize & 63] as char;
+        (0..4).map(|at| if at <= three.len() { digit(at) } else { '=' }).collect::<String>()
+    };
+    let lines: Vec<String> = der.chunks(48).map(|line| line.chunks(3).map(quad).collect()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
 fn security(options: Options) -> Security {
@@ -460,6 +482,9 @@ fn errors_name_the_file_and_the_line() {
         let bad = authority.issue("bad", &terms);
         assert_eq!(refused(bad.clone()), format!("{}: {why}", bad.cert.unwrap().display()));
     }
+    let version_1 = file("v1.pem", &pem_of(&as_version_1(&pem)));
+    let why = refused(Options { cert: version_1, ..good.clone() });
+    assert!(why.contains("v1.pem: this certificate is of X.509 version 1"), "{why}");
     let elsewhere = Authority::new();
     let stranger = elsewhere.member();
     let why = refused(Options { ca_file: good.ca_file.clone(), ..stranger.clone() });

@@ -161,6 +161,10 @@ fn certificate(error: &CertificateError) -> &'static str {
             "is not for both roles: its extended key usage must contain serverAuth and clientAuth, or be absent"
         }
         BadEncoding => "is malformed",
+        // rustls has no word of its own for what its verifier refuses there.
+        Other(of) if of.to_string().contains("UnsupportedCertVersion") => {
+            "is of X.509 version 1, which has no extensions; it must be of version 3 (with openssl x509 -req: -extfile)"
+        }
         _ => "cannot be used",
     }
 }
