@@ -1,11 +1,16 @@
 // Stores of the library, and stores of the program as connectFullMesh uses them.
 #include <gtest/gtest.h>
 
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -127,15 +132,43 @@ TEST(RedisStore, FailsWhereThereIsNoServer) {
   EXPECT_THROW(gloo::rendezvous::RedisStore("127.0.0.1", 65536), gloo::EnforceNotMet);
 }
 
-TEST(RedisStore, KeepsValuesInAServer) {
-  const char* port = std::getenv("GLOO_RS_TEST_REDIS_PORT");
-  if (port == nullptr) {
-    GTEST_SKIP() << "GLOO_RS_TEST_REDIS_PORT names no server";
+/// A redis-server of its own, at an address of the loopback network that nobody else uses.
+class RedisServer {
+ public:
+  RedisServer() {
+    host = "127.99." + std::to_string(getpid() / 250 % 250) + "." + std::to_string(getpid() % 250 + 1);
+    process_ = fork();
+    if (process_ == 0) {
+      if (std::freopen("/dev/null", "w", stdout) != nullptr) {
+        execlp("redis-server", "redis-server", "--bind", host.c_str(), "--save", "", "--appendonly", "no", nullptr);
+      }
+      _exit(127);
+    }
   }
-  auto redis = std::make_shared<gloo::rendezvous::RedisStore>("127.0.0.1", std::atoi(port));
+
+  ~RedisServer() {
+    if (process_ > 0) {
+      kill(process_, SIGTERM);
+      waitpid(process_, nullptr, 0);
+    }
+  }
+
+  std::string host;
+
+ private:
+  pid_t process_;
+};
+
+TEST(RedisStore, KeepsValuesInAServer) {
+  if (std::system("command -v redis-server >/dev/null") != 0) {
+    GTEST_SKIP() << "there is no redis-server";
+  }
+  RedisServer server;
+  auto redis = std::make_shared<gloo::rendezvous::RedisStore>(server.host);
   check_store(std::make_shared<gloo::rendezvous::PrefixStore>("gloo", redis));
   EXPECT_TRUE(redis->check({"gloo/key", "gloo/empty"}));
   EXPECT_FALSE(redis->check({"gloo/key", "gloo/missing"}));
+  EXPECT_EQ(gloo::rendezvous::RedisStore(server.host).get("gloo/key"), bytes("value"));
 }
 #endif
 
