@@ -53,15 +53,15 @@ inline size_t bytes_in(size_t size, size_t offset, size_t nbytes) {
 
 class RemoteKey final : public transport::RemoteKey {
  public:
-  explicit RemoteKey(std::string text) : RemoteKey(parse(text.c_str()), std::move(text)) {}
+  explicit RemoteKey(const std::string& text) : RemoteKey(parse(text.c_str()), text) {}
 
   std::string serialize() const override {
     return text_;
   }
 
  private:
-  RemoteKey(std::pair<int, size_t> parts, std::string text)
-      : transport::RemoteKey(parts.first, parts.second), text_(std::move(text)) {}
+  RemoteKey(std::pair<int, size_t> parts, const std::string& text)
+      : transport::RemoteKey(parts.first, parts.second), text_(text) {}
 
   static std::pair<int, size_t> parse(const char* text) {
     int32_t rank = 0;
