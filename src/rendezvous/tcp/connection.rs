@@ -181,7 +181,9 @@ where
     socket.set_tcp_nodelay(true)?;
     let keepalive =
         TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)).with_retries(3);
-    socket.set_tcp_keepalive(&keepalive)
+    // Where the system lacks a part of this, its default applies.
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    Ok(())
 }
 
 /// Fills `buffer` before `deadline`; tries at least once, even after it.
