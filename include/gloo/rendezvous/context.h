@@ -25,7 +25,7 @@ class ContextFactory;
 
 class Context : public ::gloo::Context {
  public:
-  Context(int rank, int size, int base = 2) : ::gloo::Context(rank, size, base) {}
+  Context(int own, int ranks, int groups_of = 2) : ::gloo::Context(own, ranks, groups_of) {}
 
   /// Connects to all ranks, which find each other through `store`, a store or a prefix that no other context has used. Every rank
   /// calls it. The store is used only during the call. Throws IoException, with the missing ranks, if the timeout expires, and what
