@@ -24,7 +24,7 @@ namespace gloo {
 class Context {
  public:
   /// Throws EnforceNotMet unless 0 <= rank < size.
-  Context(int rank, int size, int base = 2) : rank(rank), size(size), base(base) {
+  Context(int own, int ranks, int groups_of = 2) : rank(own), size(ranks), base(groups_of) {
     GLOO_ENFORCE_GE(rank, 0);
     GLOO_ENFORCE_LT(rank, size);
     GLOO_ENFORCE_GE(size, 1);
@@ -50,8 +50,8 @@ class Context {
   }
 
   /// A buffer for messages, on memory that stays the caller's.
-  std::unique_ptr<transport::UnboundBuffer> createUnboundBuffer(void* ptr, size_t size) {
-    return connected().createUnboundBuffer(ptr, size);
+  std::unique_ptr<transport::UnboundBuffer> createUnboundBuffer(void* ptr, size_t bytes) {
+    return connected().createUnboundBuffer(ptr, bytes);
   }
 
   /// Reserves `numToSkip` slots and returns the first. All ranks get the same if they reserve the same numbers in the same order.

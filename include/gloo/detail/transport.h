@@ -75,12 +75,12 @@ class RemoteKey final : public transport::RemoteKey {
 
 class UnboundBuffer final : public transport::UnboundBuffer {
  public:
-  UnboundBuffer(std::shared_ptr<const transport::Context> context, void* ptr, size_t size)
-      : transport::UnboundBuffer(ptr, size), context_(std::move(context)) {
+  UnboundBuffer(std::shared_ptr<const transport::Context> context, void* memory, size_t bytes)
+      : transport::UnboundBuffer(memory, bytes), context_(std::move(context)) {
     gloo_rs_unbound_buffer_t* buffer = nullptr;
     // The C functions want a pointer also for no bytes.
-    void* memory = ptr == nullptr && size == 0 ? &buffer_ : ptr;
-    check(gloo_rs_unbound_buffer_create(context_->gloo_rs_handle(), memory, size, &buffer));
+    void* data = memory == nullptr && bytes == 0 ? &buffer_ : memory;
+    check(gloo_rs_unbound_buffer_create(context_->gloo_rs_handle(), data, bytes, &buffer));
     buffer_.reset(buffer);
   }
 
@@ -316,8 +316,9 @@ class Pair final : public transport::Pair {
 
 class TransportContext final : public transport::Context, public std::enable_shared_from_this<TransportContext> {
  public:
-  TransportContext(std::shared_ptr<transport::Device> device, gloo_rs_device_t* handle, gloo_rs_connect_t connect, int rank, int size)
-      : transport::Context(rank, size), device_(std::move(device)) {
+  TransportContext(
+      std::shared_ptr<transport::Device> device, gloo_rs_device_t* handle, gloo_rs_connect_t connect, int own, int ranks)
+      : transport::Context(own, ranks), device_(std::move(device)) {
     gloo_rs_context_options_t options;
     gloo_rs_context_options_init(&options, sizeof options);
     options.timeout_ms = timeout_ms(timeout_);

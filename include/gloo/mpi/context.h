@@ -3,7 +3,15 @@
  */
 #pragma once
 
+// Open MPI's bindings for C++ cast between types of functions.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wcast-function-type"
+#endif
 #include <mpi.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 #include <climits>
 #include <cstddef>

@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -24,7 +25,7 @@ class ContextFactory;
 
 class Context : public ::gloo::Context {
  public:
-  Context(int rank, int size, int base = 2) : ::gloo::Context(rank, size, base) {}
+  Context(int own, int ranks, int groups_of = 2) : ::gloo::Context(own, ranks, groups_of) {}
 
   /// Connects to all ranks, which find each other through `store`, a store or a prefix that no other context has used. Every rank
   /// calls it. The store is used only during the call. Throws IoException, with the missing ranks, if the timeout expires, and what
@@ -40,6 +41,22 @@ class Context : public ::gloo::Context {
 
   void connectFullMesh(Store& store, const std::shared_ptr<transport::Device>& dev) {
     connectFullMesh(std::shared_ptr<Store>(&store, [](Store*) {}), dev);
+  }
+
+ protected:
+  /// For classes that exchange addresses by themselves: the address for this rank in `all`, which is what rank `peer` has published, the
+  /// addresses of its pairs with all ranks but itself, in the order of the ranks. Throws InvalidOperationException if `all` is not that.
+  std::vector<char> extractAddress(const std::vector<char>& all, int peer) const {
+    if (peer < 0 || peer >= size || peer == rank) {
+      GLOO_THROW_INVALID_OPERATION_EXCEPTION("rank ", rank, " of ", size, " has no address for rank ", peer);
+    }
+    const size_t others = static_cast<size_t>(size - 1);
+    if (all.empty() || all.size() % others != 0) {
+      GLOO_THROW_INVALID_OPERATION_EXCEPTION("rank ", peer, " has published ", all.size(), " bytes, which are not ", others, " addresses");
+    }
+    const size_t length = all.size() / others;
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(length * static_cast<size_t>(rank > peer ? rank - 1 : rank));
+    return {begin, begin + static_cast<std::ptrdiff_t>(length)};
   }
 
   friend class ContextFactory;

@@ -27,7 +27,7 @@ class Context {
   using slot_t = uint64_t;
   using rank_t = int;
 
-  Context(int rank, int size) : rank(rank), size(size) {}
+  Context(int own, int ranks) : rank(own), size(ranks) {}
   virtual ~Context() = default;
 
   const int rank;

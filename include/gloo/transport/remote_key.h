@@ -12,7 +12,7 @@ namespace transport {
 /// Names an unbound buffer of a rank, which others can then write to and read from by UnboundBuffer::put and get.
 class RemoteKey {
  public:
-  RemoteKey(int rank, size_t size) : rank(rank), size(size) {}
+  RemoteKey(int owner, size_t bytes) : rank(owner), size(bytes) {}
   virtual ~RemoteKey() = default;
 
   /// A text without NUL bytes, for Context::deserializeRemoteKey on another rank.

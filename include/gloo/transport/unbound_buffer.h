@@ -24,7 +24,7 @@ inline constexpr std::chrono::milliseconds kUnsetTimeout{-1};
 /// context open.
 class UnboundBuffer {
  public:
-  UnboundBuffer(void* ptr, size_t size) : ptr(ptr), size(size) {}
+  UnboundBuffer(void* memory, size_t bytes) : ptr(memory), size(bytes) {}
   virtual ~UnboundBuffer() = 0;
 
   void* const ptr;

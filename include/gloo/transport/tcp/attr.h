@@ -14,7 +14,7 @@ namespace tcp {
 /// Selects the address of a device. If it selects nothing, the device uses the addresses by which this host reaches the other ranks.
 struct attr {
   attr() = default;
-  attr(const char* hostname) : hostname(hostname) {}
+  attr(const char* name) : hostname(name) {}
 
   /// A host name or IP address of this host; empty for none.
   std::string hostname;

@@ -19,7 +19,7 @@ namespace uv {
 /// Selects the address of a device, as tcp::attr does.
 struct attr {
   attr() = default;
-  attr(const char* hostname) : hostname(hostname) {}
+  attr(const char* name) : hostname(name) {}
 
   std::string hostname;
   std::string iface;
