@@ -6,6 +6,8 @@ pub use crate::ffi::fuzz::options;
 pub use crate::messaging::fuzz::{exchange, frames};
 pub use crate::messaging::matching::fuzz::matching;
 pub use crate::net::handshake::fuzz::handshake;
+#[cfg(feature = "tls")]
+pub use crate::net::tls::fuzz::tls;
 pub use crate::rendezvous::tcp::fuzz::store_protocol;
 pub use crate::rendezvous::url::fuzz::store_url;
 
@@ -22,6 +24,8 @@ pub const BODIES: &[(&str, Body)] = &[
     ("shared_memory", shared_memory),
     ("store_protocol", store_protocol),
     ("store_url", store_url),
+    #[cfg(feature = "tls")]
+    ("tls", tls),
 ];
 
 /// Decodes a fuzzer's bytes into small numbers that select actions, until the bytes are used up.
@@ -77,6 +81,7 @@ mod tests {
             }
         }
         let targets = std::fs::read_dir(fuzz.join("fuzz_targets")).unwrap().count();
-        assert_eq!(targets, BODIES.len(), "each target has its body here");
+        let absent = usize::from(!cfg!(feature = "tls"));
+        assert_eq!(targets, BODIES.len() + absent, "each target has its body here");
     }
 }

@@ -18,6 +18,7 @@ use crate::collective::{Collective, Shape};
 use crate::engine::plan::PlanCache;
 use crate::messaging::testing::Unconnected;
 use crate::messaging::{Recv, Source};
+use crate::sys::Pollable;
 use crate::transport::{Clock, Interest, Link};
 use crate::types::{Slot, Space};
 use crate::wire::fingerprint::{fingerprint, kind};
@@ -141,7 +142,7 @@ struct Job {
 impl Job {
     fn new() -> Arc<Self> {
         let socket = SYSTEM.lock().unwrap().descriptor();
-        let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(socket), None)), None);
+        let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(Pollable::Socket(socket)), None)), None);
         messenger.established(1, Box::new(Socket(socket)), CONNECTION);
         let now = Instant::now();
         let engine =

@@ -6,6 +6,8 @@
 //! proofs cover the session ([`Session::binding`]), so they cannot be relayed from one session into another.
 
 mod files;
+#[cfg(all(unix, any(test, fuzzing)))]
+pub(crate) mod fuzz;
 mod session;
 // The tool's feature brings the crate that makes certificates.
 #[cfg(all(test, feature = "cli"))]
