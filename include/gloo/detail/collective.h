@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -198,8 +199,33 @@ class Call : public gloo_rs_collective_options_t {
     check(status(collective));
   }
 
+  /// After a call in which the root only sends: has it wait until all ranks have called, as in Gloo, where a send waits for its receive.
+  /// Every rank calls it; the others do not wait.
+  void await_ranks_at_root() const {
+    char called = 1;
+    char all = 0;
+    Call meeting(context_, kMeetingTags + tag, std::chrono::milliseconds(-1));
+    meeting.timeout_ms = timeout_ms;
+    if (timeout_ms > 0 && timeout_ms != GLOO_RS_TIMEOUT_INFINITE) {
+      const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
+      meeting.timeout_ms = std::max<int64_t>(timeout_ms - passed, 0);
+    }
+    meeting.root = root;
+    meeting.op = GLOO_RS_MAX;
+    meeting.count = 1;
+    meeting.set_input(Memory(&called, 1));
+    meeting.set_output(Memory(&all, 1));
+    meeting.run(gloo_rs_reduce_with);
+  }
+
  private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Above the tags of options, and the slots of objects.
+  static constexpr uint64_t kMeetingTags = uint64_t{1} << 33;
+
   const Context& context_;
+  const Clock::time_point began_ = Clock::now();
   const void* input_ = nullptr;
   void* output_ = nullptr;
 };
