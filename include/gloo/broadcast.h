@@ -42,8 +42,7 @@ inline void broadcast(BroadcastOptions& opts) {
   call.count = opts.out_.bytes();
   call.set_input(opts.in_);
   call.set_output(opts.out_);
-  call.run(gloo_rs_broadcast_with);
-  call.await_ranks_at_root();
+  call.run_until_all_called(gloo_rs_broadcast_with);
 }
 
 }  // namespace gloo

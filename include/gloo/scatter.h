@@ -86,8 +86,7 @@ inline void scatter(ScatterOptions& opts) {
       call.set_output(apart);
     }
   }
-  call.run(gloo_rs_scatter_with);
-  call.await_ranks_at_root();
+  call.run_until_all_called(gloo_rs_scatter_with);
 }
 
 }  // namespace gloo

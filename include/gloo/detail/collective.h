@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -199,15 +198,18 @@ class Call : public gloo_rs_collective_options_t {
     check(status(collective));
   }
 
-  /// After a call in which the root only sends: has it wait until all ranks have called, as in Gloo, where a send waits for its receive.
-  /// Every rank calls it; the others do not wait.
-  void await_ranks_at_root() const {
+  /// Makes a call in which the root only sends, and has the root wait until all ranks have called, as in Gloo, where a send waits for
+  /// its receive. The other ranks do not wait. Throws if it fails.
+  void run_until_all_called(CollectiveFunction collective) const {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point began = Clock::now();
+    run(collective);
     char called = 1;
     char all = 0;
     Call meeting(context_, kMeetingTags + tag, std::chrono::milliseconds(-1));
     meeting.timeout_ms = timeout_ms;
     if (timeout_ms > 0 && timeout_ms != GLOO_RS_TIMEOUT_INFINITE) {
-      const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
+      const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began).count();
       meeting.timeout_ms = std::max<int64_t>(timeout_ms - passed, 0);
     }
     meeting.root = root;
@@ -219,13 +221,10 @@ class Call : public gloo_rs_collective_options_t {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   /// Above the tags of options, and the slots of objects.
   static constexpr uint64_t kMeetingTags = uint64_t{1} << 33;
 
   const Context& context_;
-  const Clock::time_point began_ = Clock::now();
   const void* input_ = nullptr;
   void* output_ = nullptr;
 };
