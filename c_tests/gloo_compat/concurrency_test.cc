@@ -186,6 +186,22 @@ TEST(Timeout, OfEveryCollectiveThatWaits) {
     opts.setTimeout(timeout);
     gloo::broadcast(opts);
   });
+  times_out("broadcast at the root", [&](const Pointer& context, std::chrono::milliseconds timeout) {
+    gloo::BroadcastOptions opts(context);
+    opts.setOutput(a.data(), 8);
+    opts.setRoot(0);
+    opts.setTimeout(timeout);
+    gloo::broadcast(opts);
+  });
+  times_out("scatter at the root", [&](const Pointer& context, std::chrono::milliseconds timeout) {
+    gloo::ScatterOptions opts(context);
+    opts.setInputs(std::vector<float*>{a.data(), b.data()}, 8);
+    std::vector<float> own(8);
+    opts.setOutput(own.data(), 8);
+    opts.setRoot(0);
+    opts.setTimeout(timeout);
+    gloo::scatter(opts);
+  });
   times_out("gather", [&](const Pointer& context, std::chrono::milliseconds timeout) {
     gloo::GatherOptions opts(context);
     opts.setInput(a.data(), 4);
