@@ -203,6 +203,32 @@ TEST(Allreduce, OperationsAlgorithmsAndSegments) {
   });
 }
 
+TEST(Allreduce, RanksMayHaveDifferentNumbersOfBuffers) {
+  for_sizes([](const Pointer& context) {
+    for (size_t count : kCounts) {
+      // Rank r has r + 1 inputs, and an output for each or only one; ranks without other inputs reduce in place.
+      const size_t inputs = static_cast<size_t>(context->rank) + 1;
+      std::vector<std::vector<double>> in(inputs, std::vector<double>(count, 1.0));
+      std::vector<double*> pointers;
+      for (auto& input : in) {
+        pointers.push_back(input.data());
+      }
+      std::vector<double> out(count);
+      gloo::AllreduceOptions opts(context);
+      opts.setInputs(pointers, count);
+      if (context->rank % 2 == 0) {
+        opts.setOutputs(pointers, count);
+      } else {
+        opts.setOutput(out.data(), count);
+      }
+      opts.setReduceFunction(static_cast<Function>(&gloo::sum<double>));
+      gloo::allreduce(opts);
+      const double expected = context->size * (context->size + 1) / 2.0;
+      ASSERT_EQ(context->rank % 2 == 0 ? in.back() : out, std::vector<double>(count, expected));
+    }
+  });
+}
+
 TEST(Reduce, EveryRootAndForm) {
   for_sizes([](const Pointer& context) {
     for (size_t count : kCounts) {
@@ -599,7 +625,7 @@ TEST(Options, ThatAreWrongAreRefused) {
       gloo::AllreduceOptions opts(context);
       opts.setOutput(a.data(), 8);
       opts.setReduceFunction(sum);
-      opts.setAlgorithm(static_cast<gloo::AllreduceOptions::Algorithm>(7));
+      opts.setAlgorithm(static_cast<gloo::AllreduceOptions::Algorithm>(3));
       gloo::allreduce(opts);
     });
     for (int root : {-1, 2}) {

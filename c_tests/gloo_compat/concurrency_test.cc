@@ -1,5 +1,6 @@
 // Collectives of gloo/ at the same time on one context, and without all ranks.
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -56,6 +57,35 @@ TEST(Concurrency, TwoThreadsReduceWithTagsOfTheirOwn) {
       other.join();
     });
   }
+}
+
+TEST(Concurrency, FunctionsOfTwoCallsRunAtOneTime) {
+  run_ranks(2, [](const Pointer& context) {
+    // The function of each call returns only when that of the other call runs, too.
+    MeetingPoint both(2);
+    std::atomic<int> met{0};
+    const auto work = [&](uint32_t tag) {
+      bool first = true;
+      std::vector<float> data(100000, 1.0f);
+      gloo::AllreduceOptions opts(context);
+      opts.setOutput(data.data(), data.size());
+      opts.setTag(tag);
+      opts.setReduceFunction([&](void* c, const void* a, const void* b, size_t n) {
+        if (first) {
+          first = false;
+          both.wait();
+          met++;
+        }
+        add(c, a, b, n);
+      });
+      gloo::allreduce(opts);
+      EXPECT_EQ(data, std::vector<float>(data.size(), 2.0f));
+    };
+    std::thread other([&] { work(1); });
+    work(2);
+    other.join();
+    EXPECT_EQ(met.load(), 2);
+  });
 }
 
 TEST(Concurrency, DifferentCollectivesOfOneTag) {
@@ -155,6 +185,22 @@ TEST(Timeout, OfEveryCollectiveThatWaits) {
     opts.setRoot(1);
     opts.setTimeout(timeout);
     gloo::broadcast(opts);
+  });
+  times_out("broadcast at the root", [&](const Pointer& context, std::chrono::milliseconds timeout) {
+    gloo::BroadcastOptions opts(context);
+    opts.setOutput(a.data(), 8);
+    opts.setRoot(0);
+    opts.setTimeout(timeout);
+    gloo::broadcast(opts);
+  });
+  times_out("scatter at the root", [&](const Pointer& context, std::chrono::milliseconds timeout) {
+    gloo::ScatterOptions opts(context);
+    opts.setInputs(std::vector<float*>{a.data(), b.data()}, 8);
+    std::vector<float> own(8);
+    opts.setOutput(own.data(), 8);
+    opts.setRoot(0);
+    opts.setTimeout(timeout);
+    gloo::scatter(opts);
   });
   times_out("gather", [&](const Pointer& context, std::chrono::milliseconds timeout) {
     gloo::GatherOptions opts(context);

@@ -109,11 +109,16 @@ TEST(FileStore, KeepsValuesInADirectory) {
   check_store(store);
   gloo::rendezvous::FileStore other(path);
   EXPECT_EQ(other.get("key"), bytes("value"));
-  const auto files = other.getAllKeyFilePaths();
-  EXPECT_EQ(files.size(), 7u);
-  for (const auto& file : files) {
-    EXPECT_TRUE(std::filesystem::is_regular_file(file)) << file;
+  EXPECT_TRUE(other.getAllKeyFilePaths().empty());
+  other.set("a/key with \"unusual\" letters: \xc3\xa4", bytes("x"));
+  for (auto* each : {store.get(), &other}) {
+    const auto files = each->getAllKeyFilePaths();
+    EXPECT_EQ(files.size(), each == &other ? 1u : 7u);
+    for (const auto& file : files) {
+      EXPECT_TRUE(std::filesystem::remove(file)) << file;
+    }
   }
+  EXPECT_THROW(other.wait({"key"}, milliseconds(10)), gloo::IoException);
   EXPECT_THROW(gloo::rendezvous::FileStore("/proc/there/is/none"), gloo::IoException);
 }
 
@@ -289,6 +294,29 @@ void connect_ranks(int size, milliseconds timeout, Connect connect) {
     if (failure) {
       std::rethrow_exception(failure);
     }
+  }
+}
+
+TEST(FileStore, TellsEachRankItsFiles) {
+  Folder folder;
+  std::vector<std::vector<std::string>> files(3);
+  connect_ranks(3, milliseconds(20000), [&](auto& context, auto& device) {
+    gloo::rendezvous::FileStore store(folder.path);
+    gloo::rendezvous::PrefixStore part("part", store);
+    context.connectFullMesh(part, device);
+    files[static_cast<size_t>(context.rank)] = store.getAllKeyFilePaths();
+  });
+  size_t count = 0;
+  for (const auto& list : files) {
+    EXPECT_FALSE(list.empty());
+    for (const auto& file : list) {
+      EXPECT_TRUE(std::filesystem::remove(file)) << file;
+      count++;
+    }
+  }
+  EXPECT_GE(count, 6u);
+  for (const auto& left : std::filesystem::directory_iterator(folder.path)) {
+    EXPECT_EQ(left.path().filename(), "gloo_rs.lock");
   }
 }
 

@@ -26,7 +26,7 @@ class BroadcastOptions : public detail::BufferOptions {
   friend void broadcast(BroadcastOptions&);
 };
 
-/// The root may return before the other ranks have called it. Throws EnforceNotMet if the options are wrong, IoException if the
+/// The root returns when all ranks have called it. Throws EnforceNotMet if the options are wrong, IoException if the
 /// timeout expires or a rank is lost.
 inline void broadcast(BroadcastOptions& opts) {
   GLOO_ENFORCE(opts.elementSize_ > 0, "broadcast needs an output");
@@ -42,7 +42,7 @@ inline void broadcast(BroadcastOptions& opts) {
   call.count = opts.out_.bytes();
   call.set_input(opts.in_);
   call.set_output(opts.out_);
-  call.run(gloo_rs_broadcast_with);
+  call.run_until_all_called(gloo_rs_broadcast_with);
 }
 
 }  // namespace gloo

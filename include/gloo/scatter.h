@@ -62,7 +62,7 @@ class ScatterOptions : public detail::CollectiveOptions {
   friend void scatter(ScatterOptions&);
 };
 
-/// The root may return before the other ranks have called it. Throws EnforceNotMet if the options are wrong, IoException if the
+/// The root returns when all ranks have called it. Throws EnforceNotMet if the options are wrong, IoException if the
 /// timeout expires or a rank is lost.
 inline void scatter(ScatterOptions& opts) {
   GLOO_ENFORCE(opts.elementSize_ > 0, "scatter needs an output");
@@ -86,7 +86,7 @@ inline void scatter(ScatterOptions& opts) {
       call.set_output(apart);
     }
   }
-  call.run(gloo_rs_scatter_with);
+  call.run_until_all_called(gloo_rs_scatter_with);
 }
 
 }  // namespace gloo

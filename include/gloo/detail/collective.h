@@ -198,7 +198,32 @@ class Call : public gloo_rs_collective_options_t {
     check(status(collective));
   }
 
+  /// Makes a call in which the root only sends, and has the root wait until all ranks have called, as in Gloo, where a send waits for
+  /// its receive. The other ranks do not wait. Throws if it fails.
+  void run_until_all_called(CollectiveFunction collective) const {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point began = Clock::now();
+    run(collective);
+    char called = 1;
+    char all = 0;
+    Call meeting(context_, kMeetingTags + tag, std::chrono::milliseconds(-1));
+    meeting.timeout_ms = timeout_ms;
+    if (timeout_ms > 0 && timeout_ms != GLOO_RS_TIMEOUT_INFINITE) {
+      const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began).count();
+      meeting.timeout_ms = std::max<int64_t>(timeout_ms - passed, 0);
+    }
+    meeting.root = root;
+    meeting.op = GLOO_RS_MAX;
+    meeting.count = 1;
+    meeting.set_input(Memory(&called, 1));
+    meeting.set_output(Memory(&all, 1));
+    meeting.run(gloo_rs_reduce_with);
+  }
+
  private:
+  /// Above the tags of options, and the slots of objects.
+  static constexpr uint64_t kMeetingTags = uint64_t{1} << 33;
+
   const Context& context_;
   const void* input_ = nullptr;
   void* output_ = nullptr;

@@ -3,9 +3,9 @@
  */
 #pragma once
 
-#include <dirent.h>
-
-#include <memory>
+#include <cstdint>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,22 +20,27 @@ class FileStore : public ::gloo::detail::CStore {
   /// Creates the directory if it does not exist. Throws IoException if it cannot be used.
   explicit FileStore(const std::string& path) : CStore(create(path)), basePath_(path) {}
 
-  /// The paths of the files of all keys in the directory.
-  std::vector<std::string> getAllKeyFilePaths() {
-    std::vector<std::string> paths;
-    const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(basePath_.c_str()), closedir);
-    while (const dirent* entry = stream ? readdir(stream.get()) : nullptr) {
-      const std::string name = entry->d_name;
-      // As FileStore of the library names them.
-      if (name.rfind("gloo_rs.key.", 0) == 0 || name.rfind("gloo_rs.hash.", 0) == 0) {
-        paths.push_back(basePath_ + "/" + name);
-      }
-    }
-    return paths;
+  void set(const std::string& key, const std::vector<char>& data) override {
+    CStore::set(key, data);
+    remember(key);
   }
 
-  gloo_rs_store_t* gloo_rs_handle() override {
-    return ::gloo::detail::is_exactly(*this) ? c_store() : nullptr;
+  void append(const std::string& key, const std::vector<char>& data) override {
+    CStore::append(key, data);
+    remember(key);
+  }
+
+  int64_t add(const std::string& key, int64_t value) override {
+    const int64_t sum = CStore::add(key, value);
+    remember(key);
+    return sum;
+  }
+
+  /// The paths of the files of the keys that were set through this object, by the rendezvous of a context, too: what this rank may
+  /// delete when all ranks are connected. Files of keys of more than 60 bytes may be missing.
+  std::vector<std::string> getAllKeyFilePaths() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return {paths_.begin(), paths_.end()};
   }
 
  protected:
@@ -47,6 +52,28 @@ class FileStore : public ::gloo::detail::CStore {
     ::gloo::detail::check(gloo_rs_store_create_file(path.c_str(), &store));
     return store;
   }
+
+  void remember(const std::string& key) {
+    // As the library names the files of keys that are not long: a test compares them.
+    std::string path = basePath_ + "/gloo_rs.key.";
+    const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    const char* const digits = "0123456789ABCDEF";
+    for (const char letter : key) {
+      if (plain.find(letter) != std::string::npos) {
+        path += letter;
+      } else {
+        const auto byte = static_cast<unsigned char>(letter);
+        path += {'%', digits[byte >> 4], digits[byte & 15]};
+      }
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (key.size() <= 60) {
+      paths_.insert(path);
+    }
+  }
+
+  std::mutex mutex_;
+  std::set<std::string> paths_;
 };
 
 }  // namespace rendezvous
