@@ -142,7 +142,8 @@ struct Job {
 impl Job {
     fn new() -> Arc<Self> {
         let socket = SYSTEM.lock().unwrap().descriptor();
-        let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(Pollable::Socket(socket)), None)), None);
+        let mut messenger =
+            Messenger::new(0, 2, Box::new(Unconnected::new(Some(Pollable::Socket(socket)), None)), None);
         messenger.established(1, Box::new(Socket(socket)), CONNECTION);
         let now = Instant::now();
         let engine =
