@@ -346,13 +346,13 @@ impl Context {
         Err(Error::invalid(format!("there is no rank {rank} in a context of {} ranks", self.size)))
     }
 
-    /// Waits until `rank` is connected.
+    /// Waits until `rank` is connected. It may be done with this context, and have closed it, before this thread sees that.
     fn await_connection(&self, rank: Rank, deadline: Instant, timeout: Duration) -> Result<()> {
         let mut guard = self.lock()?;
         guard.messenger.connect(rank);
         guard.connecting += 1;
         let (mut guard, connected) =
-            self.engine().wait_for(guard, Some(rank), deadline, |core| match core.messenger.is_connected(rank) {
+            self.engine().wait_for(guard, Some(rank), deadline, |core| match core.messenger.has_been_connected(rank) {
                 Ok(false) => None,
                 Ok(true) => Some(Ok(())),
                 Err(error) => Some(Err(error)),

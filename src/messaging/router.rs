@@ -92,6 +92,11 @@ impl Messenger {
         }
     }
 
+    /// As [`Messenger::is_connected`], but a peer that has ended the link with a goodbye counts, since it was connected.
+    pub fn has_been_connected(&self, rank: Rank) -> Result<bool> {
+        if self.peers.get(rank).is_some_and(|peer| peer.goodbye) { Ok(true) } else { self.is_connected(rank) }
+    }
+
     /// Describes why `rank` is not connected.
     pub fn why_not_connected(&self, rank: Rank) -> String {
         self.connector.why_not_connected(rank)

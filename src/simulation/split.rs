@@ -109,6 +109,33 @@ fn ranks_of_one_color_are_together_in_the_order_of_keys_and_ranks() {
     }
 }
 
+/// A rank may be done before the others have all their connections.
+#[test]
+fn a_rank_that_leaves_once_it_is_connected_has_been_connected() {
+    const SIZE: usize = 4;
+    for seed in 0..50 {
+        let network = Network::new(seed, link_model());
+        everyone_ended(play_on(&network, SIZE, &options(Connect::Full), |_, context| {
+            never_poll(context);
+            let part = context.split(Some(0), 0).unwrap().unwrap();
+            never_poll(&part);
+            let mut bytes = [part.rank() as u8; 4];
+            // SAFETY: the array outlives the buffer.
+            let buffer = unsafe { part.unbound_buffer(bytes.as_mut_ptr(), bytes.len()).unwrap() };
+            if part.rank() == 0 {
+                (1..SIZE).for_each(|to| buffer.send(to, 1, 0, 4).unwrap());
+                (1..SIZE).for_each(|_| assert!(buffer.wait_send(None).unwrap().is_some()));
+                part.close();
+            } else {
+                buffer.recv(&[0], 1, 0, 4).unwrap();
+                buffer.wait_recv(None).unwrap();
+                drop(buffer);
+                assert_eq!(bytes, [0; 4]);
+            }
+        }));
+    }
+}
+
 #[test]
 fn ranks_without_a_color_and_ranks_alone_take_part() {
     let network = Network::new(1, link_model());
