@@ -107,7 +107,7 @@ fn a_file_keeps_its_entries_for_other_ranks_and_collectives() {
                { collective = 'allreduce', ranks = 3, up_to = 5, algorithm = 'bcube' },\n\
                { collective = 'reduce', ranks = 2, up_to = 6, algorithm = 'binomial' },\n]\n";
     std::fs::write(dir.path().join("t.toml"), old).unwrap();
-    json("tune --collective allreduce --sizes 4..64 --budget 10 --json --output DIR/t.toml", dir.path());
+    json("tune --collective allreduce --sizes 4..64 --budget 30 --json --output DIR/t.toml", dir.path());
     let tuning = Tuning::read(&dir.path().join("t.toml")).unwrap();
     let of = |collective, ranks| {
         tuning.choices.iter().filter(move |c| (c.collective, c.ranks) == (collective, ranks)).map(|c| c.up_to).max()
