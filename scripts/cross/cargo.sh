@@ -16,6 +16,8 @@ case $target in
   x86_64-pc-windows-gnu)
     # C compiler, linker and headers are mingw-w64's, which cc, rustc and clang find by themselves.
     export RUSTC_WRAPPER=$here/rustc.sh
+    # Encoded, since the path may have spaces.
+    export CARGO_ENCODED_RUSTFLAGS=-Cdlltool=$here/dlltool
     ;;
   aarch64-apple-darwin)
     export CC_aarch64_apple_darwin=$here/macos-cc AR_aarch64_apple_darwin=$here/macos-ar

@@ -153,8 +153,11 @@ fn between(security: &Security, input: &mut Input<'_>) -> Option<()> {
             _ => {
                 let side = &mut sides[from];
                 if action & 128 == 0 {
-                    side.stream.close();
-                    side.closed = true;
+                    // What was taken before the handshake is over would not precede the end; the library has no end to send then.
+                    if !side.stream.binding().is_empty() {
+                        side.stream.close();
+                        side.closed = true;
+                    }
                 } else {
                     let _ = side.attackers.shutdown(Shutdown::Write);
                 }
