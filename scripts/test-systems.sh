@@ -72,8 +72,16 @@ same() { # ARGUMENTS: what the tool prints there is what it prints here
   echo "ok: gloo-rs.exe $*"
 }
 
-free_port() {
-  python3 -c 'import socket; server = socket.socket(); server.bind(("127.0.0.1", 0)); print(server.getsockname()[1])'
+free_port() { # one that the system assigns to no connection
+  python3 - <<'END'
+import random, socket
+while True:
+    with socket.socket() as server:
+        port = random.randrange(10000, 30000)
+        if server.connect_ex(("127.0.0.1", port)) != 0:
+            print(port)
+            break
+END
 }
 certificates=() # variables that name them
 ranks() { # NAME PROGRAM ARGUMENTS...: two ranks of it; what they print lies in $at/NAME.0 and $at/NAME.1

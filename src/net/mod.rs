@@ -11,3 +11,13 @@ pub mod pattern;
 pub mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;
+
+/// A TCP port of loopback that refuses connections: bound, so that no other test gets it, and not listening.
+#[cfg(test)]
+pub(crate) fn closed() -> std::net::SocketAddr {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    std::mem::forget(socket);
+    address
+}

@@ -1,9 +1,10 @@
 //! At which addresses contexts listen, and which of a peer's addresses they use.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use super::*;
 use crate::net::address::Address;
+use crate::net::closed;
 use crate::rendezvous::in_process::InProcessStore;
 
 /// A device without a given address listens when the ranks' hosts are known.
@@ -51,11 +52,6 @@ fn a_pair_listens_when_its_address_is_asked_for() {
         scope.spawn(|| pairs[0].connect(&addresses[1]).unwrap());
         scope.spawn(|| pairs[1].connect(&addresses[0]).unwrap());
     });
-}
-
-/// A free port of loopback on which no socket listens.
-fn closed() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// Two contexts, and the second one's address.

@@ -344,9 +344,9 @@ fn ranks_of_a_pmi_launcher_use_a_port_of_the_launcher_also_in_the_next_program()
 
 #[test]
 fn two_processes_with_the_same_rank_are_an_error() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let rank =
-        |rank| owned(&[&[("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]]);
+    let host = "127.83.12.5";
+    let port = std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().port().to_string();
+    let rank = |rank| owned(&[&[("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", host), ("MASTER_PORT", &port)]]);
     let _jobs = ["0", "1"].map(|number| Launch::from_variables(rank(number), TIMEOUT).unwrap());
     let error = Launch::from_variables(rank("1"), Duration::from_millis(100)).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Timeout);

@@ -9,6 +9,7 @@ pub mod binding;
 mod frame;
 pub mod hosts;
 pub mod node;
+mod port;
 mod prefix;
 mod rank;
 pub mod remote;
@@ -16,7 +17,7 @@ mod signals;
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -111,7 +112,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
     let master = match &job.part.host {
         Some((_, master)) => master.clone(),
         None => {
-            let port = free_port(Ipv4Addr::LOCALHOST);
+            let port = port::free(Ipv4Addr::LOCALHOST);
             let port = port.map_err(|error| here("cannot find a free port on 127.0.0.1", error))?;
             Master { address: "127.0.0.1".into(), port }
         }
@@ -171,16 +172,6 @@ fn command(job: &Job, index: usize, master: &Master, piped_input: bool) -> Comma
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     command
-}
-
-/// A TCP port that was free just before at `address`. Rank 0 will bind it; if another process gets it first, rank 0 fails with an
-/// error. Keeping it bound here would prevent that, but also prevent rank 0 from binding it without SO_REUSEADDR.
-fn free_port(address: Ipv4Addr) -> io::Result<u16> {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&SocketAddr::from((address, 0)).into())?;
-    let address = socket.local_addr()?.as_socket();
-    address.map(|address| address.port()).ok_or_else(|| io::Error::other("the socket has no address"))
 }
 
 /// The state after the job has failed.

@@ -41,7 +41,7 @@ pub fn run() -> u8 {
 }
 
 fn serve() -> io::Result<u8> {
-    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), port: super::free_port(Ipv4Addr::UNSPECIFIED)? };
+    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), port: super::port::free(Ipv4Addr::UNSPECIFIED)? };
     let mut stdout = io::stdout();
     stdout.write_all(frame::MAGIC)?;
     stdout.write_all(&frame::encode_value(kind::HELLO, &hello)?)?;

@@ -1,7 +1,7 @@
 //! How long a connector asks a peer that is not there, by the time that it is told.
 
 use std::io::IoSliceMut;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,10 @@ use socket2::{Domain, Socket, Type};
 use super::{Arrivals, State, TcpConnector};
 use crate::error::{Error, ErrorKind};
 use crate::net::address::{self, Address};
+use crate::net::closed;
 use crate::secret::JobToken;
 use crate::transport::tcp::{Device, DeviceOptions};
 use crate::transport::{self, Connector, ConnectorEvent};
-
-/// A free port on which no socket listens.
-fn closed() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// How long a rank at `sockets` is asked before it is unreachable, and why it is; at most 10 s. `here`: it is on this host.
 fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
