@@ -14,11 +14,12 @@ fail() {
   exit 1
 }
 
-programs=(bash ip rdma ss tc strace setpriv ibv_devinfo ibv_rc_pingpong)
+# All other commands are busybox's. Its own that run a command prefer its own for that, too, so env and timeout are not.
+programs=(bash env ibv_devinfo ibv_rc_pingpong ip rdma setpriv ss strace tc timeout)
 # Loaded by the guest's init, or by tests.
 modules=(virtio_pci virtio_console virtio_net virtio-rng dummy ib_uverbs rdma_rxe crc32_generic crc32c_generic sch_netem)
 # The files come from these packages.
-packages=(bash busybox-static ibverbs-providers ibverbs-utils iproute2 libc6 libibverbs1 libstdc++6 strace util-linux)
+packages=(bash busybox-static coreutils ibverbs-providers ibverbs-utils iproute2 libc6 libibverbs1 libstdc++6 strace util-linux)
 PATH="$PATH:/usr/sbin:/sbin"
 
 mkdir -p "$cache"
@@ -96,12 +97,13 @@ place "$root" "${needed[@]}"
 for name in libgcc_s.so.1 libstdc++.so.6; do
   place "$root" "$(ldconfig -p | sed -n "s/^\t$name (libc6,x86-64.*) => //p" | head -n 1)"
 done
-# All other commands are busybox's.
 cp "$(type -P busybox)" "$root/usr/bin/busybox"
 for command in $(busybox --list); do
   [ -e "$root/usr/bin/$command" ] || [ -e "$root/usr/sbin/$command" ] || ln -s busybox "$root/usr/bin/$command"
 done
-[ -e "$root/usr/sbin/ip" ] || ln -sf "$(type -P ip)" "$root/usr/sbin/ip"
+# Where scripts look for it, and where the kernel looks for what loads modules.
+[ -e "$root/usr/sbin/ip" ] || ln -s "$(type -P ip)" "$root/usr/sbin/ip"
+ln -s ../bin/busybox "$root/usr/sbin/modprobe"
 
 printf 'root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home/user:/bin/bash\n' >"$root/etc/passwd"
 printf 'root:x:0:\nuser:x:1000:\n' >"$root/etc/group"
