@@ -44,7 +44,7 @@ fi
 
 package=$(kernel)
 version=$(dpkg-deb --field "$package" Version)
-digest=$({ cat "$here/image.sh" "$here/base.sh" "$here/init"; dpkg-query --show "${packages[@]}"; } | sha256sum | cut -c1-16)
+digest=$({ cat "$here"/{image.sh,base.sh,init,tsc_khz.c}; dpkg-query --show "${packages[@]}"; } | sha256sum | cut -c1-16)
 base=$cache/$version-$digest
 if [ -e "$base/initrd" ]; then
   echo "$base"
@@ -122,6 +122,7 @@ if start >= 0:
     image = lzma.LZMADecompressor().decompress(image[start:])
 open(sys.argv[2], "wb").write(image)
 PYTHON
+cc -std=gnu11 -O1 -Wall -Wextra -Werror "$here/tsc_khz.c" -o "$base/tsc_khz"
 pack "$root" "$base/part"
 mv "$base/part" "$base/initrd"
 rm -rf "$unpacked"
