@@ -7,7 +7,7 @@
 #   --devices 0|1|2   devices of each (1): rxe0 of the interface net0, rxe1 of net1. Device D has 10.77.D.1 in guest 0, 10.77.D.2 in guest 1.
 #                     Two guests are connected by these interfaces; those of one guest alone lead nowhere
 #   --copy PATH       a file or folder, with the libraries that programs there need, which goes to the same path; may be repeated
-#   --folder PATH     where the command runs (/root)
+#   --folder PATH     where the command runs (the path of the current folder)
 #   --mtu BYTES       of the interfaces (4500)
 #   --cpus N, --memory MIB   of each guest (2, 1024)
 #   --seconds N       after which the guests end, whatever they do (300)
@@ -23,7 +23,7 @@ fail() {
   exit 2
 }
 
-guests=1 devices=1 copies=() folder=/root mtu=4500 cpus=2 memory=1024 seconds=300 patience=60 log='' shell=''
+guests=1 devices=1 copies=() folder=$PWD mtu=4500 cpus=2 memory=1024 seconds=300 patience=60 log='' shell=''
 while (($#)); do
   case $1 in
     --guests) guests=$2 ;;
