@@ -49,8 +49,15 @@ done
 [ -z "$shell" ] || ((guests == 1)) || fail "a shell needs the terminal for itself: --guests 1"
 base=$("$here/base.sh")
 
-mkdir -p "$here/../../build/rxe"
-work=$(mktemp -d "$(realpath "$here/../../build/rxe")/run.XXXXXX")
+runs=$here/../../build/rxe
+mkdir -p "$runs"
+runs=$(realpath "$runs")
+# Those of scripts that were killed before they could clean up.
+for old in "$runs"/run.*; do
+  pid=${old##*/run.} pid=${pid%.*}
+  [ ! -d "$old" ] || kill -0 "$pid" 2>/dev/null || rm -rf "$old"
+done
+work=$(mktemp -d "$runs/run.$$.XXXXXX")
 machines=() readers=()
 end() {
   local machine
