@@ -9,6 +9,8 @@
 pub mod board;
 #[cfg(test)]
 mod conformance;
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+pub mod ibverbs;
 #[cfg(any(test, fuzzing))]
 pub mod loopback;
 pub mod shm;
