@@ -192,6 +192,35 @@ pub trait Connector: Send {
         None
     }
 
+    /// When [`Connector::progress`] must be called, though nothing else says so, while a thread waits: to find out whether peers
+    /// are still there.
+    fn keep_alive(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Says whether the thread that progresses the connector is about to sleep: descriptors need to become readable only after `true`.
+    /// If it returns `true`, call [`Connector::progress`] once more before sleeping.
+    fn set_sleeping(&mut self, on: bool) -> bool {
+        let _ = on;
+        false
+    }
+
+    /// This memory stays mapped, and is meant for messages, until [`Connector::release_memory`]: links may register it with devices.
+    fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
+        let _ = (memory, bytes);
+    }
+
+    /// Ends what [`Connector::retain_memory`] has begun, with the same arguments.
+    fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
+        let _ = (memory, bytes);
+    }
+
+    /// What was counted of work requests, if there are any.
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    fn counters(&self) -> Option<ibverbs::Counters> {
+        None
+    }
+
     /// The location of `rank` for messages, for example `10.0.0.1:4455`.
     fn location(&self, rank: Rank) -> Option<String>;
 

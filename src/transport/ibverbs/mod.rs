@@ -5,6 +5,19 @@
 //! reliable-connected queue pairs, one for each pair of [`rail`]s: small ones by sends into receive buffers that the peer has posted, large ones
 //! by RDMA writes.
 
+mod connection;
+mod connector;
+mod endpoint;
+mod frame;
 pub mod handles;
 pub mod library;
+mod link;
+mod memory;
+mod queue_pair;
 pub mod rail;
+mod shared;
+mod status;
+
+pub use connector::IbverbsConnector;
+pub use link::Linger;
+pub use shared::Counters;

@@ -87,7 +87,7 @@ impl Device for Node {
         }
         identity[..8].copy_from_slice(&node.to_le_bytes());
         let address =
-            Address { identity, sockets: Vec::new(), host: 1, cores: 1, place: Default::default(), segment: None };
+            Address { identity, sockets: Vec::new(), host: 1, cores: 1, place: Default::default(), segment: None, ibverbs: false };
         Ok(Box::new(LoopbackConnector { network, node, address, peers: QuickMap::default() }))
     }
 

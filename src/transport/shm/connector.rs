@@ -320,6 +320,27 @@ impl Connector for ShmConnector {
         self.own.as_ref()
     }
 
+    fn keep_alive(&self) -> Option<Instant> {
+        self.inner.keep_alive()
+    }
+
+    fn set_sleeping(&mut self, on: bool) -> bool {
+        self.inner.set_sleeping(on)
+    }
+
+    fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
+        self.inner.retain_memory(memory, bytes);
+    }
+
+    fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
+        self.inner.release_memory(memory, bytes);
+    }
+
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    fn counters(&self) -> Option<crate::transport::ibverbs::Counters> {
+        self.inner.counters()
+    }
+
     fn location(&self, rank: Rank) -> Option<String> {
         self.inner.location(rank)
     }
