@@ -124,9 +124,9 @@ impl Link for StreamLink {
         Ok(())
     }
 
-    fn end(self: Box<Self>, last_message: Vec<u8>) {
+    fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { stream, ended } = *self;
-        ended.lock().expect("no thread panics with the lock").push((stream, last_message));
+        ended.lock().expect("no thread panics with the lock").push((stream, [rest, close_notice].concat()));
     }
 }
 

@@ -17,6 +17,7 @@ pub mod shm;
 mod sync;
 pub mod tcp;
 
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -63,11 +64,25 @@ pub trait Link: Send {
         None
     }
 
-    /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `close_notice`, then the end of
-    /// the stream. Returns at once; data that the peer cannot accept yet is delivered within time limits of the
-    /// [`Device`]. Dropping a link instead may lose accepted bytes.
-    fn end(self: Box<Self>, close_notice: Vec<u8>);
+    /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `rest`, the rest of a message that
+    /// was accepted in part, then `close_notice`, then the end of the stream. Returns at once; data that the peer cannot
+    /// accept yet is delivered within time limits of the [`Device`]. If the stream is broken, the link may deliver
+    /// `close_notice` alone, as [`LastWords`]. Dropping a link instead may lose accepted bytes.
+    fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>);
 }
+
+/// The peer's close notice, if it came by another way than the stream, which has broken: the payload of the
+/// [`io::Error`] that [`Link::receive`] then returns.
+#[derive(Debug)]
+pub struct LastWords(pub Vec<u8>);
+
+impl fmt::Display for LastWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the stream broke, and the peer has ended the link with a notice of {} bytes", self.0.len())
+    }
+}
+
+impl std::error::Error for LastWords {}
 
 /// A link's access to the peer's memory. A large message is not sent; its receiver reads it from the sender's memory.
 pub trait RemoteMemory {

@@ -209,7 +209,7 @@ impl Connector for ShmConnector {
     fn close(&mut self, close_notice: Option<CloseNotice>) {
         for index in std::mem::take(&mut self.fresh) {
             if let (Ok((_, link, connection)), Some(notice)) = (self.link(index), &close_notice) {
-                link.end(notice(connection));
+                link.end(Vec::new(), notice(connection));
             }
         }
         self.inner.close(close_notice);

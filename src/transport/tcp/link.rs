@@ -107,10 +107,11 @@ impl Link for TcpLink {
         self.arm()
     }
 
-    fn end(self: Box<Self>, close_notice: Vec<u8>) {
+    fn end(self: Box<Self>, mut rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { registration, stream, shared, .. } = *self;
         registration.into_iter().for_each(Registration::end);
-        shared.linger(ClosingSocket::new(stream, close_notice));
+        rest.extend(close_notice);
+        shared.linger(ClosingSocket::new(stream, rest));
     }
 }
 
