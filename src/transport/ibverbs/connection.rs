@@ -889,7 +889,7 @@ impl Connection {
         self.watched = Interest::default();
         let end = End { total: self.sent_bytes, rest, notice };
         if let Some(inner) = self.inner.take() {
-            inner.end(end.encode());
+            inner.end(Vec::new(), end.encode());
         }
         // The program gets its memory back now.
         let direct = self.exposures.values().any(|exposure| matches!(exposure, Exposure::Direct))

@@ -169,7 +169,7 @@ impl IbverbsConnector {
                     self.shared.lock().remove(id);
                 }
                 // The peer may not have the reason yet.
-                joining.link.end(joining.out.split_off(joining.sent));
+                joining.link.end(joining.out.split_off(joining.sent), Vec::new());
                 self.inner.give_up(rank);
                 self.reasons.insert(rank as u32, error.message().to_owned());
                 events.push(ConnectorEvent::Unreachable { rank, error });
