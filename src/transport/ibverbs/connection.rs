@@ -884,20 +884,23 @@ impl Connection {
         self.broken.is_some() || self.pieces.is_empty() && self.pairs.iter().all(over)
     }
 
-    /// Ends the connection: the peer gets what was sent, then these bytes. Returns whether it must be kept until it is drained.
-    pub fn end(&mut self, rest: Vec<u8>, notice: Vec<u8>, common: &mut Common) -> bool {
+    /// Ends the connection: the peer gets what was sent, then these bytes. Returns the connection for last words, and the words, which the
+    /// caller sends by it; and whether this must be kept until it is drained.
+    pub fn end(
+        &mut self,
+        rest: Vec<u8>,
+        notice: Vec<u8>,
+        common: &mut Common,
+    ) -> (Option<Box<dyn Link>>, Vec<u8>, bool) {
         self.watched = Interest::default();
         let end = End { total: self.sent_bytes, rest, notice };
-        if let Some(inner) = self.inner.take() {
-            inner.end(Vec::new(), end.encode());
-        }
         // The program gets its memory back now.
         let direct = self.exposures.values().any(|exposure| matches!(exposure, Exposure::Direct))
             || self.placements.iter().any(|(_, placement)| placement.buffer.is_none());
         if direct {
             self.kill("the link has ended", common);
         }
-        !self.drain(common)
+        (self.inner.take(), end.encode(), !self.drain(common))
     }
 
     /// Posts a write of no bytes: its completion tells that all before it is over, and that the peer's device is there.

@@ -85,7 +85,12 @@ impl Link for IbverbsLink {
 
     fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { owned, linger, .. } = *self;
-        if owned.with(|connection, common| connection.end(rest, close_notice, common)) {
+        let (inner, words, lingers) = owned.with(|connection, common| connection.end(rest, close_notice, common));
+        // Without the lock, which what keeps links that have ended takes after its own.
+        if let Some(inner) = inner {
+            inner.end(Vec::new(), words);
+        }
+        if lingers {
             linger(Box::new(Draining(owned)));
         }
     }

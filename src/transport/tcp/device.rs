@@ -30,7 +30,7 @@ use crate::net::stream::{Security, Stream, Transport};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, ForkMark, Pollable, Poller, Registration, Waker};
 use crate::transport::shm::{self, ShmConnector};
-use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, SystemClock, Watch};
+use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, Lingering, SystemClock, Watch};
 use crate::types::Rank;
 
 /// Interval at which the thread makes progress for contexts on which no thread has waited since.
@@ -79,7 +79,7 @@ struct Contexts {
     by_handle: HashMap<Handle, Entry>,
     /// Those with a notice, the oldest first.
     failed: VecDeque<Handle>,
-    lingering: Vec<(ClosingSocket, Instant)>,
+    lingering: Vec<(Box<dyn Lingering>, Instant)>,
 }
 
 /// An address at which the device listens.
@@ -350,7 +350,12 @@ impl Shared {
     /// Keeps a closed connection until its peer has received everything.
     pub(super) fn linger(&self, mut closing: ClosingSocket) {
         closing.send_notice();
-        self.contexts().lingering.push((closing, Instant::now() + LINGER));
+        self.keep(Box::new(closing));
+    }
+
+    /// Keeps what a link has left behind.
+    pub(super) fn keep(&self, lingering: Box<dyn Lingering>) {
+        self.contexts().lingering.push((lingering, Instant::now() + LINGER));
         self.waker.wake();
     }
 
