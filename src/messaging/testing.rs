@@ -30,7 +30,15 @@ impl Unconnected {
         let sockets = vec![([127, 0, 0, 1], 1).into()];
         // Miri keeps the system's files from the tests.
         let (host, cores) = if cfg!(miri) { (1, 1) } else { (address::host(), address::cores()) };
-        let address = Address { identity: [1; 16], sockets, host, cores, place: Default::default(), segment: None, ibverbs: false };
+        let address = Address {
+            identity: [1; 16],
+            sockets,
+            host,
+            cores,
+            place: Default::default(),
+            segment: None,
+            ibverbs: false,
+        };
         Self { address, descriptor, turns }
     }
 }

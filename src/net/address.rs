@@ -257,7 +257,7 @@ mod tests {
                 let sockets = sockets.into_iter().flatten().collect();
                 let [cache, socket] = cpus.map(|cpu| cpu.filter(|cpu| *cpu != u32::MAX));
                 let place = Place { cache, socket };
-                let address = Address { identity, sockets, host, cores: host.rotate_left(7), place, segment };
+                let address = Address { identity, sockets, host, cores: host.rotate_left(7), place, segment, ibverbs: host % 2 == 1 };
                 let bytes = address.serialize();
                 prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
                 prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);

@@ -193,7 +193,8 @@ unsafe impl Send for Connection {}
 impl Connection {
     /// A connection whose queue pairs can be connected: one for each rail, with receives posted.
     pub fn new(common: &mut Common, id: u32, rank: Rank, depth: Depth) -> Result<Self> {
-        let failed = |what: &str, rail: &Rail, e: &io::Error| Error::io(format_args!("cannot {what} on {}", rail.name), e);
+        let failed =
+            |what: &str, rail: &Rail, e: &io::Error| Error::io(format_args!("cannot {what} on {}", rail.name), e);
         let mut pairs = Vec::with_capacity(common.rails.len());
         for (rail, queue) in common.rails.iter().zip(&common.queues) {
             let capacity = Capacity {
@@ -201,7 +202,8 @@ impl Connection {
                 receives: depth.receives as u32,
                 inline: INLINE_BYTES,
             };
-            let queue_pair = QueuePair::new(&rail.domain, queue, capacity).map_err(|e| failed("create a queue pair", rail, &e))?;
+            let queue_pair =
+                QueuePair::new(&rail.domain, queue, capacity).map_err(|e| failed("create a queue pair", rail, &e))?;
             queue_pair::initialise(&queue_pair, rail).map_err(|e| failed("initialise a queue pair", rail, &e))?;
             let [a, b, c, ..]: [u8; 4] = crate::sys::random().map_err(|e| failed("connect a queue pair", rail, &e))?;
             let packet = u32::from_le_bytes([a, b, c, 0]);
@@ -298,7 +300,10 @@ impl Connection {
             let reads = [rail.max_reads[0], rail.max_reads[1].min(offer.reads.min(255) as u8)];
             queue_pair::connect(&pair.queue_pair, rail, peer, pair.packet, &common.path, reads).map_err(|e| {
                 let there = std::net::Ipv6Addr::from(peer.gid);
-                Error::io(format_args!("cannot connect a queue pair of {} to GID {there}, LID {}", rail.name, peer.lid), &e)
+                Error::io(
+                    format_args!("cannot connect a queue pair of {} to GID {there}, LID {}", rail.name, peer.lid),
+                    &e,
+                )
             })?;
             pair.max_message = rail.max_message.min(peer.max_message as usize);
             pair.speed = rail.speed.min(peer.speed).max(1);
@@ -627,7 +632,8 @@ impl Connection {
                     continue;
                 }
                 self.placements[piece.placement].left += 1;
-                let mut request = self.request(rail, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
+                let mut request =
+                    self.request(rail, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
                 request.wr.rdma.remote_addr = piece.remote + at as u64;
                 request.wr.rdma.rkey = piece.remote_keys[rail];
                 let local = (piece.local + at as u64, piece.local_keys.local[rail]);
@@ -674,7 +680,11 @@ impl Connection {
             self.post(0, common);
         }
         // So many that the peer may be waiting for them.
-        if self.owed >= (self.depth.receives / 2).max(1) && self.credits > 0 && self.room(0) > 0 && self.frames_sent - self.frames_retired < self.depth.sends as u64 {
+        if self.owed >= (self.depth.receives / 2).max(1)
+            && self.credits > 0
+            && self.room(0) > 0
+            && self.frames_sent - self.frames_retired < self.depth.sends as u64
+        {
             let index = self.depth.receives + (self.frames_sent % self.depth.sends as u64) as usize;
             let header = Header { records: 0, credits: std::mem::take(&mut self.owed) as u16 };
             // SAFETY: as in `queue_frame`.
@@ -807,7 +817,9 @@ impl Connection {
         match self.exposures.remove(&key) {
             Some(Exposure::Buffer(buffer, _)) if arrived => common.pool.give_back(buffer),
             Some(Exposure::Buffer(buffer, _)) => self.abandoned.push(buffer),
-            Some(Exposure::Direct) if !arrived => self.kill("a receive was cancelled for which the peer may still write", common),
+            Some(Exposure::Direct) if !arrived => {
+                self.kill("a receive was cancelled for which the peer may still write", common)
+            }
             _ => {}
         }
     }
@@ -909,7 +921,8 @@ impl Connection {
             return;
         }
         self.unsignaled = 0;
-        let mut request = self.request(0, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
+        let mut request =
+            self.request(0, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
         self.signal(0, &mut request, None);
         self.push(request, (0, 0), 0);
         common.counters.writes += 1;

@@ -142,8 +142,16 @@ impl IbverbsConnector {
                 (None, Some(error), offer)
             }
         };
-        let joining =
-            Joining { link, number, id, failed, out: offer.encode(), sent: 0, received: Vec::new(), is_connected: false };
+        let joining = Joining {
+            link,
+            number,
+            id,
+            failed,
+            out: offer.encode(),
+            sent: 0,
+            received: Vec::new(),
+            is_connected: false,
+        };
         self.joining.insert(rank as u32, joining);
     }
 
@@ -265,7 +273,10 @@ impl IbverbsConnector {
                 self.advance(rank, events);
             } else {
                 let name = self.inner.peer_name(rank);
-                self.log(Level::Warning, &format!("{name} does not use ibverbs: messages between it and this rank use TCP"));
+                self.log(
+                    Level::Warning,
+                    &format!("{name} does not use ibverbs: messages between it and this rank use TCP"),
+                );
                 events.push(ConnectorEvent::Established { rank, link, connection: number });
             }
         }
@@ -347,7 +358,11 @@ impl Connector for IbverbsConnector {
     }
 
     fn is_busy(&self) -> bool {
-        self.look || !self.joining.is_empty() || self.timer.is_some() || self.inner.is_busy() || self.shared.lock().common.is_ending
+        self.look
+            || !self.joining.is_empty()
+            || self.timer.is_some()
+            || self.inner.is_busy()
+            || self.shared.lock().common.is_ending
     }
 
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
@@ -427,7 +442,8 @@ impl Connector for IbverbsConnector {
         match self.reasons.get(&(rank as u32)) {
             Some(reason) => reason.clone(),
             None if self.joining.contains_key(&(rank as u32)) => {
-                "not connected: the queue pairs are being connected over TCP, and the peer has not answered yet".to_owned()
+                "not connected: the queue pairs are being connected over TCP, and the peer has not answered yet"
+                    .to_owned()
             }
             None => self.inner.why_not_connected(rank),
         }

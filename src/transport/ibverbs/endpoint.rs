@@ -170,7 +170,13 @@ mod tests {
             link_layer: [LinkLayer::InfiniBand, LinkLayer::Ethernet][index % 2],
             gid: [index as u8; 16],
         };
-        Offer { rails: (0..rails).map(rail).collect(), receives: 64, frame_bytes: 8192, reads: 16, reason: String::new() }
+        Offer {
+            rails: (0..rails).map(rail).collect(),
+            receives: 64,
+            frame_bytes: 8192,
+            reads: 16,
+            reason: String::new(),
+        }
     }
 
     fn decoded(bytes: &[u8]) -> Result<Offer> {

@@ -42,8 +42,7 @@ pub fn connect(
     path: &PathOptions,
     [serves, served]: [u8; 2],
 ) -> io::Result<()> {
-    let mut address =
-        ffi::ibv_ah_attr { dlid: peer.lid, port_num: rail.port, ..Default::default() };
+    let mut address = ffi::ibv_ah_attr { dlid: peer.lid, port_num: rail.port, ..Default::default() };
     // Within an InfiniBand subnet, whose prefix is in the first half of a GID, the LID is enough.
     if rail.link_layer == LinkLayer::Ethernet || rail.gid[..8] != peer.gid[..8] {
         address.is_global = 1;

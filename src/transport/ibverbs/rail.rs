@@ -61,7 +61,9 @@ impl Rail {
     pub fn describe(&self) -> String {
         let state = match self.domain.context().query_port(self.port) {
             Ok(port) => match port.state {
-                ffi::ibv_port_state::IBV_PORT_ACTIVE | ffi::ibv_port_state::IBV_PORT_ACTIVE_DEFER => return self.name.clone(),
+                ffi::ibv_port_state::IBV_PORT_ACTIVE | ffi::ibv_port_state::IBV_PORT_ACTIVE_DEFER => {
+                    return self.name.clone();
+                }
                 ffi::ibv_port_state::IBV_PORT_DOWN => "its port is down".to_owned(),
                 state => format!("its port is in state {state}"),
             },

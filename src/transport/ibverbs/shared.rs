@@ -108,8 +108,9 @@ impl State {
         for rail in &self.common.rails {
             let wanted = size.saturating_sub(1).max(1) * (depth.sends + depth.receives + depth.spare);
             let entries = wanted.min(rail.max_completions);
-            let queue = CompletionQueue::new(rail.domain.context().clone(), entries)
-                .map_err(|e| Error::io(format_args!("cannot create a completion queue of {entries} on {}", rail.name), &e))?;
+            let queue = CompletionQueue::new(rail.domain.context().clone(), entries).map_err(|e| {
+                Error::io(format_args!("cannot create a completion queue of {entries} on {}", rail.name), &e)
+            })?;
             self.common.queues.push(queue);
         }
         Ok(())
