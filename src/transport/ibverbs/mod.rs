@@ -5,6 +5,12 @@
 //! reliable-connected queue pairs, one for each pair of [`rail`]s: small ones by sends into receive buffers that the peer has posted, large ones
 //! by RDMA writes.
 
+pub mod choice;
 pub mod handles;
 pub mod library;
+pub mod options;
+pub mod port;
 pub mod rail;
+
+pub use choice::choose;
+pub use options::Options;
