@@ -7,6 +7,8 @@ mod waker;
 
 pub mod file;
 pub mod interfaces;
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+pub mod numa;
 pub mod poller;
 #[cfg(target_os = "linux")]
 pub mod process;

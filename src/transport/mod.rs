@@ -348,7 +348,7 @@ pub trait Device: Send + Sync {
     /// The clock by which contexts on this device wait.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// The name of what carries the bytes of its links, but for those through shared memory: `tcp`, `uv`, `tls`.
+    /// The name of what carries the bytes of its links, but for those through shared memory: `tcp`, `uv`, `tls`, `ibverbs`.
     fn transport(&self) -> &'static str;
 
     /// Whether the device was created by a parent process before fork. It cannot be used in the child.

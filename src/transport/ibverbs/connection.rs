@@ -293,8 +293,7 @@ impl Connection {
         self.pairs.truncate(offer.rails.len());
         for ((pair, rail), peer) in self.pairs.iter_mut().zip(&common.rails).zip(&offer.rails) {
             if rail.link_layer != peer.link_layer {
-                let name = |layer| if layer == super::rail::LinkLayer::Ethernet { "RoCE" } else { "InfiniBand" };
-                let (own, theirs) = (name(rail.link_layer), name(peer.link_layer));
+                let (own, theirs) = (rail.link_layer.name(), peer.link_layer.name());
                 return mismatch(format!("{} here is {own}, its port there {theirs}", rail.name));
             }
             let reads = [rail.max_reads[0], rail.max_reads[1].min(offer.reads.min(255) as u8)];

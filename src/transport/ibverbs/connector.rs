@@ -39,6 +39,49 @@ struct Joining {
     is_connected: bool,
 }
 
+/// What comes of an attempt to connect queue pairs.
+enum Step {
+    /// It waits for the peer, or for room to send.
+    Waits,
+    /// Both sides' queue pairs are connected.
+    Joined,
+    /// The peer has sent messages instead, from this byte on: the last words of a context that has ended.
+    Messages(usize),
+}
+
+/// A link of which some bytes were received already.
+struct Begun {
+    bytes: Vec<u8>,
+    link: Box<dyn Link>,
+}
+
+impl Link for Begun {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.link.send(parts)
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.bytes.is_empty() {
+            return self.link.receive(parts);
+        }
+        let n = io::Read::read_vectored(&mut &self.bytes[..], parts)?;
+        self.bytes.drain(..n);
+        Ok(n)
+    }
+
+    fn flush(&mut self) {
+        self.link.flush();
+    }
+
+    fn watch(&mut self, interest: Interest) -> io::Result<()> {
+        self.link.watch(interest)
+    }
+
+    fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
+        self.link.end(rest, close_notice);
+    }
+}
+
 /// The connector of one context.
 pub struct IbverbsConnector {
     rank: Rank,
@@ -159,8 +202,15 @@ impl IbverbsConnector {
     fn advance(&mut self, rank: Rank, events: &mut Vec<ConnectorEvent>) {
         let Some(mut joining) = self.joining.remove(&(rank as u32)) else { return };
         match self.step(rank, &mut joining) {
-            Ok(false) => drop(self.joining.insert(rank as u32, joining)),
-            Ok(true) => {
+            Ok(Step::Waits) => drop(self.joining.insert(rank as u32, joining)),
+            Ok(Step::Messages(at)) => {
+                if let Some(id) = joining.id {
+                    self.shared.lock().remove(id);
+                }
+                let link = Box::new(Begun { bytes: joining.received.split_off(at), link: joining.link });
+                events.push(ConnectorEvent::Established { rank, link, connection: joining.number });
+            }
+            Ok(Step::Joined) => {
                 let Joining { link, number, id, .. } = joining;
                 let id = id.expect("connected above");
                 let mut state = self.shared.lock();
@@ -185,8 +235,8 @@ impl IbverbsConnector {
         }
     }
 
-    /// Sends and receives what is possible now. Returns whether both sides' queue pairs are connected.
-    fn step(&mut self, rank: Rank, joining: &mut Joining) -> Result<bool> {
+    /// Sends and receives what is possible now.
+    fn step(&mut self, rank: Rank, joining: &mut Joining) -> Result<Step> {
         let name = self.inner.peer_name(rank);
         let lost = |e: &dyn std::fmt::Display| {
             let text = format!("{name}: the connection broke while queue pairs were being connected: {e}");
@@ -204,14 +254,17 @@ impl IbverbsConnector {
             joining.link.watch(Interest { readable: true, writable }).map_err(|e| lost(&e))?;
             let wanted = OFFER_BYTES + 1 - joining.received.len();
             if wanted == 0 {
-                return Ok(joining.is_connected && !writable);
+                return Ok(if joining.is_connected && !writable { Step::Joined } else { Step::Waits });
             }
             let mut bytes = [0; OFFER_BYTES + 1];
             match joining.link.receive(&mut [IoSliceMut::new(&mut bytes[..wanted])]) {
                 Ok(0) => return Err(lost(&"the peer has ended it")),
                 Ok(n) => joining.received.extend_from_slice(&bytes[..n]),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Step::Waits),
                 Err(e) => return Err(lost(&e)),
+            }
+            if !Offer::may_begin(&joining.received) {
+                return Ok(Step::Messages(0));
             }
             if joining.received.len() >= OFFER_BYTES && !joining.is_connected {
                 self.connect_pairs(rank, joining)?;
@@ -219,7 +272,7 @@ impl IbverbsConnector {
                 joining.out.push(READY);
             }
             if joining.received.get(OFFER_BYTES).is_some_and(|byte| *byte != READY) {
-                return Err(lost(&"the peer sent something else than that it is ready"));
+                return Ok(Step::Messages(OFFER_BYTES));
             }
         }
     }
@@ -349,9 +402,13 @@ impl Connector for IbverbsConnector {
     }
 
     fn close(&mut self, close_notice: Option<CloseNotice>) {
-        for (_, joining) in self.joining.drain() {
+        for (_, mut joining) in self.joining.drain() {
             if let Some(id) = joining.id {
                 self.shared.lock().remove(id);
+            }
+            // The peer takes it for messages.
+            if let Some(notice) = &close_notice {
+                joining.link.end(joining.out.split_off(joining.sent), notice(joining.number));
             }
         }
         self.inner.close(close_notice);

@@ -83,11 +83,16 @@ impl Offer {
         out
     }
 
+    /// Whether these bytes may be the first of an offer, of any version.
+    pub fn may_begin(bytes: &[u8]) -> bool {
+        bytes.iter().zip(&MAGIC[..MAGIC.len() - 1]).all(|(byte, expected)| byte == expected)
+    }
+
     /// Decodes what a peer has sent.
     pub fn decode(bytes: &[u8; OFFER_BYTES]) -> Result<Self> {
         let malformed = |what: &str| Error::new(ErrorKind::Mismatch, format!("malformed offer of queue pairs: {what}"));
         if bytes[..MAGIC.len()] != MAGIC {
-            return Err(malformed("it is of another version, or the rank does not use the transport ibverbs"));
+            return Err(malformed("it is of another version"));
         }
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let [count, receives, frame_bytes, reads] = [0, 1, 2, 3].map(|index| u32_at(MAGIC.len() + 4 * index));

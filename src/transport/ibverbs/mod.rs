@@ -5,6 +5,7 @@
 //! reliable-connected queue pairs, one for each pair of [`rail`]s: small ones by sends into receive buffers that the peer has posted, large ones
 //! by RDMA writes.
 
+pub mod choice;
 mod connection;
 mod connector;
 mod endpoint;
@@ -13,11 +14,15 @@ pub mod handles;
 pub mod library;
 mod link;
 mod memory;
+pub mod options;
+pub mod port;
 mod queue_pair;
 pub mod rail;
 mod shared;
 mod status;
 
+pub use choice::choose;
 pub use connector::IbverbsConnector;
 pub use link::Linger;
+pub use options::Options;
 pub use shared::Counters;
