@@ -45,6 +45,16 @@ impl<T: AsRawSocket + ?Sized> AsRaw for T {
     }
 }
 
+/// Makes operations on a descriptor of another library fail with [`io::ErrorKind::WouldBlock`] where they would block.
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+pub fn set_nonblocking(fd: RawSocket) -> io::Result<()> {
+    // SAFETY: these commands access no memory.
+    unsafe {
+        let flags = check(libc::fcntl(fd, libc::F_GETFL))?;
+        check(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)).map(drop)
+    }
+}
+
 /// Repeats `call` while signals interrupt it.
 #[cfg(target_os = "linux")]
 pub(super) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {

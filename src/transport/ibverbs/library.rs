@@ -1,0 +1,173 @@
+//! The functions of libibverbs, found at run time. The library is loaded when a device with this transport is created, so that programs
+//! that use another one need not have it.
+//!
+//! Some functions of verbs are in tables that a device's context holds, since providers implement them; the methods here call them there.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::Arc;
+
+use ibverbs_sys as ffi;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::shared_library::SharedLibrary;
+
+/// The name by which the loader finds the library.
+pub const NAME: &str = "libibverbs.so.1";
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $field:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions that this library uses.
+        #[derive(Clone, Copy)]
+        pub struct Functions {
+            $($(#[$doc])* pub $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Functions {
+            /// Finds all functions; the error is the name of one that is missing.
+            fn find(library: &SharedLibrary) -> Result<Self, &'static CStr> {
+                Ok(Self {
+                    $($field: {
+                        let address = library.symbol($symbol).ok_or($symbol)?;
+                        // SAFETY: the function with this name has this type; its interface is fixed by the library's version 1.
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(
+                                address.as_ptr(),
+                            )
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    /// All devices, in an array that [`Functions::free_device_list`] frees.
+    get_device_list = c"ibv_get_device_list": fn(*mut c_int) -> *mut *mut ffi::ibv_device;
+    /// Frees the array, and the devices in it that are not open.
+    free_device_list = c"ibv_free_device_list": fn(*mut *mut ffi::ibv_device);
+    /// The name of a device.
+    get_device_name = c"ibv_get_device_name": fn(*mut ffi::ibv_device) -> *const std::ffi::c_char;
+    /// Opens a device.
+    open_device = c"ibv_open_device": fn(*mut ffi::ibv_device) -> *mut ffi::ibv_context;
+    /// Closes it.
+    close_device = c"ibv_close_device": fn(*mut ffi::ibv_context) -> c_int;
+    /// A device's limits.
+    query_device = c"ibv_query_device": fn(*mut ffi::ibv_context, *mut ffi::ibv_device_attr) -> c_int;
+    /// A port's attributes: the first fields of `ibv_port_attr`, as old libraries have them. Set it to zero before.
+    query_port = c"ibv_query_port": fn(*mut ffi::ibv_context, u8, *mut ffi::_compat_ibv_port_attr) -> c_int;
+    /// An entry of a port's table of GIDs, with its type: `ENODATA` if it is empty. Since version 32 of rdma-core.
+    query_gid_ex = c"_ibv_query_gid_ex": fn(*mut ffi::ibv_context, u32, u32, *mut ffi::ibv_gid_entry, u32, usize) -> c_int;
+    /// Creates a protection domain.
+    alloc_pd = c"ibv_alloc_pd": fn(*mut ffi::ibv_context) -> *mut ffi::ibv_pd;
+    /// Destroys it.
+    dealloc_pd = c"ibv_dealloc_pd": fn(*mut ffi::ibv_pd) -> c_int;
+    /// Registers memory.
+    reg_mr = c"ibv_reg_mr": fn(*mut ffi::ibv_pd, *mut c_void, usize, c_int) -> *mut ffi::ibv_mr;
+    /// Ends the registration. No device accesses the memory by it any more when this returns.
+    dereg_mr = c"ibv_dereg_mr": fn(*mut ffi::ibv_mr) -> c_int;
+    /// Creates a completion channel.
+    create_comp_channel = c"ibv_create_comp_channel": fn(*mut ffi::ibv_context) -> *mut ffi::ibv_comp_channel;
+    /// Destroys it.
+    destroy_comp_channel = c"ibv_destroy_comp_channel": fn(*mut ffi::ibv_comp_channel) -> c_int;
+    /// Creates a completion queue.
+    create_cq = c"ibv_create_cq": fn(*mut ffi::ibv_context, c_int, *mut c_void, *mut ffi::ibv_comp_channel, c_int) -> *mut ffi::ibv_cq;
+    /// Destroys it.
+    destroy_cq = c"ibv_destroy_cq": fn(*mut ffi::ibv_cq) -> c_int;
+    /// Takes an event of a channel; waits for one unless its descriptor does not block.
+    get_cq_event = c"ibv_get_cq_event": fn(*mut ffi::ibv_comp_channel, *mut *mut ffi::ibv_cq, *mut *mut c_void) -> c_int;
+    /// Acknowledges events, which must be done before the queue is destroyed.
+    ack_cq_events = c"ibv_ack_cq_events": fn(*mut ffi::ibv_cq, std::ffi::c_uint);
+    /// Creates a queue pair.
+    create_qp = c"ibv_create_qp": fn(*mut ffi::ibv_pd, *mut ffi::ibv_qp_init_attr) -> *mut ffi::ibv_qp;
+    /// Changes its state and attributes.
+    modify_qp = c"ibv_modify_qp": fn(*mut ffi::ibv_qp, *mut ffi::ibv_qp_attr, c_int) -> c_int;
+    /// Destroys it. Neither side accesses memory by it any more when this returns.
+    destroy_qp = c"ibv_destroy_qp": fn(*mut ffi::ibv_qp) -> c_int;
+    /// Takes an asynchronous event of a device; waits for one unless its descriptor does not block.
+    get_async_event = c"ibv_get_async_event": fn(*mut ffi::ibv_context, *mut ffi::ibv_async_event) -> c_int;
+    /// Acknowledges it.
+    ack_async_event = c"ibv_ack_async_event": fn(*mut ffi::ibv_async_event);
+}
+
+/// A loaded libibverbs.
+pub struct Library {
+    functions: Functions,
+    _library: Option<SharedLibrary>,
+}
+
+impl std::ops::Deref for Library {
+    type Target = Functions;
+
+    fn deref(&self) -> &Functions {
+        &self.functions
+    }
+}
+
+impl Library {
+    /// Loads the library of the system.
+    pub fn load() -> Result<Arc<Self>> {
+        Self::open(NAME)
+    }
+
+    /// Loads the library with this name or path.
+    pub fn open(name: &str) -> Result<Arc<Self>> {
+        let unsupported = |text| Error::new(ErrorKind::Unsupported, text);
+        let library = SharedLibrary::open(name).map_err(|why| {
+            unsupported(format!(
+                "the transport ibverbs needs {name}, which cannot be loaded: {why} (Debian: libibverbs1 and ibverbs-providers)"
+            ))
+        })?;
+        let functions = Functions::find(&library).map_err(|missing| {
+            unsupported(format!(
+                "the transport ibverbs cannot use {name}: it has no function {}; rdma-core 32 or later has it",
+                missing.to_string_lossy()
+            ))
+        })?;
+        Ok(Arc::new(Self { functions, _library: Some(library) }))
+    }
+
+    /// A table of other functions in place of the library's.
+    #[cfg(test)]
+    pub fn of(functions: Functions) -> Arc<Self> {
+        Arc::new(Self { functions, _library: None })
+    }
+}
+
+/// Posts a list of work requests to the send queue of `qp`; fails with `errno`, and then `bad` is the first that was not posted.
+///
+/// # Safety
+/// `qp` exists and was created by the library, and the list obeys the rules of `ibv_post_send`.
+pub unsafe fn post_send(qp: *mut ffi::ibv_qp, list: *mut ffi::ibv_send_wr, bad: *mut *mut ffi::ibv_send_wr) -> c_int {
+    // SAFETY: a queue pair has a context, whose table has this function.
+    unsafe { (*(*qp).context).ops.post_send.map_or(libc::ENOSYS, |post| post(qp, list, bad)) }
+}
+
+/// Posts a list of work requests to the receive queue of `qp`, as [`post_send`].
+///
+/// # Safety
+/// `qp` exists and was created by the library, and the list obeys the rules of `ibv_post_recv`.
+pub unsafe fn post_recv(qp: *mut ffi::ibv_qp, list: *mut ffi::ibv_recv_wr, bad: *mut *mut ffi::ibv_recv_wr) -> c_int {
+    // SAFETY: as above.
+    unsafe { (*(*qp).context).ops.post_recv.map_or(libc::ENOSYS, |post| post(qp, list, bad)) }
+}
+
+/// Takes up to `into.len()` completions of `cq`; returns their number, or a negative one if the queue is broken.
+///
+/// # Safety
+/// `cq` exists and was created by the library.
+pub unsafe fn poll_cq(cq: *mut ffi::ibv_cq, into: &mut [ffi::ibv_wc]) -> c_int {
+    // SAFETY: as above; `into` has room for so many.
+    unsafe {
+        (*(*cq).context).ops.poll_cq.map_or(-libc::ENOSYS, |poll| poll(cq, into.len() as c_int, into.as_mut_ptr()))
+    }
+}
+
+/// Asks for an event on the queue's channel when the next completion is added. Returns 0 or `errno`.
+///
+/// # Safety
+/// `cq` exists and was created by the library.
+pub unsafe fn req_notify_cq(cq: *mut ffi::ibv_cq) -> c_int {
+    // SAFETY: as above.
+    unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::ENOSYS, |notify| notify(cq, 0)) }
+}

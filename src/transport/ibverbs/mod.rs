@@ -1,0 +1,28 @@
+//! InfiniBand and RoCE, by verbs.
+//!
+//! A [`connector`] makes links to the peers out of the connections of another connector, TCP's: over such a connection two ranks exchange
+//! what their queue pairs need ([`endpoint`]), and it stays as the sign of life and for the last words. The bytes of a [`link`] travel by
+//! reliable-connected queue pairs, one for each pair of [`rail`]s: small ones by sends into receive buffers that the peer has posted, large ones
+//! by RDMA writes.
+
+pub mod choice;
+mod connection;
+mod connector;
+mod endpoint;
+mod frame;
+pub mod handles;
+pub mod library;
+mod link;
+mod memory;
+pub mod options;
+pub mod port;
+mod queue_pair;
+pub mod rail;
+mod shared;
+mod status;
+
+pub use choice::choose;
+pub use connector::IbverbsConnector;
+pub use link::Linger;
+pub use options::Options;
+pub use shared::Counters;
