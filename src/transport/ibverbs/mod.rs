@@ -5,6 +5,8 @@
 //! reliable-connected queue pairs, one for each pair of [`rail`]s: small ones by sends into receive buffers that the peer has posted, large ones
 //! by RDMA writes.
 
+#[cfg(test)]
+mod fake;
 pub mod handles;
 pub mod library;
 pub mod rail;
