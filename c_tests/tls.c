@@ -81,7 +81,7 @@ static void job(void) {
 static void failures(void) {
   gloo_rs_tls_options_t tls = files();
   gloo_rs_device_t *device;
-  CHECK_INVALID(create("udp", NULL, &device), "transport is \"udp\"; it must be tcp, uv or tls");
+  CHECK_INVALID(create("udp", NULL, &device), "transport is \"udp\"; it must be tcp, uv, tls or ibverbs");
   CHECK_INVALID(create("tcp", &tls, &device), "tls is set, but transport is tcp");
   CHECK_INVALID(create("tls", NULL, &device), "TLS needs a certificate: the option, or GLOO_RS_TLS_CERT");
   tls.key = ca;

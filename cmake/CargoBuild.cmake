@@ -22,7 +22,8 @@ if(NOT cargo_says MATCHES "\nhost: ([^\n]+)")
 endif()
 set(rust_host "${CMAKE_MATCH_1}")
 
-# What a program that takes in the static library must link besides: rustc --print native-static-libs.
+# What a program that takes in the static library must link besides: rustc --print native-static-libs, without libibverbs, which it lists
+# because the crate with its types does. The library finds it at run time.
 set(gloo_rs_native_libs gcc_s util rt pthread m dl c)
 # What find_package's COMPONENTS may ask for.
 set(gloo_rs_features tcp ${GLOO_RS_CARGO_FEATURES})

@@ -8,7 +8,12 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/GlooConfigVersion.cmake"
 install(FILES "${PROJECT_BINARY_DIR}/GlooConfig.cmake" "${PROJECT_BINARY_DIR}/GlooConfigVersion.cmake"
         DESTINATION "${gloo_prefix}/lib/cmake/Gloo")
 
-install(DIRECTORY "${gloo_headers}/gloo" DESTINATION "${gloo_prefix}/include" FILES_MATCHING PATTERN "*.h")
+# The header of ibverbs only with the transport: programs ask whether it is there.
+set(without "")
+if(NOT ibverbs IN_LIST gloo_rs_features)
+  set(without PATTERN ibverbs EXCLUDE)
+endif()
+install(DIRECTORY "${gloo_headers}/gloo" DESTINATION "${gloo_prefix}/include" FILES_MATCHING PATTERN "*.h" ${without})
 # Here as well: who finds gloo/ by path alone has no other folder.
 install(FILES "${gloo_headers}/gloo_rs.h" "${gloo_rs_features_h}" DESTINATION "${gloo_prefix}/include")
 

@@ -75,6 +75,9 @@
 /// The header's version as one number for comparisons: 1.2.3 is 10203. gloo_rs_version_number returns the library's.
 #define GLOO_RS_VERSION_NUMBER (((GLOO_RS_VERSION_MAJOR * 10000) + (GLOO_RS_VERSION_MINOR * 100)) + GLOO_RS_VERSION_PATCH)
 
+/// The value of a number in gloo_rs_ibverbs_options_t that is not given: the environment variable says it, else the library.
+#define GLOO_RS_IBVERBS_DEFAULT -1
+
 /// As a color: this rank gets no new context.
 #define GLOO_RS_COLOR_UNDEFINED -1
 
@@ -146,6 +149,46 @@ typedef enum gloo_rs_data_type_t {
   /// One byte: zero is false, any other value is true; results are 0 or 1. Any alignment.
   GLOO_RS_BOOL = 15,
 } gloo_rs_data_type_t;
+
+/// Whether a port carries packets.
+typedef enum gloo_rs_ibverbs_state_t {
+  /// No cable, or the other end is off.
+  GLOO_RS_IBVERBS_DOWN = 0,
+  /// There is a link; with InfiniBand, no subnet manager has configured it.
+  GLOO_RS_IBVERBS_INITIALIZING = 1,
+  /// A subnet manager is configuring it.
+  GLOO_RS_IBVERBS_ARMED = 2,
+  /// It carries packets.
+  GLOO_RS_IBVERBS_ACTIVE = 3,
+} gloo_rs_ibverbs_state_t;
+
+/// To what a port belongs.
+typedef enum gloo_rs_ibverbs_link_layer_t {
+  /// InfiniBand.
+  GLOO_RS_IBVERBS_INFINIBAND = 0,
+  /// Ethernet.
+  GLOO_RS_IBVERBS_ROCE = 1,
+} gloo_rs_ibverbs_link_layer_t;
+
+/// By what a device accesses the memory of GPUs.
+typedef enum gloo_rs_ibverbs_gpu_t {
+  /// Not at all, as far as is known.
+  GLOO_RS_IBVERBS_GPU_NONE = 0,
+  /// By a module of the kernel, nvidia_peermem or nv_peer_mem.
+  GLOO_RS_IBVERBS_GPU_PEER_MEMORY = 1,
+  /// By dma-buf. Concluded from the kernel and the drivers, not tried.
+  GLOO_RS_IBVERBS_GPU_DMA_BUF = 2,
+} gloo_rs_ibverbs_gpu_t;
+
+/// What a GID is for.
+typedef enum gloo_rs_ibverbs_gid_type_t {
+  /// InfiniBand.
+  GLOO_RS_IBVERBS_GID_IB = 0,
+  /// RoCE version 1: Ethernet frames, within a broadcast domain.
+  GLOO_RS_IBVERBS_GID_ROCE_V1 = 1,
+  /// RoCE version 2: UDP packets.
+  GLOO_RS_IBVERBS_GID_ROCE_V2 = 2,
+} gloo_rs_ibverbs_gid_type_t;
 
 /// Severity of a log message.
 typedef enum gloo_rs_log_level_t {
@@ -299,6 +342,91 @@ typedef struct gloo_rs_tls_options_t {
   const char *names;
 } gloo_rs_tls_options_t;
 
+/// Which ports a device with the transport `ibverbs` uses, and attributes of its connections. What is NULL or GLOO_RS_IBVERBS_DEFAULT
+/// is taken from the environment: GLOO_RS_IB_HCA, GLOO_RS_IB_PORT, GLOO_RS_IB_GID_INDEX, GLOO_RS_IB_TRAFFIC_CLASS, GLOO_RS_IB_TIMEOUT and
+/// GLOO_RS_IB_RETRY_COUNT. Initialise with gloo_rs_ibverbs_options_init: zero is a value of most numbers, not their default.
+typedef struct gloo_rs_ibverbs_options_t {
+  /// sizeof(gloo_rs_ibverbs_options_t).
+  size_t struct_size;
+  /// The ports, in order of preference, as `mlx5_0:1,mlx5_1`: each name stands for all devices whose names begin so, with `=` before the
+  /// list for that device only; `^` before the list excludes its items. By default the fastest active ports of the cards nearest to the
+  /// calling thread's NUMA node, at most four. Copied.
+  const char *hca;
+  /// The port's number, from 1 on, where `hca` gives none. By default any.
+  int32_t port;
+  /// The index of the GID in each port's table, 0 to 255. By default 0 with InfiniBand, and with RoCE that of an IPv4 address of version 2,
+  /// if there is one.
+  int32_t gid_index;
+  /// The traffic class of packets, 0 to 255; with RoCE, the upper six bits are the DSCP. By default 0.
+  int32_t traffic_class;
+  /// How long a packet waits for its acknowledgement: 4.096 us * 2^timeout, 1 to 31; 0 is for ever. By default 18, which is 1.1 s.
+  int32_t timeout;
+  /// How often a packet is sent again before the connection breaks, 0 to 7. By default 7.
+  int32_t retry_count;
+  /// Must be 0.
+  uint32_t reserved;
+} gloo_rs_ibverbs_options_t;
+
+/// A port of an InfiniBand or RoCE device. Texts end with NUL; longer ones are cut. Initialise with gloo_rs_ibverbs_port_init.
+typedef struct gloo_rs_ibverbs_port_t {
+  /// sizeof(gloo_rs_ibverbs_port_t).
+  size_t struct_size;
+  /// The device's name, such as `mlx5_0`.
+  char device[64];
+  /// Its address on the PCI bus, such as `0000:3b:00.0`; empty if it has none.
+  char pci[32];
+  /// Why the library cannot use the port, such as `its state is down`; empty if it can.
+  char fault[160];
+  /// How `gpu` is known.
+  char gpu_why[160];
+  /// The port's number, from 1 on.
+  uint32_t port;
+  /// Its state.
+  enum gloo_rs_ibverbs_state_t state;
+  /// InfiniBand or RoCE.
+  enum gloo_rs_ibverbs_link_layer_t link_layer;
+  /// Its local identifier; 0 with RoCE.
+  uint32_t lid;
+  /// Bytes of the longest packet.
+  uint32_t mtu;
+  /// Mbit/s, such as 100000; 0 if unknown.
+  uint32_t speed_mbps;
+  /// The device's NUMA node; -1 if unknown.
+  int32_t numa_node;
+  /// By what the device accesses the memory of GPUs.
+  enum gloo_rs_ibverbs_gpu_t gpu;
+  /// Bytes of the longest message.
+  uint64_t max_message_bytes;
+  /// Most work requests in a queue.
+  uint32_t max_requests;
+  /// Most completions in a completion queue.
+  uint32_t max_completions;
+  /// Most RDMA reads of a queue pair at one time, of this port's memory.
+  uint32_t max_reads_as_target;
+  /// Most RDMA reads of a queue pair at one time, of the peer's memory.
+  uint32_t max_reads_as_initiator;
+  /// Entries of its table of GIDs that are not empty; gloo_rs_ibverbs_gids lists them.
+  uint32_t gids;
+  /// The index of the GID that is used unless an index is given; -1 if there is none.
+  int32_t gid_index;
+} gloo_rs_ibverbs_port_t;
+
+/// An address of a port. Texts end with NUL. Initialise with gloo_rs_ibverbs_gid_init.
+typedef struct gloo_rs_ibverbs_gid_t {
+  /// sizeof(gloo_rs_ibverbs_gid_t).
+  size_t struct_size;
+  /// The address as text, in the form of IPv6: `fe80::1`, `::ffff:10.0.0.1`.
+  char address[48];
+  /// With RoCE: the network interface that has it, such as `eth0`; empty if unknown.
+  char interface_name[64];
+  /// Its bytes.
+  uint8_t raw[16];
+  /// Its index in the port's table.
+  uint32_t index;
+  /// What it is for.
+  enum gloo_rs_ibverbs_gid_type_t kind;
+} gloo_rs_ibverbs_gid_t;
+
 /// Callback for log messages that no call returns. `message` has no newline at its end and is valid during the
 /// callback. The device's thread and threads inside calls of the library invoke it, possibly several at once, while the
 /// library holds its locks: it must not call this library, and must not throw or longjmp.
@@ -333,11 +461,14 @@ typedef struct gloo_rs_device_options_t {
   enum gloo_rs_shared_memory_t shared_memory;
   /// Must be 0.
   uint32_t reserved;
-  /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; or `tls`, the same on all
-  /// ranks but that `tcp` and `uv` fit together. `uv` and `tls` only if this build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
+  /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or `ibverbs`, which is
+  /// InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and `uv` fit together. All but `tcp` only if this
+  /// build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
   const char *transport;
   /// The files that TLS needs; implies the transport `tls`. NULL for those of the environment. Copied.
   const struct gloo_rs_tls_options_t *tls;
+  /// Which ports are used with the transport `ibverbs`, which this implies. NULL for what the environment says. Copied.
+  const struct gloo_rs_ibverbs_options_t *ibverbs;
 } gloo_rs_device_options_t;
 
 /// Options of a store over TCP. Initialise with gloo_rs_tcp_store_options_init.
@@ -356,7 +487,7 @@ typedef struct gloo_rs_tcp_store_options_t {
   /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
   /// Not called if creating the store fails. Must not call this library. May be NULL.
   void (*log_destroy)(void *user);
-  /// As in gloo_rs_device_options_t.
+  /// As in gloo_rs_device_options_t; with `ibverbs`, stores use TCP alone.
   const char *transport;
   /// As in gloo_rs_device_options_t.
   const struct gloo_rs_tls_options_t *tls;
@@ -598,8 +729,8 @@ uint32_t gloo_rs_version_number(void);
 /// Returns the version of the library that the program runs with: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls` and `uv` unless they were left
-/// out. A static string.
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls`, `uv` and `ibverbs` unless they
+/// were left out. Whether this host has a device for the last, gloo_rs_ibverbs_devices says. A static string.
 const char *gloo_rs_built_features(void);
 
 /// Returns the names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas. Each is a
@@ -635,6 +766,41 @@ const char *gloo_rs_last_error_message(void);
 /// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_tls_options_t); at most that many bytes are written.
 /// NULL is ignored.
 void gloo_rs_tls_options_init(struct gloo_rs_tls_options_t *options, size_t struct_size);
+
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_ibverbs_options_t); at most that many bytes are written.
+/// NULL is ignored.
+void gloo_rs_ibverbs_options_init(struct gloo_rs_ibverbs_options_t *options,
+                                  size_t struct_size);
+
+/// Sets `port->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_port_t); at most that many bytes are
+/// written. NULL is ignored.
+void gloo_rs_ibverbs_port_init(struct gloo_rs_ibverbs_port_t *port,
+                               size_t struct_size);
+
+/// Sets `gid->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_gid_t); at most that many bytes are
+/// written. NULL is ignored.
+void gloo_rs_ibverbs_gid_init(struct gloo_rs_ibverbs_gid_t *gid,
+                              size_t struct_size);
+
+/// Lists the ports of this host's InfiniBand and RoCE devices, ordered by name and number, whether they can be used or not. `ports` is an
+/// array of `capacity` structs, each initialised with gloo_rs_ibverbs_port_init. `*count` is set to the number of ports, also if
+/// `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT; `ports` may be NULL to learn it. Devices that this process may not
+/// open are left out. Fails with GLOO_RS_ERROR_UNSUPPORTED if there is no device, if libibverbs cannot be loaded, or if this build
+/// has no `ibverbs`; the message says which. Thread-safe.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_ibverbs_devices(struct gloo_rs_ibverbs_port_t *ports,
+                                              size_t capacity,
+                                              size_t *count);
+
+/// Lists the GIDs of a port, `device` as gloo_rs_ibverbs_devices gives its name. `gids`, `capacity` and `count` as there, with
+/// gloo_rs_ibverbs_gid_init. Fails with GLOO_RS_ERROR_NOT_FOUND if there is no such port, else as gloo_rs_ibverbs_devices.
+/// Thread-safe.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_ibverbs_gids(const char *device,
+                                           uint32_t port,
+                                           struct gloo_rs_ibverbs_gid_t *gids,
+                                           size_t capacity,
+                                           size_t *count);
 
 /// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_device_options_t); at most that many bytes are written.
 /// NULL is ignored.

@@ -27,6 +27,10 @@ while read -r needed; do
     *) fail "libgloo_rs.so needs $needed" ;;
   esac
 done < <(sed -n 's/.*Shared library: \[\(.*\)\]/\1/p' <<<"$dynamic")
+if readelf --dynamic --wide "$prefix/bin/gloo-rs" | grep -F '[libibverbs'; then fail "the tool needs libibverbs, which it should load where it is"; fi
+if grep -rlF --include='*.cmake' --include='*.pc' ibverbs.so "$prefix/lib" || grep -rlwE --include='*.cmake' --include='*.pc' -e '-libverbs' "$prefix/lib"; then
+  fail "these files make programs link libibverbs"
+fi
 [ "$(readlink "$prefix/lib/libgloo_rs.so")" = libgloo_rs.so.0.2 ] || fail "libgloo_rs.so is no link to libgloo_rs.so.0.2"
 
 find_it() { # GENERATOR PREFIX: builds and runs the stranger's project

@@ -286,7 +286,7 @@ fn invalid_arguments_are_refused_before_any_rank_starts() {
         ("bench scan --inputs 2", "--inputs is 2; scan takes 1"),
         ("bench pairwise_exchange -n 3", "power of two"),
         ("bench sendrecv --algorithm ring", "sendrecv has none"),
-        ("bench allreduce --transport pigeon", "[possible values: auto, shm, tcp, uv, tls]"),
+        ("bench allreduce --transport pigeon", "[possible values: auto, shm, tcp, uv, tls, ibverbs]"),
     ] {
         let output = run(&args.split(' ').collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(2), "{args}");
@@ -312,6 +312,8 @@ fn info_describes_this_host() {
     let several = &info["several_hosts"][0];
     assert!(interfaces.iter().any(|i| i["address"] == several["address"]) && several["why"].is_string(), "{info}");
 
+    let verbs = info["transports"].as_array().unwrap().iter().find(|transport| transport["name"] == "ibverbs").unwrap();
+    assert!(info["ibverbs"].is_array() && (verbs["absent"].is_null() || verbs["absent"].is_string()), "{info}");
     let text = String::from_utf8(run(&["info"]).stdout).unwrap();
     let line = format!("several     {} on ", several["address"].as_str().unwrap());
     assert!(text.contains("one host    127.0.0.1 on lo: all ranks are on this host") && text.contains(&line), "{text}");

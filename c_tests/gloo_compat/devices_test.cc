@@ -20,6 +20,9 @@
 #include "gloo/transport/tcp/device.h"
 #include "gloo/transport/tcp/tls/device.h"
 #include "gloo/transport/uv/device.h"
+#if GLOO_HAVE_TRANSPORT_IBVERBS
+#include "gloo/transport/ibverbs/device.h"
+#endif
 
 namespace {
 
@@ -230,5 +233,35 @@ TEST(UvDevice, ConnectsWhereTheLibraryHasIt) {
   meet([] { return CreateUvDevice("localhost"); });
   EXPECT_TRUE(contains(CreateUvDevice("localhost")->str(), "uv, "));
 }
+
+TEST(IbverbsDevice, IsThereExactlyWhereTheLibraryHasIt) {
+  EXPECT_EQ(built_with("ibverbs"), GLOO_HAVE_TRANSPORT_IBVERBS == 1);
+  EXPECT_EQ(GLOO_USE_IBVERBS, GLOO_HAVE_TRANSPORT_IBVERBS);
+#if __has_include(<gloo/transport/ibverbs/device.h>)
+  EXPECT_TRUE(built_with("ibverbs"));
+#endif
+}
+
+#if GLOO_HAVE_TRANSPORT_IBVERBS
+TEST(IbverbsDevice, ConnectsWhereThereIsADevice) {
+  namespace ibverbs = gloo::transport::ibverbs;
+  constexpr auto CreateIbverbsDevice = ibverbs::CreateDevice;
+  ibverbs::attr attr;
+  attr.name = "no_such_device";
+  EXPECT_ANY_THROW(CreateIbverbsDevice(attr));
+  const std::vector<std::string> names = ibverbs::getDeviceNames();
+  if (names.empty()) {
+    EXPECT_THROW(CreateIbverbsDevice({}), gloo::InvalidOperationException);
+    return;
+  }
+  try {
+    CreateIbverbsDevice({});
+  } catch (const gloo::IoException& error) {
+    GTEST_SKIP() << error.what(); // All ports are down.
+  }
+  meet([&] { return CreateIbverbsDevice({}); });
+  EXPECT_TRUE(contains(CreateIbverbsDevice({})->str(), "ibverbs, "));
+}
+#endif
 
 }  // namespace

@@ -19,6 +19,11 @@ for header in algorithm allgather{,_ring} allgatherv allreduce{,_bcube,_halving_
   transport/{address,buffer,context,device,pair,remote_key,unbound_buffer}; do
   [ -e "gloo/$header.h" ] || { echo "headers: gloo/$header.h is missing in $include" >&2; exit 1; }
 done
+has_verbs() { grep -q 'GLOO_HAVE_TRANSPORT_IBVERBS 1' gloo_rs_features.h; }
+if has_verbs && [ ! -e gloo/transport/ibverbs/device.h ] || ! has_verbs && [ -e gloo/transport/ibverbs/device.h ]; then
+  echo "headers: gloo/transport/ibverbs/device.h is there without the transport, or the transport without it" >&2
+  exit 1
+fi
 cd "$at"
 warnings=(-Wall -Wextra -Wpedantic -Werror)
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::enumeration::known;
 use super::guard::guard;
 use super::handle::{self, Handle};
+use super::ibverbs::{self, gloo_rs_ibverbs_options_t};
 use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
@@ -95,11 +96,14 @@ pub struct gloo_rs_device_options_t {
     pub shared_memory: MaybeUninit<gloo_rs_shared_memory_t>,
     /// Must be 0.
     pub reserved: u32,
-    /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; or `tls`, the same on all
-    /// ranks but that `tcp` and `uv` fit together. `uv` and `tls` only if this build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
+    /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or `ibverbs`, which is
+    /// InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and `uv` fit together. All but `tcp` only if this
+    /// build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
     pub transport: *const c_char,
     /// The files that TLS needs; implies the transport `tls`. NULL for those of the environment. Copied.
     pub tls: *const gloo_rs_tls_options_t,
+    /// Which ports are used with the transport `ibverbs`, which this implies. NULL for what the environment says. Copied.
+    pub ibverbs: *const gloo_rs_ibverbs_options_t,
 }
 
 // SAFETY: repr(C), a usize first, then integers, pointers, and an enumeration that may have any number.
@@ -199,6 +203,7 @@ pub unsafe extern "C" fn gloo_rs_device_create(
         }?;
         // SAFETY: the header demands strings, and a struct with its size.
         let transport = unsafe { tls::transport(options.transport, options.tls) }?;
+        let transport = ibverbs::transport(transport, options.ibverbs)?;
         let log = Log::new(options.log, options.log_user);
         let created = Device::create(&DeviceOptions {
             interface: interface.map(str::to_owned),
@@ -207,6 +212,9 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             log: log.as_ref().map(Log::callback),
             shared_memory,
             transport,
+            // SAFETY: the header demands NULL, or a struct with its size and a string.
+            #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+            ibverbs: unsafe { ibverbs::options(options.ibverbs) }?,
         })?;
         log.inspect(|log| log.set_destroy(options.log_destroy));
         handle::create(created, out);

@@ -25,6 +25,8 @@ mod last_error;
 
 mod tls;
 
+mod ibverbs;
+
 mod device;
 
 mod store;
@@ -67,6 +69,12 @@ pub use buffer::*;
 pub use collective::*;
 pub use context::*;
 pub use device::*;
+pub use ibverbs::{
+    GLOO_RS_IBVERBS_DEFAULT, gloo_rs_ibverbs_devices, gloo_rs_ibverbs_gid_init, gloo_rs_ibverbs_gid_t,
+    gloo_rs_ibverbs_gid_type_t, gloo_rs_ibverbs_gids, gloo_rs_ibverbs_gpu_t, gloo_rs_ibverbs_link_layer_t,
+    gloo_rs_ibverbs_options_init, gloo_rs_ibverbs_options_t, gloo_rs_ibverbs_port_init, gloo_rs_ibverbs_port_t,
+    gloo_rs_ibverbs_state_t,
+};
 pub use last_error::*;
 pub use launch::*;
 pub use pair::*;

@@ -1,6 +1,6 @@
 //! Structs with a size: reads and writes only the bytes that the caller's version of the struct has.
 
-use super::pointer::check;
+use super::pointer::{Out, check};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A struct of the header whose first field is `size_t struct_size`.
@@ -148,6 +148,49 @@ pub(super) unsafe fn fill<T: Options>(pointer: *mut T, what: &str, value: T) -> 
         copy_bytes((&raw const value).cast(), pointer.cast(), known);
         pointer.cast::<u8>().add(known).write_bytes(0, bytes - known);
         pointer.cast::<usize>().write(bytes);
+    }
+    Ok(())
+}
+
+/// Fills the array `list` with `values`, as [`fill`] does for each, and sets `count` to their number, also if `capacity` is smaller, which fails.
+/// NULL for `list` only sets `count`.
+///
+/// # Safety
+/// `count` is valid for a write. `list` is NULL, or valid for reads and writes of `capacity` structs, each of the `struct_size` bytes of the
+/// first.
+pub(super) unsafe fn fill_list<T: Options>(
+    list: *mut T,
+    capacity: usize,
+    count: *mut usize,
+    what: &str,
+    values: &[T],
+) -> Result<()> {
+    // SAFETY: by the contract.
+    unsafe { Out::new(count, "count") }?.set(values.len());
+    if list.is_null() || values.is_empty() {
+        return Ok(());
+    }
+    if capacity < values.len() {
+        return Err(Error::invalid(format!("{what} has room for {capacity}; {} are needed", values.len())));
+    }
+    check(list, what)?;
+    // SAFETY: `list` is aligned and not NULL; by the contract, its `struct_size`, the first field, can be read.
+    let bytes = unsafe { list.cast::<usize>().read() };
+    if !has_right_size::<T>(bytes) {
+        return Err(wrong_size::<T>(bytes));
+    }
+    for (index, value) in values.iter().enumerate() {
+        // SAFETY: `index` is below `capacity`, so by the contract the struct lies in the array; its size is a multiple of its alignment.
+        let place = unsafe { list.cast::<u8>().add(index * bytes) }.cast::<T>();
+        // SAFETY: as above; a struct that says another size would not end where the next begins.
+        let own = unsafe { place.cast::<usize>().read() };
+        if own != bytes {
+            return Err(Error::invalid(format!(
+                "struct_size of {what}[{index}] is {own}, but that of the first is {bytes}"
+            )));
+        }
+        // SAFETY: as above.
+        unsafe { fill(place, what, *value) }?;
     }
     Ok(())
 }

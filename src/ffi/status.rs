@@ -111,21 +111,22 @@ pub extern "C" fn gloo_rs_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls` and `uv` unless they were left
-/// out. A static string.
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls`, `uv` and `ibverbs` unless they
+/// were left out. Whether this host has a device for the last, gloo_rs_ibverbs_devices says. A static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn gloo_rs_built_features() -> *const c_char {
-    match (cfg!(feature = "redis"), cfg!(feature = "tls"), cfg!(feature = "uv")) {
-        (true, true, true) => c"tcp,redis,tls,uv",
-        (true, true, false) => c"tcp,redis,tls",
-        (true, false, true) => c"tcp,redis,uv",
-        (true, false, false) => c"tcp,redis",
-        (false, true, true) => c"tcp,tls,uv",
-        (false, true, false) => c"tcp,tls",
-        (false, false, true) => c"tcp,uv",
-        (false, false, false) => c"tcp",
-    }
-    .as_ptr()
+    static FEATURES: LazyLock<CString> = LazyLock::new(|| {
+        let features = [
+            ("tcp", true),
+            ("redis", cfg!(feature = "redis")),
+            ("tls", cfg!(feature = "tls")),
+            ("uv", cfg!(feature = "uv")),
+            ("ibverbs", cfg!(all(feature = "ibverbs", target_os = "linux"))),
+        ];
+        let built: Vec<_> = features.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect();
+        CString::new(built.join(",")).unwrap_or_default()
+    });
+    FEATURES.as_ptr()
 }
 
 /// Returns the names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas. Each is a

@@ -105,7 +105,7 @@ pub struct gloo_rs_tcp_store_options_t {
     /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
     /// Not called if creating the store fails. Must not call this library. May be NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// As in gloo_rs_device_options_t.
+    /// As in gloo_rs_device_options_t; with `ibverbs`, stores use TCP alone.
     pub transport: *const c_char,
     /// As in gloo_rs_device_options_t.
     pub tls: *const gloo_rs_tls_options_t,

@@ -430,6 +430,39 @@ fn results_of_unknown_length() {
     }
 }
 
+#[test]
+fn lists_of_structs_of_the_caller_s_size() {
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Item {
+        struct_size: usize,
+        value: u64,
+    }
+    // SAFETY: repr(C), a usize first, and integers only.
+    unsafe impl Options for Item {
+        const NAME: &'static str = "item_t";
+        const REQUIRED: usize = size_of::<usize>();
+        fn set_defaults(&mut self) {}
+    }
+    let values = [Item { struct_size: 0, value: 7 }, Item { struct_size: 0, value: 8 }];
+    let mut count = 0;
+    // SAFETY: lists are NULL or have the capacity that is given.
+    let mut fill =
+        |list: *mut Item, capacity| unsafe { options::fill_list(list, capacity, &mut count, "items", &values) };
+    fill(std::ptr::null_mut(), 0).unwrap();
+    // As a later version of the header has it: a field more.
+    let mut list = [[24usize, 1, 1], [24, 1, 1], [24, 1, 1]];
+    assert_eq!(fill(list.as_mut_ptr().cast(), 1).unwrap_err().message(), "items has room for 1; 2 are needed");
+    fill(list.as_mut_ptr().cast(), 3).unwrap();
+    assert_eq!(list, [[24, 7, 0], [24, 8, 0], [24, 1, 1]]);
+    list[1][0] = 16;
+    let message = fill(list.as_mut_ptr().cast(), 3).unwrap_err().message().to_owned();
+    assert_eq!(message, "struct_size of items[1] is 16, but that of the first is 24");
+    list[0][0] = 0;
+    assert!(fill(list.as_mut_ptr().cast(), 3).unwrap_err().message().starts_with("struct_size of item_t is 0"));
+    assert_eq!(count, 2);
+}
+
 unsafe extern "C" fn destroys(
     into: *mut c_void,
     _: *const c_void,

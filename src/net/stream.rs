@@ -8,9 +8,7 @@ use super::gate;
 use super::handshake::Fault;
 #[cfg(feature = "tls")]
 use super::tls::{self, Credentials, Session};
-#[cfg(not(all(feature = "tls", feature = "uv")))]
-use crate::error::ErrorKind;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::log::LogCallback;
 use crate::sys::{self, AsRaw, OwnedSocket, PollerKind};
 
@@ -25,13 +23,23 @@ pub enum Transport {
     /// TLS over TCP; where the options say nothing, the environment does.
     #[cfg(feature = "tls")]
     Tls(tls::Options),
+    /// InfiniBand or RoCE between devices, set up over TCP; stores use TCP alone.
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    Ibverbs,
     /// TCP alone, by the given poller.
     #[cfg(test)]
     By(PollerKind),
 }
 
-/// The environment variable that names a transport, `tcp`, `uv` or `tls`, for devices and stores whose options do not.
+/// The environment variable that names a transport, `tcp`, `uv`, `tls` or `ibverbs`, for devices and stores whose options do not.
 pub const TRANSPORT: &str = "GLOO_RS_TRANSPORT";
+
+/// Why a build has no `ibverbs`, if it has none.
+pub const WITHOUT_IBVERBS: &str = if cfg!(target_os = "linux") {
+    "this library was built without verbs (cargo feature ibverbs)"
+} else {
+    "InfiniBand and RoCE are supported on Linux only"
+};
 
 impl Transport {
     /// The transport with this name, which `source` has given. TLS takes what the environment says.
@@ -40,18 +48,24 @@ impl Transport {
             "tcp" => Ok(Self::Tcp),
             #[cfg(feature = "uv")]
             "uv" => Ok(Self::Uv),
-            #[cfg(not(feature = "uv"))]
-            "uv" => {
-                Err(Error::new(ErrorKind::Unsupported, format!("{source} is uv: this library was built without libuv")))
-            }
             #[cfg(feature = "tls")]
             "tls" => Ok(Self::Tls(tls::Options::default())),
-            #[cfg(not(feature = "tls"))]
-            "tls" => {
-                Err(Error::new(ErrorKind::Unsupported, format!("{source} is tls: this library was built without TLS")))
-            }
-            other => Err(Error::invalid(format!("{source} is {other:?}; it must be tcp, uv or tls"))),
+            #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+            "ibverbs" => Ok(Self::Ibverbs),
+            other => Err(Self::absent(other, source)),
         }
+    }
+
+    /// The error for a name that this build has no transport for.
+    #[cold]
+    fn absent(name: &str, source: &str) -> Error {
+        let why = match name {
+            "uv" => "this library was built without libuv",
+            "tls" => "this library was built without TLS",
+            "ibverbs" => WITHOUT_IBVERBS,
+            _ => return Error::invalid(format!("{source} is {name:?}; it must be tcp, uv, tls or ibverbs")),
+        };
+        Error::new(ErrorKind::Unsupported, format!("{source} is {name}: {why}"))
     }
 
     /// `option`, or what the environment names, or TCP.
@@ -72,6 +86,8 @@ impl Transport {
             Self::Uv => "uv",
             #[cfg(feature = "tls")]
             Self::Tls(_) => "tls",
+            #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+            Self::Ibverbs => "ibverbs",
             #[cfg(test)]
             Self::By(_) => "tcp",
         }
@@ -257,5 +273,38 @@ pub fn fault(error: &io::Error) -> Option<Fault> {
     {
         let _ = error;
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_have_names_and_errors_say_which_there_are() {
+        let built = [
+            ("tcp", true),
+            ("uv", cfg!(feature = "uv")),
+            ("tls", cfg!(feature = "tls")),
+            ("ibverbs", cfg!(all(feature = "ibverbs", target_os = "linux"))),
+        ];
+        for (name, built) in built {
+            match Transport::named(name, TRANSPORT) {
+                Ok(transport) => assert!(built && transport.name() == name),
+                Err(error) => {
+                    assert!(!built && error.kind() == ErrorKind::Unsupported, "{error}");
+                    assert!(error.message().starts_with(&format!("GLOO_RS_TRANSPORT is {name}: ")), "{error}");
+                }
+            }
+        }
+        let error = Transport::named("udp", "transport").unwrap_err();
+        assert_eq!(error.message(), "transport is \"udp\"; it must be tcp, uv, tls or ibverbs");
+    }
+
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    #[test]
+    fn stores_use_sockets_alone_with_ibverbs() {
+        let security = Security::of(&Transport::Ibverbs, None).unwrap();
+        assert!(!security.is_encrypted() && Transport::Ibverbs.poller() == PollerKind::SYSTEM);
     }
 }

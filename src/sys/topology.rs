@@ -95,7 +95,7 @@ thread_local! {
 }
 
 /// Parses a list of CPUs: `0-3,8`.
-fn parse_list(text: &str) -> Option<BTreeSet<u32>> {
+pub(super) fn parse_list(text: &str) -> Option<BTreeSet<u32>> {
     let mut cpus = BTreeSet::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

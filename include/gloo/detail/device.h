@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gloo/common/enforce.h"
 #include "gloo/common/linux.h"
@@ -130,10 +131,43 @@ struct TlsFiles {
   std::string ca_path;
 };
 
+/// The ports of a device over InfiniBand or RoCE.
+struct Verbs {
+  std::string hca;
+  int port = 0;
+  int gid_index = -1;
+};
+
+/// The names of this host's InfiniBand and RoCE devices.
+inline std::vector<std::string> ibverbs_names() {
+  size_t count = 0;
+  std::vector<gloo_rs_ibverbs_port_t> ports;
+  // A device may be added between the calls.
+  do {
+    const gloo_rs_status_t status = gloo_rs_ibverbs_devices(nullptr, 0, &count);
+    if (status == GLOO_RS_ERROR_UNSUPPORTED) {
+      return {};
+    }
+    check(status);
+    ports.resize(count);
+    for (auto& port : ports) {
+      gloo_rs_ibverbs_port_init(&port, sizeof port);
+    }
+  } while (gloo_rs_ibverbs_devices(ports.data(), ports.size(), &count) != GLOO_RS_OK && count > ports.size());
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; i++) {
+    if (names.empty() || names.back() != ports[i].device) {
+      names.emplace_back(ports[i].device);
+    }
+  }
+  return names;
+}
+
 class Device : public transport::Device, public std::enable_shared_from_this<Device> {
  public:
   /// `name` is the transport for people, and `transport` its name in the library; NULL for the one that the environment names.
-  Device(std::string name, const char* transport, const Place& place, const TlsFiles* tls, gloo_rs_connect_t connect)
+  Device(std::string name, const char* transport, const Place& place, const TlsFiles* tls, gloo_rs_connect_t connect,
+         const Verbs* verbs = nullptr)
       : name_(std::move(name)), connect_(connect) {
     const auto text = [](const std::string& value) { return value.empty() ? nullptr : value.c_str(); };
     gloo_rs_device_options_t options;
@@ -150,6 +184,14 @@ class Device : public transport::Device, public std::enable_shared_from_this<Dev
       files.ca_file = text(tls->ca_file);
       files.ca_path = text(tls->ca_path);
       options.tls = &files;
+    }
+    gloo_rs_ibverbs_options_t ports;
+    if (verbs != nullptr) {
+      gloo_rs_ibverbs_options_init(&ports, sizeof ports);
+      ports.hca = text(verbs->hca);
+      ports.port = verbs->port == 0 ? GLOO_RS_IBVERBS_DEFAULT : verbs->port;
+      ports.gid_index = verbs->gid_index;
+      options.ibverbs = &ports;
     }
     gloo_rs_device_t* device = nullptr;
     check(gloo_rs_device_create(&options, &device));

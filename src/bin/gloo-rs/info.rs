@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::Failure;
 use crate::explain::Explain;
 use crate::parse;
+use crate::verbs::{self, Verbs};
 
 /// Show the features of this build and host, the addresses on which a rank would listen, and why; or why auto selects an algorithm
 #[derive(clap::Args)]
@@ -37,8 +38,13 @@ pub struct Args {
     try_segment: Option<String>,
 }
 
-const FEATURES: &[(&str, bool)] =
-    &[("cli", true), ("redis", cfg!(feature = "redis")), ("tls", cfg!(feature = "tls")), ("uv", cfg!(feature = "uv"))];
+const FEATURES: &[(&str, bool)] = &[
+    ("cli", true),
+    ("redis", cfg!(feature = "redis")),
+    ("tls", cfg!(feature = "tls")),
+    ("uv", cfg!(feature = "uv")),
+    ("ibverbs", cfg!(all(feature = "ibverbs", target_os = "linux"))),
+];
 
 #[derive(Serialize)]
 struct Info {
@@ -53,6 +59,10 @@ struct Info {
     /// The first CPU of the last-level cache that all of them share, if they share one.
     cache: Option<u32>,
     interfaces: Vec<Address>,
+    /// The ports of InfiniBand and RoCE devices.
+    ibverbs: Vec<verbs::Port>,
+    /// Those of them that a rank would take, or why it would take none.
+    rails: Option<String>,
     /// The links between two ranks of this host, and why.
     links_on_host: String,
     /// The links to ranks of other hosts, and why.
@@ -70,11 +80,11 @@ struct Transport {
     /// What it is.
     does: &'static str,
     /// Why this build or system does not have it; `None` if it has.
-    absent: Option<&'static str>,
+    absent: Option<String>,
 }
 
-fn transports() -> Vec<Transport> {
-    let built = |has: bool, why: &'static str| if has { None } else { Some(why) };
+fn transports(verbs: &Verbs) -> Vec<Transport> {
+    let built = |has: bool, why: &str| if has { None } else { Some(why.to_owned()) };
     vec![
         Transport {
             name: "shm",
@@ -91,6 +101,11 @@ fn transports() -> Vec<Transport> {
             name: "uv",
             does: "TCP, by libuv",
             absent: built(cfg!(feature = "uv"), "built without the cargo feature uv"),
+        },
+        Transport {
+            name: "ibverbs",
+            does: "InfiniBand and RoCE, by verbs; TCP sets up the connections",
+            absent: verbs.absent.clone(),
         },
     ]
 }
@@ -137,14 +152,17 @@ fn info(args: &Args) -> Result<Info, Failure> {
             (here.on_one_host(&[]).map_err(says)?, several)
         }
     };
+    let verbs = Verbs::here();
     Ok(Info {
         version: env!("CARGO_PKG_VERSION"),
         features: FEATURES.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect(),
-        transports: transports(),
+        transports: transports(&verbs),
         kernels: gloo_rs::reduce::cpu_features(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         cache: topology::place().cache,
         interfaces: interface::interfaces().map_err(says)?.into_iter().map(Address::from).collect(),
+        ibverbs: verbs.ports,
+        rails: verbs.choice,
         links_on_host: links_on_host()?,
         links_to_other_hosts: "tcp: ranks of different hosts share no memory",
         one_host: one_host.into_iter().map(Listens::from).collect(),
@@ -215,8 +233,8 @@ fn table(info: &Info) -> String {
     let mut lines = vec![format!("version     {}", info.version), format!("features    {}", info.features.join(", "))];
     for (index, Transport { name, does, absent }) in info.transports.iter().enumerate() {
         let label = if index == 0 { "transports" } else { "" };
-        let says = absent.map_or_else(|| (*does).to_owned(), |why| format!("absent: {why}"));
-        lines.push(format!("{label:10}  {name:4} {says}"));
+        let says = absent.as_ref().map_or_else(|| (*does).to_owned(), |why| format!("absent: {why}"));
+        lines.push(format!("{label:10}  {name:7} {says}"));
     }
     lines.extend([
         format!("kernels     {}", info.kernels),
@@ -232,6 +250,7 @@ fn table(info: &Info) -> String {
         let speed = a.speed_mbps.map(|speed| format!(", {speed} Mbit/s")).unwrap_or_default();
         lines.push(format!("{label:10}  {:width$}  {:addresses$}  {state}{loopback}{speed}", a.interface, a.address));
     }
+    lines.extend(verbs::lines(&info.ibverbs, info.rails.as_deref()));
     lines.push(format!("links here  {}", info.links_on_host));
     lines.push(format!("links away  {}", info.links_to_other_hosts));
     for (label, listens) in [("one host", &info.one_host), ("several", &info.several_hosts)] {

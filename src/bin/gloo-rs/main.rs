@@ -14,6 +14,7 @@ mod ranks;
 mod run;
 mod simulate;
 mod tune;
+mod verbs;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

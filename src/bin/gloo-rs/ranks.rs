@@ -79,6 +79,7 @@ pub fn transport(context: &Context) -> Result<&'static str, String> {
         (true, true) => match other {
             "tls" => "shm,tls",
             "uv" => "shm,uv",
+            "ibverbs" => "shm,ibverbs",
             _ => "shm,tcp",
         },
         (false, _) => other,

@@ -29,8 +29,14 @@ use crate::net::handshake::{self, Answer, Handle};
 use crate::net::stream::{Security, Stream, Transport};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, ForkMark, Pollable, Poller, Registration, Waker};
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+use crate::transport::ibverbs::{
+    self, IbverbsConnector, Linger,
+    library::Library,
+    rail::{PathOptions, Rail},
+};
 use crate::transport::shm::{self, ShmConnector};
-use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, SystemClock, Watch};
+use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, Lingering, SystemClock, Watch};
 use crate::types::Rank;
 
 /// Interval at which the thread makes progress for contexts on which no thread has waited since.
@@ -62,6 +68,9 @@ pub struct DeviceOptions {
     pub shared_memory: Option<bool>,
     /// What carries the bytes of connections. `None`: as [`crate::net::stream::TRANSPORT`] says, else TCP.
     pub transport: Option<Transport>,
+    /// Which ports are used, with the transport `ibverbs`. `None`: as the environment says.
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    pub ibverbs: Option<ibverbs::Options>,
 }
 
 struct Entry {
@@ -79,7 +88,7 @@ struct Contexts {
     by_handle: HashMap<Handle, Entry>,
     /// Those with a notice, the oldest first.
     failed: VecDeque<Handle>,
-    lingering: Vec<(ClosingSocket, Instant)>,
+    lingering: Vec<(Box<dyn Lingering>, Instant)>,
 }
 
 /// An address at which the device listens.
@@ -97,6 +106,12 @@ pub(super) struct Shared {
     shares_memory: bool,
     pub(super) transport: Transport,
     pub(super) security: Security,
+    /// The ports that contexts use, with the transport `ibverbs`; else none.
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    rails: Vec<Arc<Rail>>,
+    /// Attributes of connections over them.
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    path: PathOptions,
     poller: Poller,
     /// Of the waker.
     _woken: Registration,
@@ -134,6 +149,8 @@ impl Device {
         let log = log::or_environment(options.log.clone())?;
         let transport = Transport::choose(options.transport.as_ref())?;
         let security = Security::of(&transport, log.as_ref())?;
+        #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+        let (rails, path) = rails(&transport, options.ibverbs.clone(), log.as_ref())?;
         let kind = transport.poller().of_pollers();
         let parts = Poller::new(kind).and_then(|poller| Ok((poller, Waker::new()?, ForkMark::new()?)));
         let (poller, waker, mark) = parts.map_err(failed)?;
@@ -150,6 +167,10 @@ impl Device {
                 != Some(false),
             transport,
             security,
+            #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+            rails,
+            #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+            path,
             poller,
             _woken: woken,
             waker,
@@ -182,10 +203,35 @@ impl Device {
         self.shared.listening().first().and_then(|l| l.interface.clone())
     }
 
+    /// The ports of InfiniBand and RoCE that its contexts use, the preferred ones first, and the attributes of connections; no ports
+    /// with other transports.
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    pub fn rails(&self) -> (&[Arc<Rail>], PathOptions) {
+        (&self.shared.rails, self.shared.path)
+    }
+
     /// Counters of incoming connections. May be called by any thread at any time.
     pub fn statistics(&self) -> ConnectionStatistics {
         self.shared.listeners.statistics()
     }
+}
+
+/// The ports that a device with this transport uses, opened, and the attributes of connections.
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+fn rails(
+    transport: &Transport,
+    options: Option<ibverbs::Options>,
+    log: Option<&LogCallback>,
+) -> Result<(Vec<Arc<Rail>>, PathOptions)> {
+    if *transport != Transport::Ibverbs {
+        return Ok((Vec::new(), ibverbs::Options::default().path()));
+    }
+    let options = options.unwrap_or_default().or_environment()?;
+    let rails = ibverbs::choose(&Library::load()?, &options)?;
+    if let Some(log) = log {
+        rails.iter().for_each(|rail| log(Level::Notice, &format!("using {}", ibverbs::choice::summary(rail))));
+    }
+    Ok((rails, options.path()))
 }
 
 impl transport::Device for Device {
@@ -196,11 +242,12 @@ impl transport::Device for Device {
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { context: None, number, key: connector.key(), arrivals, notice: None };
         self.shared.contexts().by_handle.insert(connector.handle(), entry);
+        let connector = self.shared.over_rails(Box::new(connector))?;
         if !self.shared.shares_memory {
-            return Ok(Box::new(connector));
+            return Ok(connector);
         }
         let kind = self.shared.transport.poller().of_pollers();
-        Ok(Box::new(ShmConnector::over(Box::new(connector), kind, token, self.shared.log.clone())?))
+        Ok(Box::new(ShmConnector::over(connector, kind, token, self.shared.log.clone())?))
     }
 
     fn watch(
@@ -347,10 +394,27 @@ impl Shared {
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// `connector`, or one that makes links over the rails, if there are any.
+    fn over_rails(self: &Arc<Self>, connector: Box<dyn Connector>) -> Result<Box<dyn Connector>> {
+        #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+        if !self.rails.is_empty() {
+            let shared = self.clone();
+            let linger: Linger = Arc::new(move |lingering| shared.keep(lingering));
+            let (rails, kind) = (self.rails.clone(), self.transport.poller().of_pollers());
+            return Ok(Box::new(IbverbsConnector::over(connector, rails, self.path, linger, kind, self.log.clone())?));
+        }
+        Ok(connector)
+    }
+
     /// Keeps a closed connection until its peer has received everything.
     pub(super) fn linger(&self, mut closing: ClosingSocket) {
         closing.send_notice();
-        self.contexts().lingering.push((closing, Instant::now() + LINGER));
+        self.keep(Box::new(closing));
+    }
+
+    /// Keeps what a link has left behind.
+    pub(super) fn keep(&self, lingering: Box<dyn Lingering>) {
+        self.contexts().lingering.push((lingering, Instant::now() + LINGER));
         self.waker.wake();
     }
 

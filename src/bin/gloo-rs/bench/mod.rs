@@ -130,6 +130,8 @@ enum Transport {
     Uv,
     /// TLS over TCP, with certificates that are made for this run unless the environment names some
     Tls,
+    /// InfiniBand or RoCE
+    Ibverbs,
 }
 
 fn subject(text: &str) -> Result<Subject, String> {
@@ -268,6 +270,7 @@ impl Transport {
             Self::Tcp => (Some(false), Some(named("tcp")?)),
             Self::Uv => (Some(false), Some(named("uv")?)),
             Self::Tls => (Some(false), Some(named("tls")?)),
+            Self::Ibverbs => (Some(false), Some(named("ibverbs")?)),
         })
     }
 }

@@ -1,0 +1,492 @@
+//! The ports of this host's InfiniBand and RoCE devices: what verbs and `/sys` say of them.
+
+use std::fmt;
+use std::fs;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ibverbs_sys as ffi;
+
+use super::handles::{self, DeviceContext};
+use super::library::Library;
+use super::rail::LinkLayer;
+use crate::error::{Error, ErrorKind, Result, first_few};
+
+/// The largest index that an address of a packet can name.
+const MOST_GIDS: u32 = 256;
+
+/// Whether a port carries packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No cable, or the other end is off.
+    Down,
+    /// There is a link; with InfiniBand, no subnet manager has configured it.
+    Initializing,
+    /// A subnet manager is configuring it.
+    Armed,
+    /// It carries packets.
+    Active,
+}
+
+impl State {
+    fn of(number: ffi::ibv_port_state::Type) -> Self {
+        match number {
+            ffi::ibv_port_state::IBV_PORT_ACTIVE => Self::Active,
+            ffi::ibv_port_state::IBV_PORT_INIT => Self::Initializing,
+            // An active port that has just lost its link and waits for it.
+            ffi::ibv_port_state::IBV_PORT_ARMED | ffi::ibv_port_state::IBV_PORT_ACTIVE_DEFER => Self::Armed,
+            _ => Self::Down,
+        }
+    }
+
+    /// Its name for people and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Initializing => "initializing",
+            Self::Armed => "armed",
+            Self::Active => "active",
+        }
+    }
+}
+
+impl LinkLayer {
+    /// Its name for people and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::Ethernet => "RoCE",
+        }
+    }
+}
+
+/// What an entry of a table of GIDs is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidType {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE version 1: Ethernet frames, within a broadcast domain.
+    RoceV1,
+    /// RoCE version 2: UDP packets, which are routed.
+    RoceV2,
+}
+
+impl GidType {
+    fn of(number: u32) -> Option<Self> {
+        match number {
+            ffi::IBV_GID_TYPE_IB => Some(Self::InfiniBand),
+            ffi::IBV_GID_TYPE_ROCE_V1 => Some(Self::RoceV1),
+            ffi::IBV_GID_TYPE_ROCE_V2 => Some(Self::RoceV2),
+            _ => None,
+        }
+    }
+
+    /// Its name for people and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InfiniBand => "IB",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        }
+    }
+
+    fn works_on(self, layer: LinkLayer) -> bool {
+        (self == Self::InfiniBand) == (layer == LinkLayer::InfiniBand)
+    }
+}
+
+/// An entry of a port's table of GIDs: an address of the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Its index in the table.
+    pub index: u8,
+    /// Its 16 bytes.
+    pub address: Ipv6Addr,
+    /// What it is for.
+    pub kind: GidType,
+    /// With RoCE: the network interface that has the address, if known.
+    pub interface: Option<String>,
+}
+
+impl Gid {
+    /// How good it is for RoCE; smaller is better. Version 2 is routed and obeys DSCP, so even its link-local addresses come before version 1.
+    fn preference(&self) -> u8 {
+        let by_address = match self.address.to_ipv4_mapped() {
+            Some(v4) if !v4.is_link_local() => 0,
+            None if !self.address.is_unicast_link_local() => 1,
+            _ => 2,
+        };
+        by_address + if self.kind == GidType::RoceV2 { 0 } else { 3 }
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.index, self.address, self.kind.name())
+    }
+}
+
+/// How a device may access the memory of GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuDirect {
+    /// By what.
+    pub by: GpuAccess,
+    /// How that is known.
+    pub why: String,
+}
+
+/// By what a device accesses the memory of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuAccess {
+    /// Not at all, as far as is known.
+    Nothing,
+    /// Registration of the GPU's addresses, by a module of the kernel that maps them.
+    PeerMemory,
+    /// Registration of a dma-buf, which the GPU's driver exports.
+    DmaBuf,
+}
+
+/// Limits of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Most work requests in a queue.
+    pub requests: usize,
+    /// Most completions in a completion queue.
+    pub completions: usize,
+    /// Most RDMA reads of a queue pair at one time, as target and as initiator.
+    pub reads: [u8; 2],
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The device's name, as `mlx5_0`.
+    pub device: String,
+    /// The port's number, from 1 on.
+    pub number: u8,
+    /// Whether it carries packets.
+    pub state: State,
+    /// InfiniBand or RoCE.
+    pub link_layer: LinkLayer,
+    /// Its local identifier; 0 with RoCE.
+    pub lid: u16,
+    /// The longest packet, as verbs number it: 1 is 256 bytes, 5 is 4096.
+    pub mtu: u32,
+    /// Mbit/s, as the link is called: 100000 for EDR with four lanes. 0 if unknown.
+    pub speed: u32,
+    /// Bytes of the longest message.
+    pub max_message: usize,
+    /// Limits of the device.
+    pub limits: Limits,
+    /// The entries of its table of GIDs that are not empty.
+    pub gids: Vec<Gid>,
+    /// The device's address on the PCI bus, as `0000:3b:00.0`; `None` if it has none.
+    pub pci: Option<String>,
+    /// The NUMA node of the device, if the system knows it.
+    pub numa_node: Option<u32>,
+    /// Whether it can access the memory of GPUs.
+    pub gpu_direct: GpuDirect,
+    /// Why this library cannot use the device, if so.
+    pub unusable: Option<String>,
+}
+
+impl Port {
+    /// Device and port, as `mlx5_0:1`.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.device, self.number)
+    }
+
+    /// Bytes of the longest packet.
+    pub fn mtu_bytes(&self) -> u32 {
+        128 << self.mtu.min(7)
+    }
+
+    /// The GID by which peers reach the port: the one at `index`; else, with InfiniBand, the first, and with RoCE the best: an IPv4 address of
+    /// RoCE v2, then a global IPv6 address of it, then a link-local one, and then the same of RoCE v1. Fails with `InvalidArgument` if there is
+    /// none at `index` or if it cannot work, else with `Unsupported`; both say what the table has.
+    pub fn gid(&self, index: Option<u8>) -> Result<&Gid> {
+        let works = |gid: &&Gid| gid.kind.works_on(self.link_layer);
+        let Some(index) = index else {
+            let best = match self.link_layer {
+                LinkLayer::InfiniBand => self.gids.iter().find(|gid| gid.index == 0 && works(gid)),
+                LinkLayer::Ethernet => self.gids.iter().filter(works).min_by_key(|gid| (gid.preference(), gid.index)),
+            };
+            let text = || format!("{} has no GID that peers could use; it has {}", self.name(), self.table());
+            return best.ok_or_else(|| Error::new(ErrorKind::Unsupported, text()));
+        };
+        let found = self.gids.iter().find(|gid| gid.index == index);
+        found.filter(works).ok_or_else(|| {
+            let what = match found {
+                Some(gid) => format!("is {}, which does not work with {}", gid.kind.name(), self.link_layer.name()),
+                None => "is empty".to_owned(),
+            };
+            Error::invalid(format!("the GID with index {index} of {} {what}; it has {}", self.name(), self.table()))
+        })
+    }
+
+    /// The GIDs, for messages.
+    fn table(&self) -> String {
+        if self.gids.is_empty() { "none".into() } else { first_few(self.gids.iter(), 8, ", ") }
+    }
+
+    /// Why it cannot be used, if so.
+    pub fn fault(&self) -> Option<String> {
+        if let Some(why) = &self.unusable {
+            return Some(why.clone());
+        }
+        match (self.state, self.link_layer) {
+            (State::Active, _) => self.gid(None).err().map(|_| "it has no GID".into()),
+            (State::Initializing | State::Armed, LinkLayer::InfiniBand) => {
+                Some(format!("its state is {}: no subnet manager has configured it", self.state.name()))
+            }
+            (state, _) => Some(format!("its state is {}", state.name())),
+        }
+    }
+}
+
+/// All ports of this host.
+#[derive(Default)]
+pub struct Listing {
+    /// Ordered by the devices' names, numbers in them counting as such, and by ports.
+    pub ports: Vec<Port>,
+    /// Devices that could not be asked, and why.
+    pub broken: Vec<(String, String)>,
+}
+
+/// All ports of this host. Fails with `Unsupported` if there is no device, and says what is missing. Opens the devices meanwhile.
+pub fn list(library: &Arc<Library>) -> Result<Listing> {
+    list_with(library, &System::default()).map(|(listing, _)| listing)
+}
+
+/// All ports and, in the same order, their open devices; `system` is what describes them beside verbs.
+pub(super) fn list_with(library: &Arc<Library>, system: &System) -> Result<(Listing, Vec<Arc<DeviceContext>>)> {
+    type Asked = std::io::Result<(Arc<DeviceContext>, Vec<Port>)>;
+    let asked = handles::for_each_device(library, |name, open| -> (String, Asked) {
+        let ports = open().and_then(|context| ports(name, &context, system).map(|ports| (context, ports)));
+        (name.to_owned(), ports)
+    });
+    let asked = asked.map_err(|error| system.no_list(&error))?;
+    if asked.is_empty() {
+        return Err(system.no_device());
+    }
+    let (mut found, mut broken) = (Vec::new(), Vec::new());
+    for (name, result) in asked {
+        match result {
+            Ok((context, ports)) => found.extend(ports.into_iter().map(|port| (port, context.clone()))),
+            Err(error) => broken.push((name, crate::error::in_words(&error))),
+        }
+    }
+    found.sort_by_key(|(port, _)| (natural(&port.device), port.number));
+    let (ports, contexts) = found.into_iter().unzip();
+    Ok((Listing { ports, broken }, contexts))
+}
+
+/// A key by which `mlx5_2` comes before `mlx5_10`.
+pub(super) fn natural(name: &str) -> (String, u64, String) {
+    let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (start, number) = name.split_at(name.len() - digits);
+    (start.to_owned(), number.parse().unwrap_or(0), name.to_owned())
+}
+
+/// The ports of an open device.
+fn ports(name: &str, context: &DeviceContext, system: &System) -> std::io::Result<Vec<Port>> {
+    let device = context.query()?;
+    let positive = |number: i32| usize::try_from(number).unwrap_or(0);
+    let byte = |number: i32| u8::try_from(number.max(0)).unwrap_or(u8::MAX);
+    let limits = Limits {
+        requests: positive(device.max_qp_wr),
+        completions: positive(device.max_cqe),
+        reads: [byte(device.max_qp_rd_atom), byte(device.max_qp_init_rd_atom)],
+    };
+    let one = |number: u8| {
+        let port = context.query_port(number)?;
+        Ok(Port {
+            device: name.to_owned(),
+            number,
+            state: State::of(port.state),
+            // Unspecified is what drivers say that know InfiniBand only.
+            link_layer: match u32::from(port.link_layer) {
+                ffi::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+                _ => LinkLayer::InfiniBand,
+            },
+            lid: port.lid,
+            mtu: port.active_mtu as u32,
+            speed: speed(port.active_width, port.active_speed).max(system.rate(name, number)),
+            max_message: port.max_msg_sz as usize,
+            limits,
+            gids: gids(name, context, number, port.gid_tbl_len, system),
+            pci: system.pci(name),
+            numa_node: system.numa_node(name),
+            gpu_direct: system.gpu_direct(name),
+            unusable: system.unusable(name),
+        })
+    };
+    (1..=device.phys_port_cnt).map(one).collect()
+}
+
+fn gids(name: &str, context: &DeviceContext, port: u8, entries: i32, system: &System) -> Vec<Gid> {
+    let one = |index: u32| {
+        let entry = context.query_gid(port, index)?;
+        // SAFETY: every bit pattern is 16 bytes.
+        let address = Ipv6Addr::from(unsafe { entry.gid.raw });
+        let interface = system.gid_interface(name, port, index);
+        Some(Gid { index: u8::try_from(index).ok()?, address, kind: GidType::of(entry.gid_type)?, interface })
+    };
+    (0..u32::try_from(entries).unwrap_or(0).min(MOST_GIDS)).filter_map(one).collect()
+}
+
+/// Mbit/s of a link with this width and speed, as ports give them; 0 if either is unknown.
+pub(super) fn speed(width: u8, speed: u8) -> u32 {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    // Of a lane: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, by their usual names.
+    let lane = match speed {
+        1 => 2_500,
+        2 => 5_000,
+        4 | 8 => 10_000,
+        16 => 14_000,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
+        _ => 0,
+    };
+    lanes * lane
+}
+
+/// What the system says of devices outside of verbs.
+pub(super) struct System {
+    /// `/sys` or a folder like it.
+    pub sys: PathBuf,
+    /// The kernel's release, as `6.1.0`.
+    pub release: String,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self { sys: PathBuf::from("/sys"), release: release.trim().to_owned() }
+    }
+}
+
+/// Modules by which devices access the memory of GPUs whose addresses they are given.
+const PEER_MEMORY: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
+/// Modules of GPUs whose drivers export dma-bufs.
+const GPUS: [&str; 2] = ["nvidia", "amdgpu"];
+/// Drivers that register dma-bufs, since Linux 5.12 or later.
+const DMA_BUF_DRIVERS: [&str; 4] = ["mlx5_core", "bnxt_en", "ice", "mana"];
+
+impl System {
+    fn device(&self, name: &str) -> PathBuf {
+        self.sys.join("class/infiniband").join(name)
+    }
+
+    fn text(path: &Path) -> Option<String> {
+        fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// The last part of the path to which a link leads.
+    fn target(path: &Path) -> Option<String> {
+        Some(fs::canonicalize(path).ok()?.file_name()?.to_str()?.to_owned())
+    }
+
+    fn has_module(&self, name: &str) -> bool {
+        self.sys.join("module").join(name).exists()
+    }
+
+    fn pci(&self, name: &str) -> Option<String> {
+        // Devices in software have none, or a parent that is no PCI device.
+        Self::target(&self.device(name).join("device")).filter(|target| target.matches(':').count() == 2)
+    }
+
+    fn numa_node(&self, name: &str) -> Option<u32> {
+        Self::text(&self.device(name).join("device/numa_node"))?.parse().ok()
+    }
+
+    /// Mbit/s, as the kernel writes it: `400 Gb/sec (4X NDR)`. Newer speeds than verbs' field can hold are here only.
+    fn rate(&self, name: &str, port: u8) -> u32 {
+        let text = Self::text(&self.device(name).join(format!("ports/{port}/rate")));
+        let gigabits = text.and_then(|text| text.split_once(' ')?.0.parse::<f64>().ok());
+        gigabits.map_or(0, |gigabits| (gigabits * 1000.0) as u32)
+    }
+
+    fn gid_interface(&self, name: &str, port: u8, index: u32) -> Option<String> {
+        Self::text(&self.device(name).join(format!("ports/{port}/gid_attrs/ndevs/{index}")))
+    }
+
+    fn unusable(&self, name: &str) -> Option<String> {
+        let kind = Self::text(&self.device(name).join("node_type"))?;
+        let number = kind.split(':').next().unwrap_or_default();
+        match number.trim().parse() {
+            Ok(ffi::IBV_NODE_RNIC) => Some("it is an iWARP device, whose connections need RDMA CM".into()),
+            Ok(ffi::IBV_NODE_USNIC | ffi::IBV_NODE_USNIC_UDP) => Some("a usNIC has no reliable connections".into()),
+            Ok(ffi::IBV_NODE_UNSPECIFIED) => Some("it has no reliable connections, as Amazon's EFA".into()),
+            _ => None,
+        }
+    }
+
+    fn gpu_direct(&self, name: &str) -> GpuDirect {
+        if let Some(module) = PEER_MEMORY.iter().find(|module| self.has_module(module)) {
+            return GpuDirect { by: GpuAccess::PeerMemory, why: format!("the module {module} is loaded") };
+        }
+        let nothing = |why| GpuDirect { by: GpuAccess::Nothing, why };
+        let Some(gpu) = GPUS.iter().find(|module| self.has_module(module)) else {
+            return nothing("no driver of a GPU is loaded".into());
+        };
+        let driver = Self::target(&self.device(name).join("device/driver"));
+        let Some(driver) = driver.filter(|driver| DMA_BUF_DRIVERS.contains(&driver.as_str())) else {
+            return nothing(format!("neither {} nor {} is loaded", PEER_MEMORY[0], PEER_MEMORY[1]));
+        };
+        let mut numbers = self.release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>());
+        let (major, minor) = (numbers.next(), numbers.next());
+        if matches!((major, minor), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 12)) {
+            let why =
+                format!("Linux {} with {driver} registers dma-bufs, which {gpu} exports; not tried", self.release);
+            return GpuDirect { by: GpuAccess::DmaBuf, why };
+        }
+        nothing(format!("Linux {} is older than 5.12, which has dma-bufs", self.release))
+    }
+
+    /// The devices that the kernel has.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.sys.join("class/infiniband")).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort_by_key(|name| natural(name));
+        names
+    }
+
+    /// Why verbs list no device.
+    fn no_device(&self) -> Error {
+        let names = self.names();
+        let text = if names.is_empty() {
+            "this host has no InfiniBand or RoCE device: /sys/class/infiniband has none".to_owned()
+        } else {
+            format!(
+                "this host has {}, but libibverbs finds no driver for it, or no /dev/infiniband/uverbs* (Debian: ibverbs-providers; in a \
+                 container: --device /dev/infiniband)",
+                first_few(names.iter(), 8, ", ")
+            )
+        };
+        Error::new(ErrorKind::Unsupported, text)
+    }
+
+    /// Why verbs cannot list devices.
+    fn no_list(&self, error: &std::io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::ENOSYS | libc::ENOENT) => {
+                self.no_device().and("; the kernel offers no verbs: load ib_uverbs and the card's driver by modprobe")
+            }
+            _ => Error::io("cannot list InfiniBand and RoCE devices", error),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "port_tests.rs"]
+pub(super) mod tests;
