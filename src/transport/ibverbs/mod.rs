@@ -9,6 +9,8 @@ pub mod choice;
 mod connection;
 mod connector;
 mod endpoint;
+#[cfg(test)]
+mod fake;
 mod frame;
 pub mod handles;
 pub mod library;
