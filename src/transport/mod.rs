@@ -62,6 +62,12 @@ pub trait Link: Send {
         None
     }
 
+    /// The ability to place messages in the peer's memory, if the link has it. Either both ends of a link have it or
+    /// neither, and a link that has it has no [`Link::remote_memory`].
+    fn placement(&mut self) -> Option<&mut dyn Placement> {
+        None
+    }
+
     /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `rest`, the rest of a message that
     /// was accepted in part, then `close_notice`, then the end of the stream. Returns at once; data that the peer cannot
     /// accept yet is delivered within time limits of the [`Device`]. If the stream is broken, the link may deliver
@@ -105,6 +111,60 @@ pub trait RemoteMemory {
     ///   partially;
     /// - [`io::ErrorKind::NotFound`] if the memory is not registered, or is shorter.
     fn read(&mut self, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize>;
+}
+
+/// A link's ability to place messages: the sender's side writes a message into memory that the receiver has exposed for
+/// it, without passing it through the stream.
+///
+/// The receiver exposes memory under a key and sends the key in a grant. The sender's link writes the message to what the
+/// key stands for, and a header in the stream then says that it has been placed. A key stands for one message: it is used
+/// in one call of `place` at most.
+pub trait Placement {
+    /// Messages longer than this are placed if the receiver has exposed memory for them. Constant for a link, and equal
+    /// at both ends.
+    fn eager_bytes(&self) -> usize;
+
+    /// Exposes memory of `bytes` bytes, which are not 0, for one message of the peer, under `key`, which is not in use and
+    /// not 0: `into` if that is given, else a buffer of the link's own, from which the message is then taken by
+    /// [`Placement::placed`]. The link may also choose its own buffer although `into` is given. The peer's link knows the
+    /// key before any byte that is sent later arrives. Returns false if the link cannot do it now, because memory cannot be
+    /// registered, no buffer is free or the like: the caller then grants without a key, and the message comes in the
+    /// stream.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `bytes` until [`Placement::withdraw`] or the end of the link, and nothing else
+    /// accesses it meanwhile.
+    unsafe fn expose(&mut self, key: u32, into: Option<*mut u8>, bytes: usize) -> bool;
+
+    /// The message that was placed under `key`, which is exposed: `None` if it lies in `into`, else the bytes in the link's
+    /// buffer, as many as were exposed. Called once the header that says that it was placed has arrived; what a peer has
+    /// not written, although it says so, has any value.
+    fn placed(&mut self, key: u32) -> Option<&[u8]>;
+
+    /// Ends the exposure under `key`, also for a message that never came: the memory at `into` is not accessed
+    /// afterwards. If the peer may still write there, the link may have to break for that. Then its [`Link::send`] accepts
+    /// nothing more, its next [`Link::receive`] that finds no more bytes fails, and [`Link::end`] can still be called.
+    fn withdraw(&mut self, key: u32);
+
+    /// Starts to write `bytes` bytes at `from` to what the peer has exposed under `key`. Bytes that are sent later arrive
+    /// after them. Returns false if the link cannot do it, for example because the key is not known or is of memory of
+    /// another length: the caller then sends the message in the stream. [`Placement::finished`] returns `ticket`, which is
+    /// not in use, when the message has been written.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `bytes` until `finished` has returned the ticket, [`Placement::cancel`], or the end of
+    /// the link.
+    unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool;
+
+    /// Returns the ticket of a message that has been written and whose memory is not accessed any more; each ticket once.
+    /// When one can be returned, the connector reports the link once as readable, whatever is watched. If the peer ends the
+    /// link after it has received a message, the ticket can be returned before [`Link::receive`] tells of the end.
+    fn finished(&mut self) -> Option<u32>;
+
+    /// The memory of `ticket` is not accessed any more when this returns, and the ticket is free. Either the message has
+    /// been written, or the link has broken, as by [`Placement::withdraw`]: no byte that was sent after
+    /// [`Placement::place`] arrives.
+    fn cancel(&mut self, ticket: u32);
 }
 
 /// An event that a connector reports.
