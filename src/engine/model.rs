@@ -227,7 +227,7 @@ impl Job {
     }
 
     fn data(&self, envelope: Envelope) {
-        let header: [u8; HEADER_BYTES] = Message::Data { envelope, announced: false }.encode(CONNECTION);
+        let header: [u8; HEADER_BYTES] = Message::Data { envelope, announced: false, placed: 0 }.encode(CONNECTION);
         let mut system = SYSTEM.lock().unwrap();
         system.bytes.extend(header);
         system.bytes.extend((0..envelope.bytes).map(|_| 0));

@@ -94,6 +94,9 @@ impl Messenger {
         for send in self.offers.values().filter(|send| its(send.token)) {
             add(Wait::Grant, send.to, 0, send.bytes, Some((send.space, send.slot)));
         }
+        for (_, placing) in self.placing.iter().filter(|(_, placing)| its(placing.send.token)) {
+            add(Wait::Send, placing.send.to, 0, placing.send.bytes, None);
+        }
         for (rank, peer) in self.peers.iter() {
             for (done, bytes) in peer.sending(&its) {
                 add(Wait::Send, rank, done, bytes, None);

@@ -95,6 +95,7 @@ impl Messenger {
             || receives()
             || self.queued_sends.iter().any(|(_, queued)| queued.send.to == rank)
             || self.offers.values().any(|send| send.to == rank)
+            || peer.placing > 0
             || self.requests.iter().any(|(_, request)| request.rank == rank)
             || self.bindings.keys().any(|key| key.rank() == rank)
     }

@@ -20,6 +20,9 @@
 //! On a link that reads the peer's memory, large messages are offered. An offer is like an announcement, but instead of sending a
 //! grant, the matching receive reads the message. Receives send no grants on such links.
 //!
+//! On a link that places messages in the peer's memory, a grant is for one receive, because it can hold a key of memory that is
+//! exposed for it; see [`super::placements`].
+//!
 //! The number of receives that count on a grant never exceeds the number of grants that the sender has. So a large message
 //! without an announcement that matches a receive without a grant has used the grant of another receive; that one must answer the
 //! announcement that it matches.
@@ -53,8 +56,21 @@ pub struct Op {
     /// Cancelled after it was matched: its message is discarded.
     pub cancelled: bool,
     sequence: u64,
+    /// The memory that is exposed for its message.
+    pub exposed: Option<Exposed>,
     /// It sent a grant when it was posted, and that grant is still for it.
     granted_early: bool,
+}
+
+/// Memory that the link to a rank has exposed for the message of one receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exposed {
+    /// The sender.
+    pub from: Rank,
+    /// The key.
+    pub key: u32,
+    /// Length of the message in bytes.
+    pub bytes: usize,
 }
 
 /// An unexpected message: it arrived, or was announced or offered, before its receive was posted.
@@ -66,6 +82,8 @@ struct Unexpected {
     data: Option<Vec<u8>>,
     /// The key of the offer, if it is offered.
     offer: Option<u32>,
+    /// The number of the announcement, if it is announced.
+    announcement: u32,
     /// The receive that it matched while still arriving.
     op: Option<u32>,
 }
@@ -82,8 +100,14 @@ pub enum Posting {
     },
     /// It matched an announcement: send this rank a grant now.
     Granted {
+        /// The receive.
+        op: u32,
         /// The sender.
         to: Rank,
+        /// The message's envelope.
+        envelope: Envelope,
+        /// The number of the announcement.
+        announcement: u32,
     },
     /// It matched an offer: read the message.
     Offered {
@@ -157,6 +181,16 @@ impl Receives {
         &self.ops[op]
     }
 
+    /// The receive `op`.
+    pub fn op_mut(&mut self, op: u32) -> &mut Op {
+        &mut self.ops[op]
+    }
+
+    /// All receives.
+    pub fn ops_mut(&mut self) -> impl Iterator<Item = &mut Op> {
+        self.ops.iter_mut().map(|(_, op)| op)
+    }
+
     /// All receives.
     pub fn ops(&self) -> impl Iterator<Item = (u32, &Op)> {
         self.ops.iter()
@@ -184,11 +218,11 @@ impl Receives {
         }
     }
 
-    /// Posts a receive. `grants`: its sender waits for a grant if the message is large.
-    pub fn post(&mut self, recv: Recv, grants: bool) -> Posting {
+    /// Posts a receive. If it is from one rank and longer than `grants_above`, that rank waits for a grant.
+    pub fn post(&mut self, recv: Recv, grants_above: usize) -> Posting {
         self.sequence += 1;
         let (space, slot) = (recv.space, recv.slot);
-        let large = grants && recv.bytes > EAGER_BYTES;
+        let large = recv.bytes > grants_above;
         let (waiting_key, queued) = match &recv.from {
             Source::Rank(rank) => {
                 let key = Key::new(*rank, space, slot);
@@ -204,8 +238,8 @@ impl Receives {
             Source::Rank(rank) if large && queued.is_none() => Some(*rank),
             _ => None,
         };
-        let mut op =
-            Op { recv, matched: None, cancelled: false, sequence: self.sequence, granted_early: grant.is_some() };
+        let (sequence, granted_early) = (self.sequence, grant.is_some());
+        let mut op = Op { recv, matched: None, cancelled: false, sequence, exposed: None, granted_early };
         let Some(index) = queued else {
             let op = self.ops.insert(op);
             self.posted.push(waiting_key, op);
@@ -228,10 +262,11 @@ impl Receives {
                 Posting::Offered { op: self.ops.insert(op), from, envelope, key }
             }
             None => {
+                let (envelope, announcement) = (message.envelope, message.announcement);
                 self.unexpected.remove(index);
                 let op = self.ops.insert(op);
                 self.granted.push(key, op);
-                Posting::Granted { to: from }
+                Posting::Granted { op, to: from, envelope, announcement }
             }
             Some(data) if data.len() == message.envelope.bytes as usize => {
                 let message = self.unexpected.remove(index).expect("present");
@@ -276,14 +311,7 @@ impl Receives {
     pub fn arrive(&mut self, from: Rank, envelope: &Envelope, announced: bool) -> Arrival {
         let key = Key::new(from, envelope.space, envelope.slot);
         if announced {
-            return match self.granted.pop(key) {
-                Some(op) if self.ops[op].cancelled => {
-                    self.ops.remove(op);
-                    Arrival::Discard
-                }
-                Some(op) => Arrival::Op(op),
-                None => self.fill(key, envelope),
-            };
+            return self.take_granted(key).unwrap_or_else(|| self.fill(key, envelope));
         }
         // A message behind queued ones is queued too, to preserve the order.
         if self.unexpected_order.front(key).is_none()
@@ -298,7 +326,30 @@ impl Receives {
             return Arrival::Op(op);
         }
         let data = Some(self.spare.pop().unwrap_or_default());
-        Arrival::Unexpected(self.enqueue(key, Unexpected { from, envelope: *envelope, data, offer: None, op: None }))
+        let message = Unexpected { from, envelope: *envelope, data, offer: None, announcement: 0, op: None };
+        Arrival::Unexpected(self.enqueue(key, message))
+    }
+
+    /// Handles the header of a message that was placed: the receive that it matches, if any, or that it is discarded.
+    pub fn arrive_placed(&mut self, from: Rank, envelope: &Envelope, announced: bool) -> Option<Arrival> {
+        let key = Key::new(from, envelope.space, envelope.slot);
+        if announced {
+            return self.take_granted(key);
+        }
+        if self.unexpected_order.front(key).is_some() {
+            return None;
+        }
+        self.match_posted(from, envelope.space, envelope.slot).map(Arrival::Op)
+    }
+
+    /// The receive that has matched the first announcement of which the message has not arrived; it may have been cancelled since.
+    fn take_granted(&mut self, key: Key) -> Option<Arrival> {
+        let op = self.granted.pop(key)?;
+        if self.ops[op].cancelled {
+            self.ops.remove(op);
+            return Some(Arrival::Discard);
+        }
+        Some(Arrival::Op(op))
     }
 
     /// Handles a message whose announcement no receive has matched.
@@ -328,7 +379,7 @@ impl Receives {
         {
             return Some(op);
         }
-        let message = Unexpected { from, envelope: *envelope, data: None, offer: Some(key), op: None };
+        let message = Unexpected { from, envelope: *envelope, data: None, offer: Some(key), announcement: 0, op: None };
         self.enqueue(order, message);
         None
     }
@@ -349,17 +400,28 @@ impl Receives {
         self.ops.iter_mut().filter(|(_, op)| of(op)).for_each(|(_, op)| op.granted_early = false);
     }
 
-    /// Handles an announcement. Returns whether to send the sender a grant now.
-    pub fn announce(&mut self, from: Rank, envelope: &Envelope) -> bool {
+    /// The receives of collectives that wait for messages of more than `above` bytes from `from`, in their order. They count as
+    /// granted.
+    pub fn grant_again(&mut self, from: Rank, above: usize) -> Vec<u32> {
+        let its = |op: &Op| matches!(op.recv.from, Source::Rank(rank) if rank == from) && !op.recv.space.is_user();
+        let waits = |op: &Op| its(op) && op.matched.is_none() && op.recv.bytes > above;
+        let mut ops: Vec<u32> = self.ops.iter().filter(|(_, op)| waits(op)).map(|(index, _)| index).collect();
+        ops.sort_unstable_by_key(|op| self.ops[*op].sequence);
+        ops.iter().for_each(|op| self.ops[*op].granted_early = true);
+        ops
+    }
+
+    /// Handles an announcement with this number. Returns the receive for which to send the sender a grant now, if any.
+    pub fn announce(&mut self, from: Rank, envelope: &Envelope, announcement: u32) -> Option<u32> {
         let key = Key::new(from, envelope.space, envelope.slot);
         if self.unexpected_order.front(key).is_none()
             && let Some(op) = self.match_posted(from, envelope.space, envelope.slot)
         {
             self.granted.push(key, op);
-            return !self.ops[op].granted_early;
+            return (!self.ops[op].granted_early).then_some(op);
         }
-        self.enqueue(key, Unexpected { from, envelope: *envelope, data: None, offer: None, op: None });
-        false
+        self.enqueue(key, Unexpected { from, envelope: *envelope, data: None, offer: None, announcement, op: None });
+        None
     }
 
     /// Appends an unexpected message to the queue of its key.

@@ -19,6 +19,7 @@ mod memory_tests;
 mod offers;
 mod operation;
 mod peer;
+mod placements;
 pub mod queues;
 mod ranks;
 mod receive;
@@ -48,6 +49,7 @@ use crate::types::Rank;
 use inbox::{Finish, Target};
 use matching::{EAGER_BYTES, Posting, Receives};
 use peer::{Peer, Sent};
+use placements::{Grant, Placing};
 use queues::{Key, Queues};
 use ranks::ByRank;
 use remote::{Binding, FIRST_REGION_OWNER, Region, Request, UnexpectedWrite};
@@ -81,10 +83,10 @@ pub struct Messenger {
     /// Messages that wait for a grant, or behind one that does; indices into `queued_sends`.
     queued: Queues<u32>,
     queued_sends: Slab<Queued>,
-    /// Received grants that no message has used, counted.
-    grants: QuickMap<Key, u32>,
-    /// Grants received while a link was read, to be handled afterwards.
-    granted: Vec<Key>,
+    /// Received grants that no message has used: their keys of exposed memory, or 0.
+    grants: Queues<u32>,
+    /// Grants received while a link was read, to be handled afterwards, in order.
+    granted: Vec<Grant>,
     /// Messages that were offered and not yet read by the receiver, by key.
     offers: QuickMap<u32, Send>,
     next_offer: u32,
@@ -92,6 +94,16 @@ pub struct Messenger {
     unblocked: Vec<Key>,
     /// Ranks whose offered messages are being read.
     reading: Vec<Rank>,
+    /// Messages that links place in the receivers' memory, by ticket.
+    placing: Slab<Placing>,
+    /// Ranks in whose memory a message is being written.
+    placing_to: Vec<Rank>,
+    /// The next key of exposed memory.
+    next_exposed: u32,
+    /// The number of the next announcement on a link that places messages.
+    next_announcement: u32,
+    /// No link has a lower limit for messages that need no grant.
+    least_eager: usize,
     requests: Slab<Request>,
     regions: HashMap<u32, Region>,
     next_region: u32,
@@ -134,12 +146,17 @@ impl Messenger {
             receives: Receives::default(),
             queued: Queues::default(),
             queued_sends: Slab::default(),
-            grants: QuickMap::default(),
+            grants: Queues::default(),
             granted: Vec::with_capacity(EVENTS),
             offers: QuickMap::default(),
             next_offer: 0,
             unblocked: Vec::with_capacity(EVENTS),
             reading: Vec::new(),
+            placing: Slab::default(),
+            placing_to: Vec::new(),
+            next_exposed: 1,
+            next_announcement: 1,
+            least_eager: EAGER_BYTES,
             requests: Slab::default(),
             regions: HashMap::new(),
             next_region: 0,
@@ -183,14 +200,15 @@ impl Messenger {
         if let Some(error) = self.closed.clone() {
             return self.event(recv.token, Outcome::Failed(error));
         }
-        let (space, slot, token, from) = (recv.space, recv.slot, recv.token, recv.from.clone());
-        let grants = recv.bytes > EAGER_BYTES && !self.reads(&recv.from);
-        match self.receives.post(recv, grants) {
+        let (token, from) = (recv.token, recv.from.clone());
+        let grants_above =
+            if recv.bytes <= self.least_eager { usize::MAX } else { self.grants_above(&from, recv.space) };
+        match self.receives.post(recv, grants_above) {
             Posting::Message { op, from, envelope, data } => {
                 self.deliver(&op, from, &envelope, &data);
                 self.receives.recycle(data);
             }
-            Posting::Granted { to } => self.grant(to, space, slot),
+            Posting::Granted { op, to, envelope, announcement } => self.answer_later(to, op, &envelope, announcement),
             Posting::Offered { op, from, envelope, key } => self.read_later(from, op, &envelope, key),
             Posting::Waits { op, grant } => {
                 if let Some(error) = self.disconnect_error_of(&from) {
@@ -201,7 +219,7 @@ impl Messenger {
                     self.connect(*rank);
                 }
                 if let Some(rank) = grant {
-                    self.grant(rank, space, slot);
+                    self.grant(rank, op);
                 }
             }
         }
@@ -231,6 +249,7 @@ impl Messenger {
     /// Cancels all operations of `owner`: no event follows for them, and their memory is not accessed any more.
     pub fn cancel(&mut self, owner: u32) {
         let mut arriving = Vec::new();
+        self.cancel_exposures(owner);
         self.receives.cancel(owner, |op| arriving.push(op));
         self.bindings.retain(|_, binding| binding.token.owner != owner);
         let requests = &mut self.requests;
@@ -254,6 +273,7 @@ impl Messenger {
             }
             self.outgoing -= peer.cancel(owner);
         }
+        self.cancel_placements(owner);
         self.cancel_queued(owner);
         self.shared_waits.retain(|(token, ..)| token.owner != owner);
         self.cancel_offers(owner);
@@ -285,6 +305,9 @@ impl Messenger {
         if !self.reading.is_empty() {
             moved |= self.read_offers();
         }
+        if !self.placing_to.is_empty() {
+            moved |= self.finish_placements();
+        }
         moved |= !self.events.is_empty();
         events.append(&mut self.events);
         moved
@@ -297,6 +320,9 @@ impl Messenger {
         }
         while let Some(rank) = self.dirty.pop() {
             self.flush_to(rank);
+        }
+        if !self.placing_to.is_empty() {
+            self.finish_placements();
         }
         events.append(&mut self.events);
     }
@@ -345,6 +371,9 @@ impl Messenger {
             (self.receives.unmatched().count(), "unexpected messages"),
             (self.queued_sends.len(), "messages without a grant"),
             (self.offers.len(), "messages that were offered"),
+            (self.placing.len(), "messages that are being placed"),
+            (self.peers.iter().map(|(_, peer)| peer.placing).sum(), "placed messages whose memory is in use"),
+            (self.receives.ops().filter(|(_, op)| op.exposed.is_some()).count(), "exposed receives"),
             (self.peers.iter().map(|(_, peer)| peer.readings.len()).sum(), "offers"),
             (self.requests.len(), "puts or gets"),
             (self.regions.len(), "regions"),

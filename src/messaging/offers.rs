@@ -12,7 +12,7 @@ use std::io;
 
 use super::inbox::{Finish, Incoming, Target};
 use super::matching::Arrival;
-use super::operation::{Outcome, Send, Source};
+use super::operation::{Outcome, Send};
 use super::peer::Peer;
 use super::queues::Key;
 use super::{DIRECT_BYTES, Messenger};
@@ -54,11 +54,6 @@ fn read(memory: &mut dyn RemoteMemory, reading: &Reading, staging: &mut [u8]) ->
 }
 
 impl Messenger {
-    /// Whether large messages from this source are offered.
-    pub(super) fn reads(&self, from: &Source) -> bool {
-        matches!(from, Source::Rank(rank) if self.peers.get(*rank).is_some_and(Peer::reads))
-    }
-
     /// Whether a message with this key was offered and not taken.
     pub(super) fn has_offers(&self, order: Key) -> bool {
         !self.offers.is_empty() && self.offers.values().any(|send| send.key() == order)

@@ -8,8 +8,10 @@ use crate::error::Error;
 use crate::messaging::inbox::Incoming;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::offers::Reading;
-use crate::messaging::operation::Token;
-use crate::transport::{Link, RemoteMemory};
+use crate::messaging::operation::{Send, Token};
+use crate::transport::{Link, Placement, RemoteMemory};
+use crate::types::Rank;
+use crate::wire::Envelope;
 use crate::wire::message::{self, HEADER_BYTES, Message};
 
 /// A header and its payload in the send queue.
@@ -29,6 +31,8 @@ struct Outgoing {
     granted: bool,
     /// For a put: the index of its request.
     put: Option<u32>,
+    /// For the header of a message that is placed: its ticket.
+    ticket: Option<u32>,
     owned: Option<Vec<u8>>,
 }
 
@@ -72,8 +76,14 @@ const ROOM: usize = 64;
 /// Most parts in one vectored send.
 const PARTS: usize = 16;
 
-/// A message sent by [`Peer::flush`]: token and payload bytes.
-pub type Sent = (Token, usize);
+/// What [`Peer::flush`] has sent.
+#[derive(Debug)]
+pub enum Sent {
+    /// A message: token and payload bytes.
+    Message(Token, usize),
+    /// The header of the message that is placed with this ticket.
+    Placed(u32),
+}
 
 /// A query to a peer.
 #[derive(Debug)]
@@ -91,6 +101,10 @@ pub struct Peer {
     pub link: Option<Box<dyn Link>>,
     /// If the link reads memory: longer messages are offered.
     reads_above: Option<usize>,
+    /// If the link places messages: longer messages are placed.
+    places_above: Option<usize>,
+    /// Messages whose memory the link reads to place them.
+    pub placing: usize,
     /// Connection number for the headers on this link.
     pub connection: u32,
     /// The error, if it is disconnected.
@@ -146,7 +160,34 @@ impl Peer {
     /// Longest message that is sent without a grant or offer.
     #[inline]
     pub fn eager_bytes(&self) -> usize {
-        self.reads_above.unwrap_or(EAGER_BYTES)
+        self.reads_above.or(self.places_above).unwrap_or(EAGER_BYTES)
+    }
+
+    /// Whether longer messages are placed in the receiver's memory.
+    pub fn places(&self) -> bool {
+        self.places_above.is_some()
+    }
+
+    /// The link's ability to place messages, if it has it.
+    pub fn placement(&mut self) -> Option<&mut dyn Placement> {
+        self.link.as_deref_mut()?.placement()
+    }
+
+    /// Takes the ticket of a message that has been placed.
+    pub fn take_finished(&mut self) -> Option<u32> {
+        let ticket = self.placement()?.finished()?;
+        self.placing = self.placing.saturating_sub(1);
+        Some(ticket)
+    }
+
+    /// The message of `ticket` is cancelled: its memory is not accessed any more, but its header is sent. `finished`: the link has
+    /// returned the ticket.
+    pub fn cancel_placement(&mut self, ticket: u32, finished: bool) {
+        self.data.iter_mut().filter(|out| out.ticket == Some(ticket)).for_each(|out| out.ticket = None);
+        if !finished && let Some(placement) = self.placement() {
+            placement.cancel(ticket);
+            self.placing -= 1;
+        }
     }
 
     /// Whether longer messages are offered.
@@ -185,7 +226,9 @@ impl Peer {
     pub fn push(&mut self, message: &Message, from: *const u8, token: Option<Token>, report: bool) {
         let (granted, put) = match message {
             // Cancelling a collective closes the context, so no receive waits for its messages.
-            Message::Data { envelope, .. } => (envelope.space.is_user() && envelope.bytes > EAGER_BYTES as u64, None),
+            Message::Data { envelope, announced, .. } => {
+                (envelope.space.is_user() && (*announced || envelope.bytes > EAGER_BYTES as u64), None)
+            }
             Message::Put { request, .. } => (false, Some(*request)),
             _ => (false, None),
         };
@@ -198,8 +241,40 @@ impl Peer {
             report,
             granted,
             put,
+            ticket: None,
             owned: None,
         });
+    }
+
+    /// Queues the header of a message that is placed with `ticket`.
+    pub fn push_placed(&mut self, message: &Message, ticket: u32) {
+        self.push(message, std::ptr::null(), None, false);
+        if let Some(out) = self.data.back_mut() {
+            out.ticket = Some(ticket);
+        }
+    }
+
+    /// Takes back the collectives' messages longer than `above` to `to`, this peer, and those behind them, of which none has been
+    /// sent; in their order.
+    pub fn take_back(&mut self, to: Rank, above: usize) -> Vec<Send> {
+        let mut taken: Vec<Send> = Vec::new();
+        let connection = self.connection;
+        self.data.retain(|out| {
+            let (Some(token), Ok(Message::Data { envelope, .. })) =
+                (out.token, Message::decode(&out.header, connection))
+            else {
+                return true;
+            };
+            let Envelope { space, slot, fingerprint, more, .. } = envelope;
+            let send = Send { to, space, slot, fingerprint, from: out.from, bytes: out.bytes, more, token };
+            let behind = || taken.iter().any(|other| other.key() == send.key());
+            let stays = space.is_user() || out.bytes <= above && !behind();
+            if !stays {
+                taken.push(send);
+            }
+            stays
+        });
+        taken
     }
 
     /// Queues a message with a payload owned by the queue. No event follows.
@@ -228,9 +303,13 @@ impl Peer {
     /// The link is established. Writes its connection number into the headers that were queued before.
     pub fn establish(&mut self, mut link: Box<dyn Link>, connection: u32) {
         self.reads_above = link.remote_memory().map(|memory| memory.eager_bytes());
-        if self.reads() {
-            // This queue can contain only grants, which are not needed on a link that reads memory.
+        self.places_above = link.placement().map(|placement| placement.eager_bytes());
+        if self.reads() || self.places() {
+            // This queue can contain only grants: on a link that reads memory none are needed, on one that places messages they are
+            // given anew.
             self.control.clear();
+        }
+        if self.reads() {
             self.readings.reserve(ROOM);
         }
         self.control.reserve(ROOM);
@@ -325,7 +404,8 @@ impl Peer {
                 out -= n;
                 if front.sent == front.total() {
                     let done = self.data.pop_front().expect("front");
-                    sent.extend(done.token.filter(|_| done.report).map(|t| (t, done.bytes)));
+                    sent.extend(done.token.filter(|_| done.report).map(|token| Sent::Message(token, done.bytes)));
+                    sent.extend(done.ticket.map(Sent::Placed));
                 }
                 data_first = false;
             } else {

@@ -73,6 +73,19 @@ impl<T: Copy + PartialEq> Queues<T> {
         }
     }
 
+    /// Inserts a value before the others.
+    pub fn push_front(&mut self, key: Key, value: T) {
+        let link = self.links.insert((value, NIL));
+        let (head, tail) = self.ends.get(&key).copied().unwrap_or((NIL, link));
+        self.links[link].1 = head;
+        self.ends.insert(key, (link, tail));
+    }
+
+    /// The keys of queues that are not empty.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.ends.keys()
+    }
+
     /// The first value.
     pub fn front(&self, key: Key) -> Option<T> {
         self.ends.get(&key).map(|(head, _)| self.links[*head].0)

@@ -6,6 +6,7 @@ use super::inbox::{Finish, Incoming, Target};
 use super::matching::{Arrival, Op, UNEXPECTED_OVERHEAD, refusal};
 use super::operation::{Outcome, Token};
 use super::peer::Peer;
+use super::placements::Grant;
 use super::queues::Key;
 use super::remote::{UnexpectedWrite, region_owner};
 use super::{DIRECT_BYTES, Messenger, READS_PER_TURN};
@@ -104,8 +105,10 @@ impl Messenger {
         self.staging = staging;
         let dirty = peer.has_output();
         self.peers.put_back(rank, peer);
-        while let Some(key) = self.granted.pop() {
-            self.granted(key);
+        if !self.granted.is_empty() {
+            let mut granted = std::mem::take(&mut self.granted);
+            granted.drain(..).for_each(|grant| self.granted(grant));
+            self.granted = granted;
         }
         while let Some(key) = self.unblocked.pop() {
             self.release(key);
@@ -200,10 +203,18 @@ impl Messenger {
         let incoming = |target, finish| Ok(Some(Incoming::new(message.payload(), target, finish)));
         let text = |finish| incoming(Target::Own(Vec::new()), finish);
         match message {
-            Message::Data { envelope, announced } => Ok(Some(self.begin_data(rank, &envelope, announced))),
-            Message::Announce(envelope) => {
-                if self.receives.announce(rank, &envelope) {
-                    peer.push_control(&Message::Grant { space: envelope.space, slot: envelope.slot });
+            Message::Data { envelope, announced, placed: 0 } => {
+                Ok(Some(self.begin_data(rank, peer, &envelope, announced)))
+            }
+            Message::Data { envelope, announced, placed } => {
+                self.begin_placed(rank, peer, &envelope, announced, placed).map(|()| None)
+            }
+            Message::Announce { envelope, number } => {
+                if (number != 0) != peer.places() {
+                    return Err(self.unplaceable(rank, "announces a message with the number", number));
+                }
+                if let Some(op) = self.receives.announce(rank, &envelope, number) {
+                    self.answer(rank, peer, op, &envelope, number);
                 }
                 Ok(None)
             }
@@ -213,8 +224,11 @@ impl Messenger {
                 Ok(None)
             }
             Message::Replacement { envelope, key } => Ok(Some(self.begin_replacement(rank, peer, &envelope, key))),
-            Message::Grant { space, slot } => {
-                self.granted.push(Key::new(rank, space, slot));
+            Message::Grant { space, slot, announcement, key } => {
+                if key | announcement != 0 && !peer.places() {
+                    return Err(self.unplaceable(rank, "grants a message with the number or key", key | announcement));
+                }
+                self.granted.push(Grant { order: Key::new(rank, space, slot), announcement, key });
                 Ok(None)
             }
             Message::Write { slot, offset, bytes } => self.begin_write(rank, slot, offset, bytes).map(Some),
@@ -251,9 +265,19 @@ impl Messenger {
         }
     }
 
-    fn begin_data(&mut self, rank: Rank, envelope: &Envelope, announced: bool) -> Incoming {
+    fn begin_data(&mut self, rank: Rank, peer: &mut Peer, envelope: &Envelope, announced: bool) -> Incoming {
         let arrival = self.receives.arrive(rank, envelope, announced);
+        if let Arrival::Op(op) = arrival {
+            self.withdraw(peer, op);
+        }
         self.begin_arrival(rank, envelope, arrival)
+    }
+
+    /// The error for a number that does not belong on the link to `rank`, since only links that place messages have such numbers.
+    #[cold]
+    fn unplaceable(&self, rank: Rank, what: &str, number: u32) -> Error {
+        let text = format!("{} {what} {number}, which does not belong on this link", self.peer_name(rank));
+        Error::new(ErrorKind::Mismatch, text)
     }
 
     /// The destination of a message, as `arrival` says.

@@ -118,6 +118,7 @@ impl Messenger {
         self.progress_ready(now);
         // The connector reports only once that a link is readable.
         self.read_offers();
+        self.finish_placements();
     }
 
     /// Progresses the connector, and serves the links that are ready.
@@ -158,8 +159,15 @@ impl Messenger {
         self.peer(rank).establish(link, connection);
         self.linked.push(rank);
         self.mark_dirty(rank);
-        if self.peer(rank).reads() {
+        let (reads, places, above) = {
+            let peer = self.peer(rank);
+            (peer.reads(), peer.places(), peer.eager_bytes())
+        };
+        if reads || places {
             self.receives.take_back_grants(rank);
+        }
+        if places {
+            self.begin_placing(rank, above);
         }
         self.release_all(rank);
         self.log(Level::Detail, &format!("rank {}: connected to {}", self.rank, self.peer_name(rank)));
@@ -170,6 +178,8 @@ impl Messenger {
         if self.peer(rank).disconnected.is_some() {
             return;
         }
+        // The peer may have ended the link because it has received what was placed.
+        self.finish_placements();
         self.log(Level::Notice, &format!("rank {}: {error}", self.rank));
         self.linked.retain(|r| *r != rank);
         self.paused.retain(|r| *r != rank);
@@ -188,6 +198,7 @@ impl Messenger {
                 tokens.push(send.token);
             }
         }
+        tokens.extend(self.end_placements(rank).into_iter().map(|send| send.token));
         // The peer cannot read the offered memory any more, because the link has ended.
         tokens.extend(self.offers.extract_if(|_, send| send.to == rank).map(|(_, send)| send.token));
         let requests: Vec<u32> = self.requests.iter().filter(|(_, r)| r.rank == rank).map(|(i, _)| i).collect();

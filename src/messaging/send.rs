@@ -2,10 +2,12 @@
 
 use super::Messenger;
 use super::matching::Arrival;
-use super::operation::{Outcome, Send};
+use super::operation::{Outcome, Recv, Send};
+use super::peer::{Peer, Sent};
+use super::placements::Grant;
 use super::queues::Key;
 use crate::transport::Interest;
-use crate::types::{Rank, Space};
+use crate::types::Rank;
 use crate::wire::{Envelope, Message};
 
 /// A message that waits for a grant, or behind one that does.
@@ -13,8 +15,9 @@ use crate::wire::{Envelope, Message};
 pub(super) struct Queued {
     pub(super) send: Send,
     /// The receiver knows of it, or will when the link is established. It is sent even if its buffer is cancelled.
-    must_send: bool,
-    announced: bool,
+    pub(super) must_send: bool,
+    /// The number of its announcement, which may be 0, if it was announced.
+    pub(super) announced: Option<u32>,
 }
 
 impl Send {
@@ -37,8 +40,9 @@ impl Send {
         if self.bytes == 0 { &[] } else { unsafe { std::slice::from_raw_parts(self.from, self.bytes) } }
     }
 
-    fn message(&self, announced: bool) -> Message {
-        Message::Data { envelope: self.envelope(), announced }
+    /// The header; `placed` is the key under which the message is placed, or 0.
+    pub(super) fn message(&self, announced: bool, placed: u32) -> Message {
+        Message::Data { envelope: self.envelope(), announced, placed }
     }
 }
 
@@ -54,7 +58,7 @@ impl Messenger {
         {
             // Sent at once, without waiting until the rest of the call is posted.
             self.outgoing += 1;
-            peer.push(&send.message(false), send.from, Some(send.token), true);
+            peer.push(&send.message(false, 0), send.from, Some(send.token), true);
             self.flush_to(send.to);
             return;
         }
@@ -66,13 +70,10 @@ impl Messenger {
         if !behind && self.send_or_offer(&send) {
             return;
         }
-        let announced = !behind && self.must_announce(&send);
+        let announced = (!behind && self.must_announce(&send)).then(|| self.announce(&send));
         let must_send = !behind && send.space.is_user();
         let index = self.queued_sends.insert(Queued { send, must_send, announced });
         self.queued.push(key, index);
-        if announced {
-            self.announce(&send);
-        }
     }
 
     /// Sends or offers a message that is first in its queue, unless it must wait for a grant. Returns whether it did.
@@ -83,12 +84,22 @@ impl Messenger {
             if peer.reads() {
                 return self.offer(send);
             }
-            if !self.take_grant(send.key()) {
+            if peer.places() && send.space.is_user() {
                 return false;
             }
+            let Some(key) = self.grants.pop(send.key()) else { return false };
+            self.send_granted(send, false, key);
+            return true;
         }
         self.push(send, false);
         true
+    }
+
+    /// Sends a message that has been granted, or lets the link place it under `key`, if that is not 0.
+    fn send_granted(&mut self, send: &Send, announced: bool, key: u32) {
+        if key == 0 || !self.place_message(send, announced, key) {
+            self.push(send, announced);
+        }
     }
 
     /// Whether to announce a message that waits for a grant. Receives of collectives send grants without an announcement; but not
@@ -116,8 +127,11 @@ impl Messenger {
                 let _ = link.watch(Interest { readable: true, writable: awaits_room });
             }
         }
-        for (token, bytes) in sent.drain(..) {
-            self.event(token, Outcome::Done { rank, bytes });
+        for sent in sent.drain(..) {
+            match sent {
+                Sent::Message(token, bytes) => self.event(token, Outcome::Done { rank, bytes }),
+                Sent::Placed(ticket) => self.placed_header_sent(ticket),
+            }
         }
         self.sent = sent;
         match result {
@@ -136,53 +150,66 @@ impl Messenger {
 
     #[inline]
     fn push(&mut self, send: &Send, announced: bool) {
-        self.peer(send.to).push(&send.message(announced), send.from, Some(send.token), true);
+        self.peer(send.to).push(&send.message(announced, 0), send.from, Some(send.token), true);
         self.mark_dirty(send.to);
     }
 
-    fn announce(&mut self, send: &Send) {
+    /// Announces a message. Returns the number of the announcement, 0 on a link that does not place messages.
+    fn announce(&mut self, send: &Send) -> u32 {
         self.outgoing += 1;
+        let next = self.next_announcement;
+        let peer = self.peer(send.to);
+        let number = if peer.places() { next } else { 0 };
         // In order with messages, because it has a position in their order.
-        self.peer(send.to).push(&Message::Announce(send.envelope()), std::ptr::null(), None, false);
+        peer.push(&Message::Announce { envelope: send.envelope(), number }, std::ptr::null(), None, false);
+        if number != 0 {
+            self.next_announcement = number.checked_add(1).unwrap_or(1);
+        }
         self.mark_dirty(send.to);
+        number
     }
 
-    /// Sends `to` a grant for a large message of this slot.
-    pub(super) fn grant(&mut self, to: Rank, space: Space, slot: u64) {
-        if to != self.rank {
-            self.peer(to).push_control(&Message::Grant { space, slot });
-            self.mark_dirty(to);
+    /// Sends `to` a grant for the large message that the receive `op` waits for.
+    pub(super) fn grant(&mut self, to: Rank, op: u32) {
+        if to == self.rank {
+            return;
         }
-    }
-
-    fn take_grant(&mut self, key: Key) -> bool {
-        match self.grants.get_mut(&key) {
-            Some(1) => self.grants.remove(&key).is_some(),
-            Some(n) => {
-                *n -= 1;
-                true
-            }
-            None => false,
-        }
+        // Creates the peer's entry.
+        self.peer(to);
+        let Some(mut peer) = self.peers.take(to) else { return };
+        let Recv { space, slot, bytes, .. } = self.receives.op(op).recv;
+        let key = self.expose(to, &mut peer, op, bytes);
+        peer.push_control(&Message::Grant { space, slot, announcement: 0, key });
+        self.peers.put_back(to, peer);
+        self.mark_dirty(to);
     }
 
     /// Handles a grant from the receiver.
-    pub(super) fn granted(&mut self, key: Key) {
-        let Some(index) = self.queued.pop(key) else {
-            *self.grants.entry(key).or_insert(0) += 1;
+    pub(super) fn granted(&mut self, grant: Grant) {
+        let Grant { order, announcement, key } = grant;
+        let front = self.queued.front(order);
+        if order.space().is_user() && self.peers.get(order.rank()).is_some_and(Peer::places) {
+            // If another message waits now, this one was cancelled, and a copy was sent.
+            let waits = |index: u32| self.queued_sends[index].announced == Some(announcement);
+            if !front.is_some_and(waits) {
+                return;
+            }
+        }
+        let Some(index) = self.queued.pop(order) else {
+            self.grants.push(order, key);
             return;
         };
         if let Some(Queued { send, announced, .. }) = self.queued_sends.remove(index) {
-            self.push(&send, announced);
+            self.send_granted(&send, announced.is_some(), key);
         }
-        self.release(key);
+        self.release(order);
     }
 
     /// Sends, offers or announces messages that waited behind one that has been sent.
     pub(super) fn release(&mut self, key: Key) {
         while let Some(index) = self.queued.front(key) {
             let Queued { send, announced, .. } = self.queued_sends[index];
-            if announced {
+            if announced.is_some() {
                 return;
             }
             if self.send_or_offer(&send) {
@@ -191,8 +218,7 @@ impl Messenger {
             } else {
                 self.queued_sends[index].must_send |= send.space.is_user();
                 if self.must_announce(&send) {
-                    self.queued_sends[index].announced = true;
-                    self.announce(&send);
+                    self.queued_sends[index].announced = Some(self.announce(&send));
                 }
                 return;
             }
@@ -257,7 +283,7 @@ impl Messenger {
             self.outgoing -= 1;
             if must_send {
                 // SAFETY: the poster keeps the memory valid until `cancel`, which calls this, returns.
-                unsafe { self.push_copy(&send, &send.message(announced)) };
+                unsafe { self.push_copy(&send, &send.message(announced.is_some(), 0)) };
             }
         }
         keys.into_iter().for_each(|key| self.release(key));

@@ -123,8 +123,8 @@ fn lengths_that_are_only_announced_take_no_memory() {
     let envelope = Envelope { space: Space::USER, slot: 1, fingerprint: 0, bytes: LONG, more: false };
     // Unexpected; flagged as announced without an announcement; for a buffer that is not bound.
     for (message, part) in [
-        (Message::Announce(envelope), 0),
-        (Message::Data { envelope, announced: true }, 0),
+        (Message::Announce { envelope, number: 0 }, 0),
+        (Message::Data { envelope, announced: true, placed: 0 }, 0),
         (Message::Write { slot: 3, offset: 0, bytes: LONG }, 100),
     ] {
         let (ours, mut peer) = sockets();

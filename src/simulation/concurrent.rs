@@ -98,6 +98,7 @@ fn different_collectives_run_at_the_same_time_with_one_tag() {
             capacity: 10_000 + random.below(200_000),
             piece: 1000 + random.below(40_000),
             reads_above: (!random.one_in(3)).then(|| 64 << random.below(11)),
+            places_above: (!random.one_in(3)).then(|| 64 << random.below(11)),
         };
         // Small ones meet unexpected; large ones wait for a grant, or are read. The root of a broadcast must not wait.
         let large = |random: &mut Random| if random.one_in(3) { EAGER_BYTES / 8 + 1 } else { 0 };
@@ -138,6 +139,7 @@ fn a_call_that_times_out_blames_no_message_of_another_call_that_runs() {
         capacity: 1 << 20,
         piece: 1 << 20,
         reads_above: None,
+        places_above: None,
     };
     play(model, 2, &options(), |network, context| {
         let (rank, is_root) = (context.rank(), context.rank() == 0);

@@ -89,6 +89,7 @@ impl MismatchedCall {
             capacity: 1 << 20,
             piece: 1 << 20,
             reads_above: None,
+            places_above: None,
         };
         let options = ContextOptions { check_calls: Some(false), ..Default::default() };
         let mut errors = play(link_model, SIZE, &options, |network, context| {

@@ -10,9 +10,18 @@ use crate::wire::message::HEADER_BYTES;
 /// Numbers of ranks that are tested.
 const SIZES: std::ops::RangeInclusive<usize> = 2..=6;
 
-fn link_model(reads: bool) -> LinkModel {
+/// How messages travel: through the stream, read out of the sender's memory, or placed in the receiver's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    Stream,
+    Reads,
+    Placements,
+}
+
+fn link_model(by: By) -> LinkModel {
     let delay = Duration::from_micros(1)..Duration::from_micros(100);
-    LinkModel { delay, capacity: 100_000, piece: 10_000, reads_above: reads.then_some(8) }
+    let [reads_above, places_above] = [By::Reads, By::Placements].map(|ability| (by == ability).then_some(8));
+    LinkModel { delay, capacity: 100_000, piece: 10_000, reads_above, places_above }
 }
 
 /// Every step of a rank sends a message or ends the call. The rank is killed before each of its messages, within the
@@ -20,7 +29,8 @@ fn link_model(reads: bool) -> LinkModel {
 #[test]
 fn every_rank_is_killed_at_every_step() {
     let mut jobs = 0;
-    for (reads, size) in [false, true].into_iter().flat_map(|reads| SIZES.map(move |size| (reads, size))) {
+    let ways = [By::Stream, By::Reads, By::Placements];
+    for (by, size) in ways.into_iter().flat_map(|by| SIZES.map(move |size| (by, size))) {
         for collective in collectives(size) {
             for algorithm in collective.algorithms().iter().filter(|a| !a.uses.needs_shared_memory()) {
                 let works = |seed: u64| {
@@ -28,21 +38,19 @@ fn every_rank_is_killed_at_every_step() {
                     [Work::Call(CollectiveCall::new(&mut random, collective, Some(algorithm), size, 5))]
                 };
                 let seed = (size * 1000 + collective as usize) as u64;
-                let whole = Job::run(seed, link_model(reads), size, false, &works(seed), |_| {});
+                let whole = Job::run(seed, link_model(by), size, false, &works(seed), |_| {});
                 let sent: Vec<u64> = (0..size).map(|rank| whole.network.sent(rank)).collect();
-                whole
-                    .check(None)
-                    .unwrap_or_else(|wrong| panic!("{}, {size} ranks, reads {reads}: {wrong}", algorithm.name));
+                whole.check(None).unwrap_or_else(|wrong| panic!("{}, {size} ranks, {by:?}: {wrong}", algorithm.name));
                 for (culprit, sent) in sent.into_iter().enumerate() {
                     // No message is shorter than its header, so every step is covered.
                     for bytes in (0..=sent).step_by(HEADER_BYTES / 2) {
-                        let job = Job::run(seed + bytes, link_model(reads), size, false, &works(seed), |network| {
+                        let job = Job::run(seed + bytes, link_model(by), size, false, &works(seed), |network| {
                             network.fail_after(culprit, bytes, NodeStatus::Crashed);
                         });
                         jobs += 1;
                         job.check(Some(culprit)).unwrap_or_else(|wrong| {
                             panic!(
-                                "{} {}, {size} ranks, reads {reads}, rank {culprit} killed after {bytes} bytes: {wrong}",
+                                "{} {}, {size} ranks, {by:?}, rank {culprit} killed after {bytes} bytes: {wrong}",
                                 collective.name(),
                                 algorithm.name
                             )

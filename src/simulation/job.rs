@@ -199,6 +199,7 @@ pub fn reliable() -> LinkModel {
         capacity: 100_000,
         piece: 50_000,
         reads_above: None,
+        places_above: None,
     }
 }
 

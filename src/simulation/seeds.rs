@@ -36,8 +36,10 @@ fn play(seed: u64) -> Result<(), String> {
         capacity: if tight { 50 + random.below(300) } else { 10_000 + random.below(200_000) },
         piece: if tight { 1 + random.below(60) } else { 1000 + random.below(40_000) },
         reads_above: None,
+        places_above: None,
     };
-    let link_model = LinkModel { reads_above: (!random.one_in(3)).then(|| 1 << random.below(17)), ..link_model };
+    let mut above = || (!random.one_in(3)).then(|| 1 << random.below(17));
+    let link_model = LinkModel { reads_above: above(), places_above: above(), ..link_model };
     let culprit = (!random.one_in(2)).then(|| random.below(size));
     let status = if random.one_in(2) { NodeStatus::Crashed } else { NodeStatus::Silent };
     let most = 1 << random.below(19);

@@ -19,6 +19,7 @@ fn link_model() -> LinkModel {
         capacity: 100_000,
         piece: 5000,
         reads_above: None,
+        places_above: None,
     }
 }
 

@@ -29,6 +29,7 @@ fn link_model() -> LinkModel {
         capacity: 100_000,
         piece: 30_000,
         reads_above: None,
+        places_above: None,
     }
 }
 

@@ -69,9 +69,9 @@ fn between_devices(shared_memory: bool, transport: tcp::Transport) -> Pair {
     pair([device(), device()], Box::new(step))
 }
 
-fn over_memory(reads_above: Option<usize>) -> Pair {
+fn over_memory(reads_above: Option<usize>, places_above: Option<usize>) -> Pair {
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
-    let network = Network::new(7, LinkModel { delay, capacity: 100_000, piece: 5000, reads_above });
+    let network = Network::new(7, LinkModel { delay, capacity: 100_000, piece: 5000, reads_above, places_above });
     let node = || -> Arc<dyn Device> { Node::new(&network, |_| panic!("this test does not sleep")) };
     let nodes = [node(), node()];
     let step = move || {
@@ -103,8 +103,9 @@ fn each(check: impl Fn(Pair)) {
     #[cfg(all(feature = "cli", feature = "tls"))]
     check(over_tls());
     check(over_shared_memory());
-    check(over_memory(None));
-    check(over_memory(Some(1000)));
+    check(over_memory(None, None));
+    check(over_memory(Some(1000), None));
+    check(over_memory(None, Some(1000)));
 }
 
 impl Pair {
@@ -539,7 +540,7 @@ fn a_message_whose_send_is_cancelled_still_arrives() {
 /// A message without memory is offered if the one before it is, because it must not overtake it.
 #[test]
 fn an_empty_message_cancelled_behind_an_offer_still_arrives() {
-    let mut ranks = Ranks::new(over_memory(Some(1000)));
+    let mut ranks = Ranks::new(over_memory(Some(1000), None));
     let (sent, mut got) = (noise(12, 200_000), vec![0; 200_000]);
     let nothing = Send { from: std::ptr::null(), bytes: 0, ..send(&sent, 1, 3, 2) };
     // SAFETY: the sends are cancelled, the receives are waited for; the vectors are not dropped before that.

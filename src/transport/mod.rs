@@ -143,10 +143,10 @@ pub trait Placement {
     /// not written, although it says so, has any value.
     fn placed(&mut self, key: u32) -> Option<&[u8]>;
 
-    /// Ends the exposure under `key`, also for a message that never came: the memory at `into` is not accessed
-    /// afterwards. If the peer may still write there, the link may have to break for that. Then its [`Link::send`] accepts
+    /// Ends the exposure under `key`: the memory at `into` is not accessed afterwards. `is_done`: the peer does not write there
+    /// any more, because it has placed the message, or sent it. Else the link may have to break, so that it cannot. Then its [`Link::send`] accepts
     /// nothing more, its next [`Link::receive`] that finds no more bytes fails, and [`Link::end`] can still be called.
-    fn withdraw(&mut self, key: u32, arrived: bool);
+    fn withdraw(&mut self, key: u32, is_done: bool);
 
     /// Starts to write `bytes` bytes at `from` to what the peer has exposed under `key`. Bytes that are sent later arrive
     /// after them. Returns false if the link cannot do it, for example because the key is not known or is of memory of

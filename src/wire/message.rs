@@ -6,12 +6,12 @@
 //!
 //! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..36 | 36..40 | payload |
 //! |---|---|---|---|---|---|---|---|---|
-//! | data | space, flags | fingerprint | fingerprint | slot | length | | channel | the message |
-//! | announce | space, flags | fingerprint | fingerprint | slot | length | | channel | |
+//! | data | space, flags | fingerprint | fingerprint | slot | length | key, if placed | channel | the message, unless placed |
+//! | announce | space, flags | fingerprint | fingerprint | slot | length | number | channel | |
 //! | offer | space, flags | fingerprint | fingerprint | slot | length | key | channel | |
 //! | taken | | | key | | | | | |
 //! | replacement | space, flags | fingerprint | fingerprint | slot | length | key | channel | the message |
-//! | grant | space, 0 | | | slot | | | channel | |
+//! | grant | space, 0 | announcement | key | slot | | | channel | |
 //! | write | | | | slot | length | offset | offset | the bytes |
 //! | put | | region | request | | length | offset | offset | the bytes |
 //! | put done | 0, 1 if refused | | request | | | | | |
@@ -24,7 +24,8 @@
 //!
 //! The byte of a [space](Space) is 0 for messages of unbound buffers, which have no channel, or the kind of a collective, whose
 //! slot is its tag. Only the [fingerprints](super::fingerprint) of collectives' messages contain a call number. Flag 1: the message was
-//! announced. Flag 2, only for collectives: more segments of the same step follow.
+//! announced. Flag 2, only for collectives: more segments of the same step follow. The keys of grants and placed messages, and the
+//! numbers of announcements, are not 0 only on links that place messages.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Slot, Space};
@@ -55,15 +56,22 @@ pub struct Envelope {
 /// The header of one message, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A message of a collective or an unbound buffer; the payload follows.
+    /// A message of a collective or an unbound buffer; the payload follows, unless it was placed.
     Data {
         /// The message's envelope.
         envelope: Envelope,
         /// Whether a [`Message::Announce`] came before it.
         announced: bool,
+        /// The key under which the link has placed the payload; 0 if it follows.
+        placed: u32,
     },
     /// Announces a large message, which is sent after a grant.
-    Announce(Envelope),
+    Announce {
+        /// The message's envelope.
+        envelope: Envelope,
+        /// The number of the announcement, which the grant names; 0 on links that do not place messages.
+        number: u32,
+    },
     /// Offers a large message, which the receiver reads out of the sender's memory.
     Offer {
         /// The message's envelope.
@@ -89,6 +97,11 @@ pub enum Message {
         space: Space,
         /// The slot of the receive.
         slot: Slot,
+        /// The number of the announcement that it answers; 0 if the receive was not announced to, or on links that do not
+        /// place messages.
+        announcement: u32,
+        /// The key under which memory is exposed for the message; 0 if it is to be sent.
+        key: u32,
     },
     /// Bytes for the buffer that is bound to the slot; they follow.
     Write {
@@ -206,14 +219,20 @@ impl Fields {
             offset: 0,
         };
         match *message {
-            Message::Data { ref envelope, announced } => named(DATA, envelope, announced),
-            Message::Announce(ref envelope) => named(ANNOUNCE, envelope, false),
+            Message::Data { ref envelope, announced, placed } => {
+                Self { offset: placed.into(), ..named(DATA, envelope, announced) }
+            }
+            Message::Announce { ref envelope, number } => {
+                Self { offset: number.into(), ..named(ANNOUNCE, envelope, false) }
+            }
             Message::Offer { ref envelope, key } => Self { offset: key.into(), ..named(OFFER, envelope, false) },
             Message::Taken { key } => Self { kind: TAKEN, second: key, ..zero },
             Message::Replacement { ref envelope, key } => {
                 Self { offset: key.into(), ..named(REPLACEMENT, envelope, false) }
             }
-            Message::Grant { space, slot } => Self { kind: GRANT, space, slot, ..zero },
+            Message::Grant { space, slot, announcement, key } => {
+                Self { kind: GRANT, space, slot, first: announcement, second: key, ..zero }
+            }
             Message::Write { slot, offset, bytes } => Self { kind: WRITE, slot, offset, bytes, ..zero },
             Message::Put { request, region, offset, bytes } => {
                 Self { kind: PUT, first: region, second: request, offset, bytes, ..zero }
@@ -256,13 +275,13 @@ impl Fields {
             }
         }
         Ok(match self.kind {
-            DATA => Message::Data { envelope, announced: flag },
-            ANNOUNCE => Message::Announce(envelope),
-            // If the key is truncated here, the header is not equal when it is encoded again.
+            // If a number is truncated here, the header is not equal when it is encoded again.
+            DATA => Message::Data { envelope, announced: flag, placed: offset as u32 },
+            ANNOUNCE => Message::Announce { envelope, number: offset as u32 },
             OFFER => Message::Offer { envelope, key: offset as u32 },
             TAKEN => Message::Taken { key: request },
             REPLACEMENT => Message::Replacement { envelope, key: offset as u32 },
-            GRANT => Message::Grant { space, slot },
+            GRANT => Message::Grant { space, slot, announcement: first, key: request },
             WRITE => Message::Write { slot, offset, bytes },
             PUT => Message::Put { request, region: first, offset, bytes },
             PUT_DONE => Message::PutDone { request, refused: flag },
@@ -345,14 +364,15 @@ impl Message {
     #[inline]
     pub fn payload(&self) -> usize {
         match *self {
-            Self::Data { envelope: Envelope { bytes, .. }, .. }
+            Self::Data { envelope: Envelope { bytes, .. }, placed: 0, .. }
             | Self::Replacement { envelope: Envelope { bytes, .. }, .. }
             | Self::Write { bytes, .. }
             | Self::Put { bytes, .. }
             | Self::GetDone { bytes, .. }
             | Self::Abort { bytes, .. }
             | Self::Reply { bytes, .. } => bytes as usize,
-            Self::Announce(_)
+            Self::Data { .. }
+            | Self::Announce { .. }
             | Self::Offer { .. }
             | Self::Taken { .. }
             | Self::Grant { .. }
@@ -385,9 +405,9 @@ pub(crate) mod tests {
                 let fingerprint = if collective { u64::from(request) << 32 | u64::from(first) } else { first.into() };
                 let envelope = Envelope { space, slot, fingerprint, bytes, more: collective && more };
                 match kind {
-                    0 => Message::Data { envelope, announced: flag },
-                    1 => Message::Announce(envelope),
-                    2 => Message::Grant { space, slot },
+                    0 => Message::Data { envelope, announced: flag, placed: offset as u32 },
+                    1 => Message::Announce { envelope, number: offset as u32 },
+                    2 => Message::Grant { space, slot, announcement: first, key: request },
                     3 => Message::Write { slot, offset, bytes },
                     4 => Message::Put { request, region: first, offset, bytes },
                     5 => Message::PutDone { request, refused: flag },
@@ -438,9 +458,9 @@ pub(crate) mod tests {
             Message::decode(&wire, 7).unwrap_err().message().to_owned()
         };
         let envelope = Envelope { space: Space::USER, slot: 1, fingerprint: 0, bytes: 2, more: false };
-        let text = refused(&|wire| wire[1] = VERSION + 1, Message::Announce(envelope));
+        let text = refused(&|wire| wire[1] = VERSION + 1, Message::Announce { envelope, number: 0 });
         assert!(text.contains(&format!("version {} instead of {VERSION}", VERSION + 1)), "{text}");
-        let text = refused(&|wire| wire[31] = 0x80, Message::Announce(envelope));
+        let text = refused(&|wire| wire[31] = 0x80, Message::Announce { envelope, number: 0 });
         assert!(text.contains("9223372036854775810 bytes"), "{text}");
         let text = refused(&|wire| wire[25] = 0x20, Message::Abort { mismatch: true, culprit: 7, bytes: 0 });
         assert!(text.contains("a text of 8192 bytes"), "{text}");
@@ -450,17 +470,23 @@ pub(crate) mod tests {
         // Messages of unbound buffers have no channel, a channel has 24 bits, and a query has no space.
         let zeros = "unused bytes that are not zero";
         let collective = Envelope { space: Space::collective(LAST_KIND, 0xff_ffff), ..envelope };
-        assert!(refused(&|wire| wire[2] = LAST_KIND + 1, Message::Announce(collective)).contains("space 36"));
-        assert!(refused(&|wire| wire[36] = 1, Message::Announce(envelope)).contains(zeros));
-        assert!(refused(&|wire| wire[39] = 1, Message::Announce(collective)).contains(zeros));
-        assert!(refused(&|wire| wire[2] = 1, Message::Query).contains(zeros));
-        assert!(refused(&|wire| wire[3] = 4, Message::Announce(envelope)).contains("flag 4"));
         assert!(
-            refused(&|wire| wire[3] = 2, Message::Announce(envelope))
+            refused(&|wire| wire[2] = LAST_KIND + 1, Message::Announce { envelope: collective, number: 0 })
+                .contains("space 36")
+        );
+        assert!(refused(&|wire| wire[36] = 1, Message::Announce { envelope, number: 0 }).contains(zeros));
+        assert!(refused(&|wire| wire[39] = 1, Message::Announce { envelope: collective, number: 0 }).contains(zeros));
+        assert!(refused(&|wire| wire[2] = 1, Message::Query).contains(zeros));
+        assert!(refused(&|wire| wire[3] = 4, Message::Announce { envelope, number: 0 }).contains("flag 4"));
+        assert!(
+            refused(&|wire| wire[3] = 2, Message::Announce { envelope, number: 0 })
                 .contains("the flag for more segments where there is no collective")
         );
         assert!(refused(&|wire| wire[3] = 2, Message::Query).contains("Query with unused bytes that are not zero"));
         // Only a data message can have been announced.
-        assert!(refused(&|wire| wire[3] = 1, Message::Announce(envelope)).contains("unused bytes that are not zero"));
+        assert!(
+            refused(&|wire| wire[3] = 1, Message::Announce { envelope, number: 0 })
+                .contains("unused bytes that are not zero")
+        );
     }
 }

@@ -46,7 +46,7 @@ fn envelope(slot: Slot, bytes: u64) -> Envelope {
 
 #[test]
 fn a_malformed_header_ends_the_connection_with_a_reason() {
-    let data = |bytes| Message::Data { envelope: envelope(1, bytes), announced: false };
+    let data = |bytes| Message::Data { envelope: envelope(1, bytes), announced: false, placed: 0 };
     let plain = data(4);
     let edited = |at: usize, value: u8| {
         move |connection: u32| {

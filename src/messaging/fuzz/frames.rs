@@ -202,9 +202,9 @@ impl Attacked {
         let envelope = Envelope { space, slot, fingerprint, bytes, more: false };
         let (request, region) = (u32::from(number), self.keys[usize::from(first)]);
         let message = match kind {
-            1 => Message::Data { envelope, announced: shape & 2 != 0 },
-            2 => Message::Announce(envelope),
-            3 => Message::Grant { space, slot },
+            1 => Message::Data { envelope, announced: shape & 2 != 0, placed: 0 },
+            2 => Message::Announce { envelope, number: 0 },
+            3 => Message::Grant { space, slot, announcement: 0, key: 0 },
             4 => Message::Write { slot, offset, bytes },
             5 => Message::Put { request, region, offset, bytes },
             6 => Message::PutDone { request, refused },

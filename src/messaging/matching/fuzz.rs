@@ -113,11 +113,11 @@ pub fn matching(data: &[u8]) {
             }
             3 if !busy => {
                 let met = model.match_posted(rank, slot);
-                let grant = real.announce(rank, &envelope(slot, EAGER_BYTES + 1));
+                let grant = real.announce(rank, &envelope(slot, EAGER_BYTES + 1), next);
                 match met {
                     Some(owner) => model.granted[rank][slot].push((owner, false)),
                     None => {
-                        assert!(!grant, "nobody is there to grant");
+                        assert!(grant.is_none(), "nobody is there to grant");
                         model.unexpected[rank][slot].push((next, Message::Announced));
                     }
                 }
@@ -192,7 +192,7 @@ fn post(
             reduce: None,
             token: Token { owner, detail: 0 },
         },
-        true,
+        EAGER_BYTES,
     );
     let waiting = |rank: &Rank| model.waiting(*rank, slot).map(|at| (*rank, at));
     let met = ranks.iter().filter_map(waiting).min_by_key(|(rank, _)| model.waits_since[*rank][slot]);
@@ -214,8 +214,10 @@ fn post(
             let before = std::mem::replace(place, Message::Half { met: Some(owner) });
             assert_eq!((matched, before), (Some(rank), Message::Half { met: None }));
         }
-        (Posting::Granted { to }, Some((rank, at))) => {
-            assert_eq!((to, model.unexpected[rank][slot].remove(at).1), (rank, Message::Announced));
+        (Posting::Granted { op, to, announcement, .. }, Some((rank, at))) => {
+            let (number, message) = model.unexpected[rank][slot].remove(at);
+            assert_eq!((to, announcement, message), (rank, number, Message::Announced));
+            assert_eq!(real.op(op).recv.token.owner, owner);
             model.granted[to][slot].push((owner, false));
         }
         (Posting::Message { op, from, data, .. }, Some((rank, at))) => {

@@ -38,7 +38,7 @@ fn messages_meet_receives_in_order_by_rank_and_slot() {
     let mut r = Receives::default();
     for (owner, (rank, slot)) in [(1, 7), (1, 8), (2, 7), (1, 7)].into_iter().enumerate() {
         assert!(matches!(
-            r.post(recv(Source::Rank(rank), slot, 4, owner as u32), true),
+            r.post(recv(Source::Rank(rank), slot, 4, owner as u32), EAGER_BYTES),
             Posting::Waits { grant: None, .. }
         ));
     }
@@ -59,11 +59,11 @@ fn an_early_message_waits_for_its_receive_even_while_it_arrives() {
     let Arrival::Unexpected(first) = r.arrive(3, &envelope(5, 4), false) else { panic!() };
     let Arrival::Unexpected(second) = r.arrive(3, &envelope(5, 2), false) else { panic!() };
     assert!(r.append(first, b"ab").is_none());
-    assert!(matches!(r.post(recv(Source::Rank(3), 5, 4, 1), true), Posting::Waits { grant: None, .. }));
+    assert!(matches!(r.post(recv(Source::Rank(3), 5, 4, 1), EAGER_BYTES), Posting::Waits { grant: None, .. }));
     let (op, from, _, bytes) = r.append(first, b"cd").unwrap();
     assert_eq!((op.recv.token.owner, from, &bytes[..]), (1, 3, &b"abcd"[..]));
     assert!(r.append(second, b"ef").is_none());
-    match r.post(recv(any(&[9, 3]), 5, 4, 2), true) {
+    match r.post(recv(any(&[9, 3]), 5, 4, 2), EAGER_BYTES) {
         Posting::Message { from: 3, data, .. } => assert_eq!(data, b"ef"),
         other => panic!("{other:?}"),
     }
@@ -80,7 +80,7 @@ fn queue_from(r: &mut Receives, ranks: &[Rank]) {
 
 /// The rank whose message a receive from any of `ranks` takes.
 fn serve(r: &mut Receives, ranks: &[Rank]) -> Rank {
-    match r.post(recv(any(ranks), 5, 1, 0), true) {
+    match r.post(recv(any(ranks), 5, 1, 0), EAGER_BYTES) {
         Posting::Message { from, .. } => from,
         other => panic!("{other:?}"),
     }
@@ -128,8 +128,8 @@ fn turns_are_kept_between_receives_from_different_sets_and_slots() {
     let served: Vec<Rank> = (0..8).map(|i| serve(&mut r, [&[0, 1], &[2, 3]][i % 2])).collect();
     assert_eq!(served, [0, 2, 1, 3, 0, 2, 1, 3]);
     // Receives from one rank, or on another slot, do not change its turn.
-    assert!(matches!(r.post(recv(Source::Rank(0), 5, 1, 0), true), Posting::Message { from: 0, .. }));
-    assert!(matches!(r.post(recv(any(&[0, 1]), 6, 1, 0), true), Posting::Message { from: 0, .. }));
+    assert!(matches!(r.post(recv(Source::Rank(0), 5, 1, 0), EAGER_BYTES), Posting::Message { from: 0, .. }));
+    assert!(matches!(r.post(recv(any(&[0, 1]), 6, 1, 0), EAGER_BYTES), Posting::Message { from: 0, .. }));
     assert_eq!([serve(&mut r, &[0, 1]), serve(&mut r, &[0, 1])], [0, 1]);
 }
 
@@ -146,9 +146,9 @@ fn a_disconnected_rank_has_no_turn() {
 #[test]
 fn the_receive_posted_first_is_served_first() {
     let mut r = Receives::default();
-    r.post(recv(any(&[1, 2]), 5, 1, 10), true);
-    r.post(recv(Source::Rank(1), 5, 1, 11), true);
-    r.post(recv(any(&[2]), 5, 1, 12), true);
+    r.post(recv(any(&[1, 2]), 5, 1, 10), EAGER_BYTES);
+    r.post(recv(Source::Rank(1), 5, 1, 11), EAGER_BYTES);
+    r.post(recv(any(&[2]), 5, 1, 12), EAGER_BYTES);
     let first = r.arrive(1, &envelope(5, 1), false);
     let second = r.arrive(1, &envelope(5, 1), false);
     let third = r.arrive(2, &envelope(5, 1), false);
@@ -158,28 +158,28 @@ fn the_receive_posted_first_is_served_first() {
 #[test]
 fn large_receives_grant_at_once_and_announcements_are_answered_once() {
     let mut r = Receives::default();
-    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), true), Posting::Waits { grant: Some(1), .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), EAGER_BYTES), Posting::Waits { grant: Some(1), .. }));
     // The announcement crossed the grant: no second grant.
-    assert!(!r.announce(1, &envelope(5, LARGE as u64)));
+    assert!(r.announce(1, &envelope(5, LARGE as u64), 0).is_none());
     let arrival = r.arrive(1, &envelope(5, LARGE as u64), true);
     assert_eq!(owner_of(&r, arrival), 0);
     // Announced first, received later: one grant.
-    assert!(!r.announce(2, &envelope(5, LARGE as u64)));
-    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 1), true), Posting::Granted { to: 2 }));
+    assert!(r.announce(2, &envelope(5, LARGE as u64), 0).is_none());
+    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 1), EAGER_BYTES), Posting::Granted { to: 2, .. }));
     let arrival = r.arrive(2, &envelope(5, LARGE as u64), true);
     assert_eq!(owner_of(&r, arrival), 1);
     // From any, posted first: granted when announced.
-    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 2), true), Posting::Waits { grant: None, .. }));
-    assert!(r.announce(1, &envelope(5, LARGE as u64)));
+    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 2), EAGER_BYTES), Posting::Waits { grant: None, .. }));
+    assert!(r.announce(1, &envelope(5, LARGE as u64), 0).is_some());
 }
 
 #[test]
 fn an_announced_message_that_a_grant_set_free_keeps_its_place() {
     let mut r = Receives::default();
-    assert!(!r.announce(1, &envelope(5, LARGE as u64)));
+    assert!(r.announce(1, &envelope(5, LARGE as u64), 0).is_none());
     let Arrival::Unexpected(unexpected) = r.arrive(1, &envelope(5, LARGE as u64), true) else { panic!() };
     assert!(matches!(r.arrive(1, &envelope(5, 1), false), Arrival::Unexpected(_)));
-    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), true), Posting::Waits { grant: None, .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), EAGER_BYTES), Posting::Waits { grant: None, .. }));
     let (op, _, met, bytes) = r.append(unexpected, &[7; LARGE]).unwrap();
     assert_eq!((op.recv.token.owner, met.bytes, bytes.len()), (0, LARGE as u64, LARGE));
     // Without an announcement.
@@ -189,35 +189,35 @@ fn an_announced_message_that_a_grant_set_free_keeps_its_place() {
 #[test]
 fn a_grant_is_used_up_once() {
     let mut r = Receives::default();
-    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 0), true), Posting::Waits { grant: None, .. }));
-    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 1), true), Posting::Waits { grant: Some(1), .. }));
+    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 0), EAGER_BYTES), Posting::Waits { grant: None, .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 1), EAGER_BYTES), Posting::Waits { grant: Some(1), .. }));
     // The sender used the grant of the second receive for the message that the first one matches.
     let arrival = r.arrive(1, &envelope(5, LARGE as u64), false);
     assert_eq!(owner_of(&r, arrival), 0);
-    assert!(r.announce(1, &envelope(5, LARGE as u64)));
+    assert!(r.announce(1, &envelope(5, LARGE as u64), 0).is_some());
 }
 
 #[test]
 fn a_small_message_does_not_overtake_an_announced_one() {
     let mut r = Receives::default();
-    assert!(!r.announce(1, &envelope(5, LARGE as u64)));
+    assert!(r.announce(1, &envelope(5, LARGE as u64), 0).is_none());
     assert!(matches!(r.arrive(1, &envelope(5, 1), false), Arrival::Unexpected(_)));
-    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), true), Posting::Granted { to: 1 }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), EAGER_BYTES), Posting::Granted { to: 1, .. }));
 }
 
 #[test]
 fn cancelled_receives_take_nothing_and_what_was_granted_is_thrown_away() {
     let mut r = Receives::default();
-    r.post(recv(Source::Rank(1), 5, 4, 7), true);
-    r.post(recv(Source::Rank(1), 5, 4, 8), true);
+    r.post(recv(Source::Rank(1), 5, 4, 7), EAGER_BYTES);
+    r.post(recv(Source::Rank(1), 5, 4, 8), EAGER_BYTES);
     r.cancel(7, |_| panic!("nothing was arriving"));
     let arrival = r.arrive(1, &envelope(5, 4), false);
     assert_eq!(owner_of(&r, arrival), 8);
     let mut arriving = Vec::new();
     r.cancel(8, |op| arriving.push(op));
     assert_eq!(arriving.len(), 1);
-    assert!(r.announce(2, &envelope(6, LARGE as u64)) || r.is_empty());
-    r.post(recv(Source::Rank(2), 6, LARGE, 9), true);
+    assert!(r.announce(2, &envelope(6, LARGE as u64), 0).is_some() || r.is_empty());
+    r.post(recv(Source::Rank(2), 6, LARGE, 9), EAGER_BYTES);
     r.cancel(9, |_| panic!("nothing was arriving"));
     assert_eq!(r.arrive(2, &envelope(6, LARGE as u64), true), Arrival::Discard);
     assert!(r.is_empty());
@@ -226,18 +226,18 @@ fn cancelled_receives_take_nothing_and_what_was_granted_is_thrown_away() {
 #[test]
 fn a_disconnected_rank_fails_what_only_it_could_serve() {
     let mut r = Receives::default();
-    r.post(recv(Source::Rank(1), 5, 4, 0), true);
-    r.post(recv(Source::Rank(2), 5, 4, 1), true);
-    r.post(recv(any(&[1, 2]), 6, 4, 2), true);
-    r.post(recv(any(&[1]), 7, 4, 3), true);
+    r.post(recv(Source::Rank(1), 5, 4, 0), EAGER_BYTES);
+    r.post(recv(Source::Rank(2), 5, 4, 1), EAGER_BYTES);
+    r.post(recv(any(&[1, 2]), 6, 4, 2), EAGER_BYTES);
+    r.post(recv(any(&[1]), 7, 4, 3), EAGER_BYTES);
     let Arrival::Unexpected(whole) = r.arrive(1, &envelope(9, 1), false) else { panic!() };
     assert!(r.append(whole, b"x").is_none());
     let Arrival::Unexpected(_part) = r.arrive(1, &envelope(10, 2), false) else { panic!() };
     let mut owners: Vec<u32> = r.disconnect(1, |rank| rank == 1).iter().map(|(t, _)| t.owner).collect();
     owners.sort_unstable();
     assert_eq!(owners, [0, 3]);
-    assert!(matches!(r.post(recv(Source::Rank(1), 9, 1, 4), true), Posting::Message { .. }));
-    assert!(matches!(r.post(recv(Source::Rank(1), 10, 2, 5), true), Posting::Waits { .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 9, 1, 4), EAGER_BYTES), Posting::Message { .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 10, 2, 5), EAGER_BYTES), Posting::Waits { .. }));
 }
 
 #[test]

@@ -156,10 +156,22 @@ impl Device for Mixed {
     }
 }
 
-/// Runs `work` on ranks that are threads.
+/// Runs `work` on ranks that are threads, with in-memory links that read large messages, and with such that place them.
 fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Context>) + Sync) {
+    ranks_with((Some(500), None), size, over_memory, &work);
+    ranks_with((None, Some(500)), size, over_memory, &work);
+}
+
+/// As [`ranks`], with in-memory links that read or place messages longer than these.
+fn ranks_with(
+    above: (Option<usize>, Option<usize>),
+    size: usize,
+    over_memory: fn(Rank, Rank) -> bool,
+    work: &(impl Fn(&Arc<Context>) + Sync),
+) {
     let delay = Duration::from_micros(1)..Duration::from_micros(50);
-    let network = Network::new(1, LinkModel { delay, capacity: 100_000, piece: 20_000, reads_above: Some(500) });
+    let (reads_above, places_above) = above;
+    let network = Network::new(1, LinkModel { delay, capacity: 100_000, piece: 20_000, reads_above, places_above });
     let memory_addresses = MemoryAddresses::default();
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
     let contexts: Vec<_> = (0..size)

@@ -112,8 +112,8 @@ impl Placement for IbverbsLink {
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) })
     }
 
-    fn withdraw(&mut self, key: u32, arrived: bool) {
-        self.owned.with(|connection, common| connection.withdraw(key, arrived, common));
+    fn withdraw(&mut self, key: u32, is_done: bool) {
+        self.owned.with(|connection, common| connection.withdraw(key, is_done, common));
     }
 
     unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool {

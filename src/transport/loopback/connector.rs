@@ -114,7 +114,13 @@ impl Connector for LoopbackConnector {
         let ready = state.ready(self.node);
         drop(state);
         for peer in opened {
-            let link = Box::new(LoopbackLink { network: self.network.clone(), node: self.node, peer, ended: false });
+            let link = Box::new(LoopbackLink {
+                network: self.network.clone(),
+                node: self.node,
+                peer,
+                ended: false,
+                taken: Vec::new(),
+            });
             if let Some(rank) = self.rank_of(peer) {
                 events.push(ConnectorEvent::Established { rank, link, connection: connection(self.node, peer) });
             }

@@ -3,14 +3,17 @@
 use std::io::{self, IoSlice, IoSliceMut};
 
 use super::network::{Network, RegisteredMemory};
+use super::placements::SentMemory;
 use crate::error::Result;
-use crate::transport::{Interest, Link, RemoteMemory};
+use crate::transport::{Interest, Link, Placement, RemoteMemory};
 
 pub(super) struct LoopbackLink {
     pub network: Network,
     pub node: usize,
     pub peer: usize,
     pub ended: bool,
+    /// The last message that was placed in a buffer of the link.
+    pub taken: Vec<u8>,
 }
 
 impl Link for LoopbackLink {
@@ -28,20 +31,24 @@ impl Link for LoopbackLink {
     }
 
     fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
-        let eager_bytes = self.network.state().eager_bytes(self.node, self.peer);
-        eager_bytes.is_some().then_some(self)
+        let (reads, _) = self.network.state().eager_bytes(self.node, self.peer);
+        reads.is_some().then_some(self)
     }
 
-    fn end(mut self: Box<Self>, mut rest: Vec<u8>, close_notice: Vec<u8>) {
-        rest.extend(close_notice);
-        self.network.state().close_link(self.node, self.peer, Some(&rest));
+    fn placement(&mut self) -> Option<&mut dyn Placement> {
+        let (_, places) = self.network.state().eager_bytes(self.node, self.peer);
+        places.is_some().then_some(self)
+    }
+
+    fn end(mut self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
+        self.network.state().close_link(self.node, self.peer, Some((rest, close_notice)));
         self.ended = true;
     }
 }
 
 impl RemoteMemory for LoopbackLink {
     fn eager_bytes(&self) -> usize {
-        self.network.state().eager_bytes(self.node, self.peer).unwrap_or(usize::MAX)
+        self.network.state().eager_bytes(self.node, self.peer).0.unwrap_or(usize::MAX)
     }
 
     unsafe fn register(&mut self, key: u32, memory: *const u8, bytes: usize) -> Result<()> {
@@ -54,6 +61,37 @@ impl RemoteMemory for LoopbackLink {
 
     fn read(&mut self, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize> {
         self.network.state().read(self.peer, self.node, key, offset, into)
+    }
+}
+
+impl Placement for LoopbackLink {
+    fn eager_bytes(&self) -> usize {
+        self.network.state().eager_bytes(self.node, self.peer).1.unwrap_or(usize::MAX)
+    }
+
+    unsafe fn expose(&mut self, key: u32, into: Option<*mut u8>, bytes: usize) -> bool {
+        self.network.state().expose(self.node, self.peer, key, into, bytes)
+    }
+
+    fn placed(&mut self, key: u32) -> Option<&[u8]> {
+        self.taken = self.network.state().placed(self.node, self.peer, key)?;
+        Some(&self.taken)
+    }
+
+    fn withdraw(&mut self, key: u32, _: bool) {
+        self.network.state().withdraw(self.node, self.peer, key);
+    }
+
+    unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool {
+        self.network.state().place(self.node, self.peer, key, SentMemory { from, bytes }, ticket)
+    }
+
+    fn finished(&mut self) -> Option<u32> {
+        self.network.state().finished(self.node, self.peer)
+    }
+
+    fn cancel(&mut self, ticket: u32) {
+        self.network.state().cancel(self.node, self.peer, ticket);
     }
 }
 

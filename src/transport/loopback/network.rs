@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use super::placements::Placements;
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::{BackgroundProgress, CloseNotice, Interest};
+use crate::transport::{BackgroundProgress, CloseNotice, Interest, LastWords};
 
 /// A pseudo-random number generator: xorshift64* by Marsaglia and Vigna.
 pub struct Random(u64);
@@ -58,6 +59,8 @@ pub struct LinkModel {
     pub piece: usize,
     /// Some links can read the peer's memory; they do so for messages longer than this.
     pub reads_above: Option<usize>,
+    /// Some links can place messages in the peer's memory; they do so for messages longer than this.
+    pub places_above: Option<usize>,
 }
 
 /// The status of a node.
@@ -73,23 +76,25 @@ pub enum NodeStatus {
 
 /// Bytes in transit, and how many of them the receiver has read.
 struct Piece {
+    /// Its position among the pieces of its stream.
+    number: u64,
     arrives: Instant,
     bytes: Vec<u8>,
     taken: usize,
 }
 
 /// One direction of a link.
-struct Stream {
-    from: usize,
-    to: usize,
+pub(super) struct Stream {
+    pub(super) from: usize,
+    pub(super) to: usize,
     pieces: VecDeque<Piece>,
     queued_bytes: usize,
     /// When the receiver sees the end of the stream, and whether the end is orderly.
     end: Option<(Instant, bool)>,
     /// The receiver has closed the link in an orderly way; sent bytes are discarded.
-    receiver_closed: bool,
+    pub(super) receiver_closed: bool,
     /// The receiver is gone; sends fail.
-    receiver_gone: bool,
+    pub(super) receiver_gone: bool,
     /// The receiver's interest in received bytes, and the sender's interest in room.
     watched: bool,
     awaits_room: bool,
@@ -97,6 +102,14 @@ struct Stream {
     registered: HashMap<u32, RegisteredMemory>,
     /// When the receiver's pending memory read can continue.
     read_ready_at: Option<Instant>,
+    /// Pieces sent so far.
+    pub(super) sent: u64,
+    /// Messages that are placed, and the memory for them.
+    pub(super) placements: Placements,
+    /// It has broken, because memory was taken back that was in use. Nothing more is accepted.
+    pub(super) broken: bool,
+    /// The close notice of a link that had broken.
+    last_words: Option<Vec<u8>>,
 }
 
 /// Memory that a node has registered for reading by a peer.
@@ -109,6 +122,20 @@ pub(super) struct RegisteredMemory {
 // SAFETY: the caller of `register` guarantees that the memory stays valid for reads, from any thread, until it is
 // unregistered or the link ends.
 unsafe impl Send for RegisteredMemory {}
+
+impl Stream {
+    /// The first time from `at` on at which what is sent now may arrive: not before what was sent earlier.
+    pub(super) fn not_before(&self, at: Instant) -> Instant {
+        let piece = self.pieces.back().map(|piece| piece.arrives);
+        piece.into_iter().chain(self.placements.last_write()).fold(at, Instant::max)
+    }
+
+    /// Only the first `sent` pieces arrive.
+    pub(super) fn cut(&mut self, sent: u64) {
+        self.pieces.retain(|piece| piece.number < sent);
+        self.queued_bytes = self.pieces.iter().map(|piece| piece.bytes.len() - piece.taken).sum();
+    }
+}
 
 /// An event at a node that its connector will report.
 #[derive(Clone)]
@@ -141,9 +168,11 @@ pub(super) struct State {
     pub random: Random,
     link_model: LinkModel,
     pub nodes: Vec<NodeState>,
-    streams: Vec<Stream>,
+    pub(super) streams: Vec<Stream>,
     /// Number of changes of a node's status.
     failures: u64,
+    /// Whether links break if memory is taken back that is in use.
+    pub(super) breaks: bool,
 }
 
 /// A simulated network. Clones share it.
@@ -163,6 +192,7 @@ impl Network {
             nodes: Vec::new(),
             streams: Vec::new(),
             failures: 0,
+            breaks: true,
         };
         Self(Arc::new(Mutex::new(state)))
     }
@@ -180,6 +210,14 @@ impl Network {
     pub fn step(&self, now: Instant) {
         let mut state = self.state();
         state.now = state.now.max(now);
+        state.write_due();
+    }
+
+    /// From now on no link breaks because memory is taken back that is in use: what is to be written there vanishes, and what is to
+    /// be read is written before.
+    #[cfg(test)]
+    pub fn never_breaks(&self) {
+        self.state().breaks = false;
     }
 
     /// A random number less than `n`, which must not be 0.
@@ -287,12 +325,12 @@ impl State {
         self.nodes.len() - 1
     }
 
-    fn delay(&mut self) -> Duration {
+    pub(super) fn delay(&mut self) -> Duration {
         let range = self.link_model.delay.clone();
         self.random.duration(&range)
     }
 
-    fn status(&self, node: usize) -> NodeStatus {
+    pub(super) fn status(&self, node: usize) -> NodeStatus {
         self.nodes[self.nodes[node].process].status
     }
 
@@ -301,6 +339,7 @@ impl State {
             return;
         }
         let process = self.nodes[node].process;
+        self.write_all(|nodes, stream| nodes[stream.from].process == process);
         self.nodes[process].status = status;
         self.failures += 1;
         if status == NodeStatus::Crashed {
@@ -317,20 +356,20 @@ impl State {
                 }
                 if self.nodes[self.streams[index].to].process == process {
                     self.streams[index].receiver_gone = true;
+                    self.streams[index].placements = Placements::default();
                 }
             }
         }
     }
 
     /// Ends a stream.
-    fn finish(&mut self, index: usize, orderly: bool) {
+    pub(super) fn finish(&mut self, index: usize, orderly: bool) {
         let at = self.now + self.delay();
         let stream = &mut self.streams[index];
-        let last = stream.pieces.back().map_or(at, |piece| at.max(piece.arrives));
-        stream.end.get_or_insert((last, orderly));
+        stream.end.get_or_insert((stream.not_before(at), orderly));
     }
 
-    fn stream(&mut self, from: usize, to: usize) -> usize {
+    pub(super) fn stream(&mut self, from: usize, to: usize) -> usize {
         if let Some(index) = self.streams.iter().position(|s| (s.from, s.to) == (from, to)) {
             return index;
         }
@@ -346,6 +385,10 @@ impl State {
             awaits_room: false,
             registered: HashMap::new(),
             read_ready_at: None,
+            sent: 0,
+            placements: Placements::default(),
+            broken: false,
+            last_words: None,
         });
         self.streams.len() - 1
     }
@@ -395,7 +438,7 @@ impl State {
         for (_, event) in std::mem::take(&mut self.nodes[node].pending) {
             if let PendingEvent::Established(peer) = event {
                 let notice = close_notice.as_ref().map(|notice| notice(connection(node, peer)));
-                self.close_link(node, peer, Some(&notice.unwrap_or_default()));
+                self.close_link(node, peer, Some((Vec::new(), notice.unwrap_or_default())));
             }
         }
         self.nodes[node].closed = Some(close_notice);
@@ -414,9 +457,10 @@ impl State {
         if stream.receiver_closed {
             return;
         }
-        let arrives = stream.pieces.back().map_or(at, |last| at.max(last.arrives));
+        let arrives = stream.not_before(at);
         stream.queued_bytes += bytes.len();
-        stream.pieces.push_back(Piece { arrives, bytes: bytes.to_vec(), taken: 0 });
+        stream.pieces.push_back(Piece { number: stream.sent, arrives, bytes: bytes.to_vec(), taken: 0 });
+        stream.sent += 1;
     }
 
     pub fn send(&mut self, from: usize, to: usize, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
@@ -426,6 +470,9 @@ impl State {
         let index = self.stream(from, to);
         if self.streams[index].receiver_gone {
             return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if self.streams[index].broken {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
         let room = self.link_model.capacity.saturating_sub(self.streams[index].queued_bytes);
         let mut most = parts.iter().map(|part| part.len()).sum::<usize>().min(room);
@@ -488,7 +535,9 @@ impl State {
         }
         match stream.end {
             Some((at, orderly)) if at <= now && stream.pieces.is_empty() => {
-                if orderly || self.random.one_in(2) {
+                if let Some(words) = stream.last_words.clone() {
+                    Err(io::Error::other(LastWords(words)))
+                } else if orderly || self.random.one_in(2) {
                     Ok(0)
                 } else {
                     Err(io::ErrorKind::ConnectionReset.into())
@@ -504,24 +553,35 @@ impl State {
         self.streams[outgoing].awaits_room = interest.writable;
     }
 
-    /// Ends the link of `node` to `peer`: in an orderly way if there is a close notice, which may be empty.
-    pub fn close_link(&mut self, node: usize, peer: usize, close_notice: Option<&[u8]>) {
+    /// Ends the link of `node` to `peer`: in an orderly way with the rest of a message and the close notice, which may be empty, or
+    /// by dropping it.
+    pub fn close_link(&mut self, node: usize, peer: usize, words: Option<(Vec<u8>, Vec<u8>)>) {
         let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
         self.streams[outgoing].registered.clear();
+        self.streams[incoming].placements.end_exposures(self.now);
         self.nodes[node].incoming.retain(|index| *index != incoming);
         if self.status(node) != NodeStatus::Running {
             return;
         }
+        self.end_writes(node, peer);
+        let broken = self.streams[outgoing].broken;
+        let is_orderly = words.is_some();
+        let words = match words {
+            Some((_, notice)) if broken => {
+                self.streams[outgoing].last_words = Some(notice);
+                None
+            }
+            words => words.map(|(rest, notice)| [rest, notice].concat()),
+        };
         let stream = &mut self.streams[incoming];
-        stream.receiver_closed = close_notice.is_some();
-        stream.receiver_gone = close_notice.is_none();
+        stream.receiver_closed = is_orderly;
+        stream.receiver_gone = !is_orderly;
         stream.queued_bytes = 0;
         stream.pieces.clear();
-        if let Some(notice) = close_notice.filter(|notice| !notice.is_empty() && !self.streams[outgoing].receiver_gone)
-        {
-            self.put(outgoing, notice);
+        if let Some(words) = words.filter(|words| !words.is_empty() && !self.streams[outgoing].receiver_gone) {
+            self.put(outgoing, &words);
         }
-        self.finish(outgoing, close_notice.is_some());
+        self.finish(outgoing, is_orderly && !broken);
     }
 
     /// The conditions that are true for the link that has this incoming stream.
@@ -532,15 +592,22 @@ impl State {
         let back = self.streams.iter().find(|s| (s.from, s.to) == (node, stream.from));
         let room =
             back.is_some_and(|s| s.awaits_room && (s.receiver_gone || s.queued_bytes < self.link_model.capacity));
-        let read_ready_at = stream.read_ready_at.is_some_and(|at| at <= self.now);
-        let readable = read_ready_at || stream.watched && first.is_some_and(|at| at <= self.now);
+        let ready = stream.read_ready_at.into_iter().chain(back.and_then(|back| back.placements.next_report())).min();
+        let readable =
+            ready.is_some_and(|at| at <= self.now) || stream.watched && first.is_some_and(|at| at <= self.now);
         Interest { readable, writable: room }
     }
 
-    /// The message size above which messages between these nodes are read; `None` if they are not. About half of the
-    /// links of a network with `reads_above` support it.
-    pub fn eager_bytes(&self, node: usize, peer: usize) -> Option<usize> {
-        self.link_model.reads_above.filter(|_| !(node ^ peer).is_multiple_of(3))
+    /// The message sizes above which messages between these nodes are read or placed, one of them at most. A third of the links of
+    /// a network support neither; of the others, half support each, or all if there is only one.
+    pub fn eager_bytes(&self, node: usize, peer: usize) -> (Option<usize>, Option<usize>) {
+        let LinkModel { reads_above, places_above, .. } = self.link_model;
+        match (node ^ peer) % 3 {
+            0 => (None, None),
+            1 if reads_above.is_some() => (reads_above, None),
+            2 if places_above.is_none() => (reads_above, None),
+            _ => (None, places_above),
+        }
     }
 
     /// Registers memory of `node` for reading by `peer`. Fails at random.
@@ -591,6 +658,8 @@ impl State {
             let of = self.readiness(node, index);
             // Reported only once: the reader continues then, or may have abandoned the read.
             self.streams[index].read_ready_at.take_if(|at| *at <= self.now);
+            let (now, back) = (self.now, self.stream(node, self.streams[index].from));
+            self.streams[back].placements.reported(now);
             if of.readable || of.writable {
                 let at = self.random.below(ready.len() + 1);
                 ready.insert(at, (self.streams[index].from, of));
@@ -612,7 +681,9 @@ impl State {
             }
             let piece = stream.pieces.front().map(|piece| piece.arrives);
             let bytes = piece.or(stream.end.map(|(at, _)| at)).filter(|_| stream.watched);
-            [bytes, stream.read_ready_at].into_iter().flatten().min()
+            let back = self.streams.iter().find(|s| (s.from, s.to) == (node, stream.from));
+            let finished = back.and_then(|back| back.placements.next_report());
+            [bytes, stream.read_ready_at, finished].into_iter().flatten().min()
         });
         pending.chain(links).chain(this.wakes.first().copied()).min().map(|at| at.max(self.now))
     }

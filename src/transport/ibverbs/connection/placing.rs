@@ -34,11 +34,11 @@ impl Connection {
     }
 
     /// Ends an exposure. If its message has not come, the peer may still write: then the connection is given up, unless that does no harm.
-    pub fn withdraw(&mut self, key: u32, arrived: bool, common: &mut Common) {
+    pub fn withdraw(&mut self, key: u32, is_done: bool, common: &mut Common) {
         match self.exposures.remove(&key) {
-            Some(Exposure::Buffer(buffer, _)) if arrived => common.pool.give_back(buffer),
+            Some(Exposure::Buffer(buffer, _)) if is_done => common.pool.give_back(buffer),
             Some(Exposure::Buffer(buffer, _)) => self.abandoned.push(buffer),
-            Some(Exposure::Direct) if !arrived => {
+            Some(Exposure::Direct) if !is_done => {
                 self.kill("a receive was cancelled for which the peer may still write", common)
             }
             _ => {}
