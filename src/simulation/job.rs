@@ -11,6 +11,7 @@ use super::{Body, run, sleep};
 use crate::context::{Context, ContextOptions};
 use crate::engine::Spin;
 use crate::error::{Error, Result};
+use crate::transport::Device;
 use crate::transport::loopback::{LinkModel, Network, Node, NodeStatus};
 
 /// Timeout of a call.
@@ -70,10 +71,19 @@ impl Job {
         script: impl FnOnce(&Network),
     ) -> Self {
         let network = Network::new(seed, link_model);
-        let options = ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() };
-        let contexts = contexts(&network, size, &options);
+        let contexts = contexts(&network, size, &Self::options(check_calls));
         script(&network);
-        let ended: Vec<RefCell<RankResult>> = (0..size).map(|_| RefCell::default()).collect();
+        Self::over(network, contexts, works)
+    }
+
+    /// The options of a job's contexts.
+    pub fn options(check_calls: bool) -> ContextOptions {
+        ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() }
+    }
+
+    /// Runs `works` in sequence on these contexts, one for each rank.
+    pub fn over(network: Network, contexts: Vec<Arc<Context>>, works: &[Work]) -> Self {
+        let ended: Vec<RefCell<RankResult>> = contexts.iter().map(|_| RefCell::default()).collect();
         let returned = RefCell::new(Vec::new());
         let bodies = contexts.iter().zip(&ended).map(|(context, ended)| -> Body<'_> {
             let (network, returned) = (&network, &returned);
@@ -205,13 +215,19 @@ pub fn reliable() -> LinkModel {
 
 /// Creates a context for each rank, and gives all of them the addresses.
 pub fn contexts(network: &Network, size: usize, options: &ContextOptions) -> Vec<Arc<Context>> {
-    let context = |rank| -> Result<Arc<Context>> {
-        let context = Context::new(Node::new(network, sleep), rank, size, options)?;
+    contexts_on((0..size).map(|_| -> Arc<dyn Device> { Node::new(network, sleep) }).collect(), options)
+}
+
+/// As [`contexts`], each on its device.
+pub fn contexts_on(devices: Vec<Arc<dyn Device>>, options: &ContextOptions) -> Vec<Arc<Context>> {
+    let size = devices.len();
+    let context = |(rank, device)| -> Result<Arc<Context>> {
+        let context = Context::new(device, rank, size, options)?;
         // Virtual time passes only while a rank sleeps, so polling would not end.
         context.lock()?.set_spin(Spin::For(Duration::ZERO));
         Ok(context)
     };
-    let contexts: Vec<_> = (0..size).map(|rank| context(rank).expect("a context")).collect();
+    let contexts: Vec<_> = devices.into_iter().enumerate().map(|of| context(of).expect("a context")).collect();
     let addresses: Vec<_> = contexts.iter().map(|c| c.lock().expect("the lock").messenger.address()).collect();
     for context in &contexts {
         for (rank, address) in addresses.iter().enumerate() {

@@ -6,6 +6,8 @@ mod calls;
 mod concurrent;
 mod disagreement;
 mod exhaustive;
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+mod fabric;
 mod job;
 mod messages;
 mod requests;

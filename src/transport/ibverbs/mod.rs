@@ -10,7 +10,7 @@ mod connection;
 mod connector;
 mod endpoint;
 #[cfg(test)]
-mod fake;
+pub mod fake;
 mod frame;
 pub mod handles;
 pub mod library;

@@ -9,6 +9,7 @@
 //! Failures are scripted: requests can fail, ports go down, devices vanish, registration be limited or slow, and nodes crash or become silent.
 
 mod functions;
+mod node;
 mod objects;
 mod packets;
 mod state;
@@ -28,6 +29,7 @@ use super::handles::{self, DeviceContext, ProtectionDomain};
 use super::library::Library;
 use super::rail::{LinkLayer, Rail};
 use crate::transport::loopback::{Network, NodeStatus};
+pub use node::{FabricNode, LeftBehind};
 use state::State;
 
 /// A status of a completion: a constant of [`ffi::ibv_wc_status`].
@@ -213,9 +215,13 @@ impl Shared {
         }
         state.run_until(now);
         let result = action(&mut state);
-        let wakes = std::mem::take(&mut state.wakes);
+        let (wakes, failing) = (std::mem::take(&mut state.wakes), state.failing.take());
+        if let (Time::By(_), Some((node, status))) = (&self.time, failing) {
+            state.set_status(node, status);
+        }
         drop(state);
         if let Time::Of(network) = &self.time {
+            failing.into_iter().for_each(|(node, status)| network.fail(node, status));
             let nodes = network.nodes();
             wakes.into_iter().filter(|(node, _)| *node < nodes).for_each(|(node, at)| network.wake_at(node, at));
         }
@@ -296,6 +302,11 @@ impl Fabric {
     /// Lets the send request of `node` after `n` others fail with `status`, and its queue pair with it.
     pub fn fail_request(&self, node: usize, n: u64, status: Status) {
         self.0.call(|state| state.node(node).planned.insert(n, status));
+    }
+
+    /// Changes the status of the process of `node` when it has posted `n` send requests.
+    pub fn fail_after(&self, node: usize, n: u64, status: NodeStatus) {
+        self.0.call(|state| state.node(node).planned_failure = Some((n, status)));
     }
 
     /// Calls `hook` with node and bytes before each registration; it may advance the time.

@@ -36,6 +36,8 @@ pub struct Node {
     /// Send requests posted so far, and the statuses with which some of them fail.
     pub posted: u64,
     pub planned: BTreeMap<u64, Status>,
+    /// After how many of them the node fails, with its status then.
+    pub planned_failure: Option<(u64, NodeStatus)>,
     pub registered: u64,
     pub most_registered: u64,
 }
@@ -128,6 +130,8 @@ pub struct State {
     /// Nodes and times for which the network must wake them.
     pub wakes: Vec<(usize, Instant)>,
     pub failures_seen: u64,
+    /// A node that fails now.
+    pub failing: Option<(usize, NodeStatus)>,
     pub rnr: u64,
     pub misuse: Vec<String>,
     next_id: Id,
@@ -151,6 +155,7 @@ impl State {
             next_event: 0,
             wakes: Vec::new(),
             failures_seen: 0,
+            failing: None,
             rnr: 0,
             misuse: Vec::new(),
             next_id: 0,
@@ -171,6 +176,7 @@ impl State {
             counts: Counts::default(),
             posted: 0,
             planned: BTreeMap::new(),
+            planned_failure: None,
             registered: 0,
             most_registered: u64::MAX,
         };

@@ -267,7 +267,9 @@ impl State {
         let node = self.node(place.node);
         request.planned = node.planned.remove(&node.posted);
         node.posted += 1;
+        let failure = node.planned_failure.take_if(|(after, _)| *after <= node.posted);
         count(&mut node.counts, &request);
+        self.failing = failure.map(|(_, status)| (place.node, status)).or(self.failing);
         self.pairs.get_mut(&id).expect("the pair exists").requests.push_back(request);
         if failed {
             self.fail_pair(id)

@@ -1,0 +1,93 @@
+//! Jobs whose links are queue pairs of a simulated fabric.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calls::CollectiveCall;
+use super::job::{Job, Work, contexts_on, reliable};
+use super::messages::Messages;
+use super::sleep;
+use crate::transport::Device;
+use crate::transport::ibverbs::fake::{DeviceModel, Fabric, FabricNode, LeftBehind};
+use crate::transport::ibverbs::rail::PathOptions;
+use crate::transport::loopback::{Network, NodeStatus, Random};
+
+/// The time of a step of a packet.
+const DELAY: Range<Duration> = Duration::from_micros(1)..Duration::from_micros(20);
+/// A connection breaks after four times 4 ms.
+const PATH: PathOptions = PathOptions { traffic_class: 0, timeout: 10, retry_count: 3 };
+
+/// Runs `works` on `size` ranks with `rails` ports each. `script` may schedule failures first.
+fn run(
+    seed: u64,
+    size: usize,
+    rails: usize,
+    works: &[Work],
+    script: impl FnOnce(&Network, &Fabric),
+) -> (Job, Fabric, LeftBehind) {
+    let network = Network::new(seed, reliable());
+    let fabric = Fabric::beside(&network, seed, DELAY);
+    let left = LeftBehind::new(&network);
+    let node = |rank: usize| -> Arc<dyn Device> {
+        let device = |rail: usize| DeviceModel::roce(&format!("fake{rail}"), (rank * rails + rail) as u16);
+        fabric.add_node(rank, (0..rails).map(device).collect());
+        FabricNode::new(&network, &fabric, &left, PATH, sleep)
+    };
+    let contexts = contexts_on((0..size).map(node).collect(), &Job::options(seed.is_multiple_of(2)));
+    script(&network, &fabric);
+    (Job::over(network, contexts, works), fabric, left)
+}
+
+fn works(random: &mut Random, size: usize) -> Vec<Work> {
+    let work = |_| match random.below(4) {
+        0 => Work::Messages(Messages::random(random, true)),
+        _ => Work::Call(CollectiveCall::random(random, size, true)),
+    };
+    (0..3).map(work).collect()
+}
+
+/// `SEEDS=400` sets the number of seeds; `SEED=7` plays only that one.
+fn seeds() -> Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    number("SEED").map_or(0..number("SEEDS").unwrap_or(20), |seed| seed..seed + 1)
+}
+
+#[test]
+fn calls_succeed_over_queue_pairs() {
+    let mut posted = 0;
+    for seed in seeds() {
+        let mut random = Random::new(seed);
+        let (size, rails) = (2 + random.below(4), 1 + random.below(2));
+        let works = works(&mut random, size);
+        let (job, fabric, left) = run(seed, size, rails, &works, |_, _| ());
+        job.check(None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        left.finish(&fabric);
+        assert_eq!(fabric.rnr(), 0, "seed {seed}");
+        posted += fabric.counts(0).doorbells[0];
+        fabric.assert_clean();
+    }
+    assert!(posted > 0 || seeds().count() == 1);
+}
+
+#[test]
+fn all_learn_that_a_rank_fails() {
+    let mut failed = 0;
+    for seed in seeds() {
+        let mut random = Random::new(seed);
+        let size = 2 + random.below(4);
+        let works = works(&mut random, size);
+        let culprit = random.below(size);
+        let status = if seed.is_multiple_of(2) { NodeStatus::Crashed } else { NodeStatus::Silent };
+        let (bytes, requests) = (random.below(2000) as u64, random.below(40) as u64);
+        let (job, fabric, left) = run(seed, size, 1, &works, |network, fabric| match seed % 4 {
+            0 | 1 => fabric.fail_after(culprit, requests, status),
+            _ => network.fail_after(culprit, bytes, status),
+        });
+        failed += u64::from(job.network.status(culprit) != NodeStatus::Running);
+        job.check(Some(culprit)).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        left.finish(&fabric);
+        fabric.assert_clean();
+    }
+    assert!(failed > 0 || seeds().count() == 1);
+}
