@@ -222,6 +222,7 @@ impl CompletionQueue {
         let channel = created(unsafe { (context.library.create_comp_channel)(context.raw.as_ptr()) })?;
         // SAFETY: device and channel exist.
         let created_queue = sys::socket::set_nonblocking(unsafe { (*channel.as_ptr()).fd }).and_then(|()| {
+            // SAFETY: as above.
             created(unsafe {
                 let (entries, none) = (entries as c_int, std::ptr::null_mut());
                 (context.library.create_cq)(context.raw.as_ptr(), entries, none, channel.as_ptr(), 0)
