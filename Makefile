@@ -32,7 +32,7 @@ deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-algorithms bench-network bench-recovery peers install clean test \
-  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-valgrind \
+  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -89,7 +89,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-loom test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-loom test-simulation prefix test-header test-abi test-c test-ibverbs test-valgrind test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -147,7 +147,11 @@ test-c: prefix ## C tests against the package in build/prefix
 	$(heading) "C tests against the installed package"
 	@scripts/test-c.sh $(local_prefix)
 
-test-valgrind: prefix ## the same under valgrind
+test-ibverbs: prefix ## the transport ibverbs over software RoCE, in emulated machines
+	$(heading) "InfiniBand's verbs, in emulated machines"
+	@scripts/test-ibverbs.sh $(local_prefix)
+
+test-valgrind: prefix ## C tests under valgrind
 	$(heading) "C tests under valgrind"
 	@scripts/test-c.sh $(local_prefix) valgrind
 

@@ -89,7 +89,7 @@ refused() { # PATTERN COMMAND...: the command fails, and says that in one of at 
 }
 
 # Installed packages' services would be started and enabled on a real machine.
-tools=(g++ cmake python3 valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft wine x86_64-w64-mingw32-gcc)
+tools=(g++ cmake python3 valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft wine x86_64-w64-mingw32-gcc qemu-system-x86_64)
 [ -z "$(there "${tools[@]}")" ] || fail "already there: $(there "${tools[@]}")"
 
 step "without a Rust that is new enough"
@@ -101,7 +101,7 @@ if [ "$user" = root ]; then
 fi
 
 provide demo
-not_for_the_demo=(valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft ninja wine x86_64-w64-mingw32-gcc)
+not_for_the_demo=(valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft ninja wine x86_64-w64-mingw32-gcc qemu-system-x86_64)
 [ -z "$(there "${not_for_the_demo[@]}")" ] || fail "installed for the demo: $(there "${not_for_the_demo[@]}")"
 
 step "a program written for Gloo, with what the demo needs"
@@ -155,6 +155,9 @@ step "macOS and Windows: lints for one, a job on the other"
 with_cargo scripts/test-systems.sh build/prefix quick
 step "C tests: some"
 as_user scripts/test-c.sh build/prefix plain -R '^(basics|cplusplus|static_library|redis|launchers|gloo\.(headers|program))$'
+step "emulated machines: their devices, in one and between two"
+as_user scripts/test-ibverbs.sh build/prefix one verbs
+as_user scripts/test-ibverbs.sh build/prefix two verbs
 step "C tests under valgrind: one"
 as_user scripts/test-c.sh build/prefix valgrind -R '^basics'
 step "ThreadSanitizer: one program; a toolchain with sources that is too old is passed over"

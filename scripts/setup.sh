@@ -29,6 +29,10 @@ need() { # LEVELS PACKAGE COMMAND...: at these levels the package, unless the co
 }
 # As bindgen finds it, with clang's own headers.
 has_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' && compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
+has_static_busybox() { busybox depmod --help && ! ldd "$(type -P busybox)"; }
+has_rxe_driver() { compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so'; }
+# Which the headers do not show: all of them come with libnl-3-dev.
+has_libnl_route() { compgen -G '/usr/lib/*/libnl-route-3.so'; }
 has_mpi_h() { echo '#include <mpi.h>' | "mpicxx.$1" -x c++ -fsyntax-only -; }
 
 built="build demo bench test"
@@ -36,7 +40,12 @@ need "$built" g++ g++ --version
 need "$built" make make --version
 need "$built" cmake cmake --version
 need "$built" libclang-dev has_libclang
-need "demo bench test" python3 python3 --version
+# These, and python3, are what the crate ibverbs-sys builds rdma-core with, to read the verbs' header out of it.
+need "$built" libibverbs-dev test -e /usr/include/infiniband/verbs.h
+need "$built" libnl-3-dev test -e /usr/include/libnl3/netlink/netlink.h
+need "$built" libnl-route-3-dev has_libnl_route
+need "$built" pkg-config pkg-config --version
+need "$built" python3 python3 --version
 need "demo bench test" python3-pip python3 -m pip --version
 need "demo bench test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
@@ -44,10 +53,9 @@ need test libgtest-dev test -e /usr/include/gtest/gtest.h
 need test clang clang++ --version
 need test openmpi-bin mpirun.openmpi --version
 need test libopenmpi-dev has_mpi_h openmpi
-need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
+need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V && rdma -V'
 need test abigail-tools abidiff --version
 need test ninja-build ninja --version
-need test pkg-config pkg-config --version
 need test valgrind valgrind --version
 need test redis-server redis-server --version
 need test openssl openssl version
@@ -65,6 +73,14 @@ need test gcc-mingw-w64-x86-64 x86_64-w64-mingw32-gcc --version
 if [ "$(uname -m)" = x86_64 ]; then # whose programs it runs
   need test wine64 test -x /usr/lib/wine/wine64
   need test wine wine --version
+  # For machines with software RoCE.
+  need test qemu-system-x86 qemu-system-x86_64 --version
+  need test busybox-static has_static_busybox
+  need test cpio cpio --version
+  need test xz-utils xz --version
+  need test ibverbs-providers has_rxe_driver
+  need test ibverbs-utils type -P ibv_devinfo
+  need test strace strace --version
 fi
 need "bench test" util-linux unshare --version
 need test mount mount --version
@@ -122,6 +138,7 @@ if [ "$level" = test ]; then
   pinned cargo-deny deny.toml --debug
   scripts/miri.sh setup
   scripts/cross/setup.sh
+  [ "$(uname -m)" != x86_64 ] || c_tests/rxe/base.sh >/dev/null
   # Which scripts build for what.
   declare -A targets=(
     [aarch64-unknown-linux-gnu]=scripts/test-aarch64.sh

@@ -15,7 +15,11 @@ impl Context {
     /// A child by fork shares the memory with its parent, like memory mapped with `MAP_SHARED`.
     pub fn alloc(&self, bytes: usize) -> Result<NonNull<u8>> {
         transport::check_process(self.device().as_ref())?;
-        self.allocations.allocate(bytes)
+        let memory = self.allocations.allocate(bytes)?;
+        if let Some(mapped) = self.allocations.mapped_bytes(memory.as_ptr()) {
+            self.lock()?.messenger.retain_memory(memory.as_ptr(), mapped);
+        }
+        Ok(memory)
     }
 
     /// Frees memory of [`Context::alloc`]. Fails with `InvalidArgument` if this context has not allocated it, or it was freed.
@@ -24,6 +28,9 @@ impl Context {
     /// Nothing in this process accesses the memory any more; no call or buffer uses it.
     pub unsafe fn dealloc(&self, memory: *mut u8) -> Result<()> {
         transport::check_process(self.device().as_ref())?;
+        if let Some(mapped) = self.allocations.mapped_bytes(memory) {
+            self.lock()?.messenger.release_memory(memory, mapped);
+        }
         // SAFETY: the caller guarantees it.
         unsafe { self.allocations.free(memory) }
     }

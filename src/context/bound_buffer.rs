@@ -45,8 +45,9 @@ impl BoundBuffer {
             true => unsafe { guard.messenger.bind(rank, slot, memory, bytes, Requests::token(owner, Side::Recv)) },
             false => Ok(()),
         };
-        if bound.is_err() {
-            guard.requests.leave(owner);
+        match bound {
+            Ok(()) => guard.messenger.retain_memory(memory, bytes),
+            Err(_) => guard.requests.leave(owner),
         }
         context.engine().leave(guard);
         bound?;
@@ -133,6 +134,7 @@ impl Drop for BoundBuffer {
     fn drop(&mut self) {
         if let Ok(mut guard) = self.context.lock() {
             guard.messenger.cancel(self.owner);
+            guard.messenger.release_memory(self.memory, self.bytes);
             guard.requests.leave(self.owner);
             self.context.engine().leave(guard);
         }

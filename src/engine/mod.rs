@@ -274,14 +274,15 @@ impl Core {
         }
     }
 
-    /// Says whether ranks that share memory must wake this one; returns whether there are any. After `true`, progress the context
-    /// once more before the thread sleeps.
+    /// Says whether ranks that share memory, and the connector's devices, must wake this one; returns whether there are any. After
+    /// `true`, progress the context once more before the thread sleeps.
     fn set_sleeping(&mut self, on: bool) -> bool {
         let shares = self.messenger.host_group().inspect(|group| group.set_sleeping(on)).is_some();
+        let armed = self.messenger.set_sleeping(on);
         if on {
             self.detect_other_calls();
         }
-        shares
+        shares | armed
     }
 
     /// Fails calls in whose place a rank makes another one that this rank does not meet: in shared memory if this one receives

@@ -126,7 +126,7 @@ impl Link for Socket {
         Ok(())
     }
 
-    fn end(self: Box<Self>, _: Vec<u8>) {}
+    fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
 }
 
 /// Rank 0 of two, and the descriptor of its link to rank 1.

@@ -312,7 +312,8 @@ impl Engine {
             // One turn more: a rank that shares memory may have published something before it could see that this one sleeps.
             return guard;
         }
-        let until = guard.messenger.next_timer().map_or(deadline, |timer| timer.min(deadline));
+        let timers = [guard.messenger.next_timer(), guard.messenger.keep_alive()];
+        let until = timers.into_iter().flatten().fold(deadline, Ord::min);
         guard.sleeping = Some(spin);
         drop(guard);
         if self.clock.sleep(&self.sources, until) {

@@ -46,7 +46,7 @@ impl Link for Busy {
         Ok(())
     }
 
-    fn end(self: Box<Self>, _: Vec<u8>) {}
+    fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
 }
 
 /// A link that is full until it has been read once: the flush after that is the first that can send.
@@ -71,7 +71,7 @@ impl Link for Full {
         Ok(())
     }
 
-    fn end(self: Box<Self>, _: Vec<u8>) {}
+    fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
 }
 
 /// Rank 0 of two, connected to rank 1 by `link`. Its descriptor is always readable, or never.

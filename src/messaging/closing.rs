@@ -47,10 +47,8 @@ impl Messenger {
         let Some(peer) = self.peers.get_mut(rank) else { return };
         let Some(link) = peer.link.take() else { return };
         // A message that is partly sent is completed first, since otherwise the peer could not parse what follows.
-        let words = peer.rest_of_begun().map(|mut words| {
-            words.extend_from_slice(&last_message(own, notice, peer.connection));
-            words
-        });
-        link.end(words.unwrap_or_default());
+        let words = peer.rest_of_begun().map(|rest| (rest, last_message(own, notice, peer.connection)));
+        let (rest, close_notice) = words.unwrap_or_default();
+        link.end(rest, close_notice);
     }
 }

@@ -49,7 +49,7 @@ impl Link for Pipes {
         Ok(())
     }
 
-    fn end(self: Box<Self>, _: Vec<u8>) {}
+    fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
 }
 
 /// Ranks 0 and 1.

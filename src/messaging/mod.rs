@@ -311,6 +311,26 @@ impl Messenger {
         self.connector.next_timer()
     }
 
+    /// When [`Messenger::progress`] must be called while a thread waits; see [`Connector::keep_alive`].
+    pub fn keep_alive(&self) -> Option<Instant> {
+        self.connector.keep_alive()
+    }
+
+    /// Says whether the thread that progresses this is about to sleep; see [`Connector::set_sleeping`].
+    pub fn set_sleeping(&mut self, on: bool) -> bool {
+        self.connector.set_sleeping(on)
+    }
+
+    /// See [`Connector::retain_memory`].
+    pub fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
+        self.connector.retain_memory(memory, bytes);
+    }
+
+    /// See [`Connector::release_memory`].
+    pub fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
+        self.connector.release_memory(memory, bytes);
+    }
+
     /// Messages of this rank that are not completely sent.
     pub fn outgoing(&self) -> usize {
         self.outgoing

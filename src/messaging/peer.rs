@@ -241,6 +241,12 @@ impl Peer {
         headers.for_each(|header| message::set_connection(header, connection));
     }
 
+    /// Drops what has been received of an incomplete header or message.
+    pub fn begin_anew(&mut self) {
+        self.partial.have = 0;
+        self.incoming = None;
+    }
+
     /// Takes header bytes from the front of `bytes`; returns the header when it is complete.
     #[inline]
     pub fn take_header(&mut self, bytes: &mut &[u8]) -> Option<[u8; HEADER_BYTES]> {

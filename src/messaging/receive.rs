@@ -10,7 +10,7 @@ use super::queues::Key;
 use super::remote::{UnexpectedWrite, region_owner};
 use super::{DIRECT_BYTES, Messenger, READS_PER_TURN};
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::Link;
+use crate::transport::{LastWords, Link};
 use crate::types::{Rank, Slot, Space};
 use crate::wire::{Envelope, Message};
 
@@ -97,9 +97,7 @@ impl Messenger {
                 }
                 Received::Nothing => {}
                 Received::End => error = Some(self.end_of_stream(rank, &mut peer)),
-                Received::Broke(e) => {
-                    error = Some(peer.send_error.take().unwrap_or_else(|| self.broke_while(rank, "receiving", &e)));
-                }
+                Received::Broke(e) => error = Some(self.end_of_broken(rank, &mut peer, &e)),
             }
             break;
         }
@@ -126,6 +124,20 @@ impl Messenger {
             if peer.goodbye { "has closed its context" } else { "is gone: the connection ended without a goodbye" };
         let text = || Error::new(ErrorKind::ConnectionLost, format!("{} {how}", self.peer_name(rank)));
         peer.send_error.take().filter(|_| !peer.goodbye).unwrap_or_else(text)
+    }
+
+    /// The error for a stream that broke with `e`. If the peer's close notice has come all the same, it gives the reason.
+    fn end_of_broken(&mut self, rank: Rank, peer: &mut Peer, e: &io::Error) -> Error {
+        if let Some(LastWords(words)) = e.get_ref().and_then(|inner| inner.downcast_ref()) {
+            // What was being received is not completed, and the notice begins with a header.
+            peer.begin_anew();
+            match self.take(rank, peer, words) {
+                Err(reason) => return reason,
+                Ok(()) if peer.goodbye => return self.end_of_stream(rank, peer),
+                Ok(()) => {}
+            }
+        }
+        peer.send_error.take().unwrap_or_else(|| self.broke_while(rank, "receiving", e))
     }
 
     /// Parses bytes received from `rank`.

@@ -30,7 +30,15 @@ impl Unconnected {
         let sockets = vec![([127, 0, 0, 1], 1).into()];
         // Miri keeps the system's files from the tests.
         let (host, cores) = if cfg!(miri) { (1, 1) } else { (address::host(), address::cores()) };
-        let address = Address { identity: [1; 16], sockets, host, cores, place: Default::default(), segment: None };
+        let address = Address {
+            identity: [1; 16],
+            sockets,
+            host,
+            cores,
+            place: Default::default(),
+            segment: None,
+            ibverbs: false,
+        };
         Self { address, descriptor, turns }
     }
 }
@@ -124,9 +132,9 @@ impl Link for StreamLink {
         Ok(())
     }
 
-    fn end(self: Box<Self>, last_message: Vec<u8>) {
+    fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { stream, ended } = *self;
-        ended.lock().expect("no thread panics with the lock").push((stream, last_message));
+        ended.lock().expect("no thread panics with the lock").push((stream, [rest, close_notice].concat()));
     }
 }
 

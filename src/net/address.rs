@@ -30,11 +30,13 @@ pub struct Address {
     pub place: Place,
     /// The memory that ranks of the same host may open; `None` if it shares none.
     pub segment: Option<Descriptor>,
+    /// Whether messages use queue pairs of InfiniBand or RoCE, if the peer's do as well.
+    pub ibverbs: bool,
 }
 
 const SOCKET_BYTES: usize = 16 + 4 + 2;
 /// Offset of the sockets.
-const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4;
+const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4 + 1;
 const ADDRESS_BYTES: usize = SOCKETS_AT + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
@@ -50,6 +52,7 @@ impl Address {
         let Descriptor { process, number } = self.segment.unwrap_or(Descriptor { process: 0, number: 0 });
         out.extend_from_slice(&process.to_le_bytes());
         out.extend_from_slice(&number.to_le_bytes());
+        out.push(u8::from(self.ibverbs));
         for socket in self.sockets.iter().take(MAX_SOCKETS) {
             let (ip, scope) = match socket {
                 SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -96,6 +99,7 @@ impl Address {
                 number: u32::from_le_bytes(bytes[45..49].try_into().expect("4 bytes")),
             })
             .filter(|segment| segment.process != 0),
+            ibverbs: bytes[49] != 0,
         })
     }
 
@@ -253,7 +257,7 @@ mod tests {
                 let sockets = sockets.into_iter().flatten().collect();
                 let [cache, socket] = cpus.map(|cpu| cpu.filter(|cpu| *cpu != u32::MAX));
                 let place = Place { cache, socket };
-                let address = Address { identity, sockets, host, cores: host.rotate_left(7), place, segment };
+                let address = Address { identity, sockets, host, cores: host.rotate_left(7), place, segment, ibverbs: host % 2 == 1 };
                 let bytes = address.serialize();
                 prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
                 prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);
@@ -275,6 +279,7 @@ mod tests {
             cores: 1,
             place: Place::default(),
             segment: None,
+            ibverbs: false,
         }
     }
 

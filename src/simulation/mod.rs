@@ -129,6 +129,7 @@ pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
             return;
         };
         network.step(at);
+        network.woken(node);
         let rank = network.process(node);
         // A rank with several contexts waits in one of them at most.
         if nodes > ranks.len() || ranks[rank].coroutine.is_none() {

@@ -79,6 +79,15 @@ pub fn is_current(thread: &JoinHandle<()>) -> bool {
     }
 }
 
+/// How many bytes of memory this process may lock; `None` if as many as it likes.
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+pub fn locked_memory_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writes.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
 /// The limits on the number of descriptors of this process, soft and hard.
 pub fn descriptor_limits() -> (u64, u64) {
     #[cfg(unix)]

@@ -290,7 +290,7 @@ fn a_watched_link_is_reported_while_it_is_readable() {
         assert!(pair.reports(1, |of| of.readable, TRIES), "data that arrived while it was not watched");
         assert_eq!(receive_all(&pair, b.as_mut(), 5).0, b"first");
         assert!(!pair.reports(1, |of| of.readable, 20), "there is nothing more");
-        a.end(Vec::new());
+        a.end(Vec::new(), Vec::new());
         assert!(pair.reports(1, |of| of.readable, TRIES), "the end is not reported");
         assert!(receive_all(&pair, b.as_mut(), 1).1);
     });
@@ -302,7 +302,7 @@ fn the_close_notice_arrives_after_all_data_even_on_a_full_link() {
         let [mut a, mut b] = pair.links();
         let data = noise(5, 64 << 20);
         let sent = fill(a.as_mut(), &data);
-        a.end(b"goodbye".to_vec());
+        a.end(b"good".to_vec(), b"bye".to_vec());
         let (got, ended) = receive_all(&pair, b.as_mut(), usize::MAX);
         assert!(ended);
         assert_eq!(got.len(), sent + 7);
@@ -499,7 +499,7 @@ fn memory_can_be_read_while_it_is_registered_and_the_link_is_established() {
         a.remote_memory().expect("as before").unregister(5);
         assert_eq!(outcomes(b.as_mut(), 5, 0, 1), Some(Err(ErrorKind::NotFound)), "unregistered");
         assert!(matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(1))), "the other is still registered");
-        a.end(Vec::new());
+        a.end(Vec::new(), Vec::new());
         assert!(!matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(_))), "the link has ended");
     });
 }

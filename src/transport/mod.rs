@@ -17,6 +17,7 @@ pub mod shm;
 mod sync;
 pub mod tcp;
 
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -63,11 +64,31 @@ pub trait Link: Send {
         None
     }
 
-    /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `close_notice`, then the end of
-    /// the stream. Returns at once; data that the peer cannot accept yet is delivered within time limits of the
-    /// [`Device`]. Dropping a link instead may lose accepted bytes.
-    fn end(self: Box<Self>, close_notice: Vec<u8>);
+    /// The ability to place messages in the peer's memory, if the link has it. Either both ends of a link have it or
+    /// neither, and a link that has it has no [`Link::remote_memory`].
+    fn placement(&mut self) -> Option<&mut dyn Placement> {
+        None
+    }
+
+    /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `rest`, the rest of a message that
+    /// was accepted in part, then `close_notice`, then the end of the stream. Returns at once; data that the peer cannot
+    /// accept yet is delivered within time limits of the [`Device`]. If the stream is broken, the link may deliver
+    /// `close_notice` alone, as [`LastWords`]. Dropping a link instead may lose accepted bytes.
+    fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>);
 }
+
+/// The peer's close notice, if it came by another way than the stream, which has broken: the payload of the
+/// [`io::Error`] that [`Link::receive`] then returns.
+#[derive(Debug)]
+pub struct LastWords(pub Vec<u8>);
+
+impl fmt::Display for LastWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the stream broke, and the peer has ended the link with a notice of {} bytes", self.0.len())
+    }
+}
+
+impl std::error::Error for LastWords {}
 
 /// A link's access to the peer's memory. A large message is not sent; its receiver reads it from the sender's memory.
 pub trait RemoteMemory {
@@ -92,6 +113,66 @@ pub trait RemoteMemory {
     ///   partially;
     /// - [`io::ErrorKind::NotFound`] if the memory is not registered, or is shorter.
     fn read(&mut self, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize>;
+}
+
+/// A link's ability to place messages: the sender's side writes a message into memory that the receiver has exposed for
+/// it, without passing it through the stream.
+///
+/// The receiver exposes memory under a key and sends the key in a grant. The sender's link writes the message to what the
+/// key stands for, and a header in the stream then says that it has been placed. A key stands for one message: it is used
+/// in one call of `place` at most.
+pub trait Placement {
+    /// Messages longer than this are placed if the receiver has exposed memory for them. Constant for a link, and equal
+    /// at both ends.
+    fn eager_bytes(&self) -> usize;
+
+    /// Exposes memory of `bytes` bytes, which are not 0, for one message of the peer, under `key`, which is not in use and
+    /// not 0: `into` if that is given, else a buffer of the link's own, from which the message is then taken by
+    /// [`Placement::placed`]. The link may also choose its own buffer although `into` is given. The peer's link knows the
+    /// key before any byte that is sent later arrives. Returns false if the link cannot do it now, because memory cannot be
+    /// registered, no buffer is free or the like: the caller then grants without a key, and the message comes in the
+    /// stream.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `bytes` until [`Placement::withdraw`] or the end of the link, and nothing else
+    /// accesses it meanwhile.
+    unsafe fn expose(&mut self, key: u32, into: Option<*mut u8>, bytes: usize) -> bool;
+
+    /// The message that was placed under `key`, which is exposed: `None` if it lies in `into`, else the bytes in the link's
+    /// buffer, as many as were exposed. Called once the header that says that it was placed has arrived; what a peer has
+    /// not written, although it says so, has any value.
+    fn placed(&mut self, key: u32) -> Option<&[u8]>;
+
+    /// Ends the exposure under `key`, also for a message that never came: the memory at `into` is not accessed
+    /// afterwards. If the peer may still write there, the link may have to break for that. Then its [`Link::send`] accepts
+    /// nothing more, its next [`Link::receive`] that finds no more bytes fails, and [`Link::end`] can still be called.
+    fn withdraw(&mut self, key: u32, arrived: bool);
+
+    /// Starts to write `bytes` bytes at `from` to what the peer has exposed under `key`. Bytes that are sent later arrive
+    /// after them. Returns false if the link cannot do it, for example because the key is not known or is of memory of
+    /// another length: the caller then sends the message in the stream. [`Placement::finished`] returns `ticket`, which is
+    /// not in use, when the message has been written.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `bytes` until `finished` has returned the ticket, [`Placement::cancel`], or the end of
+    /// the link.
+    unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool;
+
+    /// Returns the ticket of a message that has been written and whose memory is not accessed any more; each ticket once.
+    /// When one can be returned, the connector reports the link once as readable, whatever is watched. If the peer ends the
+    /// link after it has received a message, the ticket can be returned before [`Link::receive`] tells of the end.
+    fn finished(&mut self) -> Option<u32>;
+
+    /// The memory of `ticket` is not accessed any more when this returns, and the ticket is free. Either the message has
+    /// been written, or the link has broken, as by [`Placement::withdraw`]: no byte that was sent after
+    /// [`Placement::place`] arrives.
+    fn cancel(&mut self, ticket: u32);
+}
+
+/// What a link leaves behind when it ends, until its peer has all that was sent.
+pub trait Lingering: Send {
+    /// Goes on; returns whether this must be kept: until the peer has acknowledged everything, or until `until`.
+    fn linger(&mut self, until: Instant) -> bool;
 }
 
 /// An event that a connector reports.
@@ -189,6 +270,35 @@ pub trait Connector: Send {
 
     /// The segment that this rank may share with those of its host.
     fn segment(&self) -> Option<&Arc<OwnSegment>> {
+        None
+    }
+
+    /// When [`Connector::progress`] must be called, though nothing else says so, while a thread waits: to find out whether peers
+    /// are still there.
+    fn keep_alive(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Says whether the thread that progresses the connector is about to sleep: descriptors need to become readable only after `true`.
+    /// If it returns `true`, call [`Connector::progress`] once more before sleeping.
+    fn set_sleeping(&mut self, on: bool) -> bool {
+        let _ = on;
+        false
+    }
+
+    /// This memory stays mapped, and is meant for messages, until [`Connector::release_memory`]: links may register it with devices.
+    fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
+        let _ = (memory, bytes);
+    }
+
+    /// Ends what [`Connector::retain_memory`] has begun, with the same arguments.
+    fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
+        let _ = (memory, bytes);
+    }
+
+    /// What was counted of work requests, if there are any.
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    fn counters(&self) -> Option<ibverbs::Counters> {
         None
     }
 

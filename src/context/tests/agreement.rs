@@ -27,21 +27,24 @@ pub fn connected_with(options: &[ContextOptions]) -> Vec<Result<Arc<Context>>> {
     connected_on(&|| device(), options)
 }
 
-/// The same, on a device of its own for each rank.
+/// The same, on a device of its own for each rank. A rank that fails keeps its context and device until all have ended, so that the
+/// others find the same cause as it did, however late they are.
 pub fn connected_on(
     device: &(impl Fn() -> Arc<Device> + Sync),
     options: &[ContextOptions],
 ) -> Vec<Result<Arc<Context>>> {
     let store = InProcessStore::new();
     let connect = |rank: usize, own: &ContextOptions| {
-        let context = Context::new(device(), rank, options.len(), own)?;
-        context.connect(&*store).map(|()| context)
+        let context = Context::new(device(), rank, options.len(), own);
+        let connected = context.as_ref().map_err(Clone::clone).and_then(|context| context.connect(&*store));
+        (context, connected)
     };
     let connect = &connect;
     std::thread::scope(|scope| {
         let ranks = options.iter().enumerate().map(|(rank, own)| scope.spawn(move || connect(rank, own)));
         let ranks: Vec<_> = ranks.collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        ended.into_iter().map(|(context, connected)| connected.and(context)).collect()
     })
 }
 

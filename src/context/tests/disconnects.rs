@@ -16,8 +16,15 @@ use crate::wire::Message;
 fn listen_as_rank_0(context: &Context) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let sockets = vec![listener.local_addr().unwrap()];
-    let address =
-        Address { identity: [9; 16], sockets, host: host(), cores: 1, place: Default::default(), segment: None };
+    let address = Address {
+        identity: [9; 16],
+        sockets,
+        host: host(),
+        cores: 1,
+        place: Default::default(),
+        segment: None,
+        ibverbs: false,
+    };
     context.lock().unwrap().messenger.set_peer(0, &address.serialize()).unwrap();
     listener
 }

@@ -262,6 +262,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
         cores: 1,
         place: Default::default(),
         segment: None,
+        ibverbs: false,
     };
     let mut memory = [0u8; 1];
     let send = buffer(&contexts[0], &mut memory);
@@ -288,6 +289,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
         cores: 1,
         place: Default::default(),
         segment: None,
+        ibverbs: false,
     }
     .serialize();
     let pair = contexts[0].pair(1).unwrap();
@@ -341,6 +343,7 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
             cores: 1,
             place: Default::default(),
             segment: None,
+            ibverbs: false,
         };
         contexts[0].set_timeout(Duration::from_millis(1500));
         let error = contexts[0].pair(1).unwrap().connect(&address.serialize()).unwrap_err();

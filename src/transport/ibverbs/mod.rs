@@ -6,11 +6,25 @@
 //! by RDMA writes.
 
 pub mod choice;
+mod connection;
+mod connector;
+mod endpoint;
+#[cfg(test)]
+mod fake;
+mod frame;
 pub mod handles;
 pub mod library;
+mod link;
+mod memory;
 pub mod options;
 pub mod port;
+mod queue_pair;
 pub mod rail;
+mod shared;
+mod status;
 
 pub use choice::choose;
+pub use connector::IbverbsConnector;
+pub use link::Linger;
 pub use options::Options;
+pub use shared::Counters;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ibverbs_sys as ffi;
+
 use super::handles::ProtectionDomain;
 
 /// What a network card's port belongs to, which decides how packets find their way.
@@ -52,4 +54,21 @@ pub struct PathOptions {
     pub timeout: u8,
     /// How often a packet is sent again before the connection breaks, 0 to 7.
     pub retry_count: u8,
+}
+
+impl Rail {
+    /// Its name, and its port's state unless that is as it should be.
+    pub fn describe(&self) -> String {
+        let state = match self.domain.context().query_port(self.port) {
+            Ok(port) => match port.state {
+                ffi::ibv_port_state::IBV_PORT_ACTIVE | ffi::ibv_port_state::IBV_PORT_ACTIVE_DEFER => {
+                    return self.name.clone();
+                }
+                ffi::ibv_port_state::IBV_PORT_DOWN => "its port is down".to_owned(),
+                state => format!("its port is in state {state}"),
+            },
+            Err(error) => format!("its port cannot be queried: {error}"),
+        };
+        format!("{}, {state}", self.name)
+    }
 }

@@ -86,8 +86,15 @@ impl Device for Node {
             node = network.state().add_node(Some(self.number));
         }
         identity[..8].copy_from_slice(&node.to_le_bytes());
-        let address =
-            Address { identity, sockets: Vec::new(), host: 1, cores: 1, place: Default::default(), segment: None };
+        let address = Address {
+            identity,
+            sockets: Vec::new(),
+            host: 1,
+            cores: 1,
+            place: Default::default(),
+            segment: None,
+            ibverbs: false,
+        };
         Ok(Box::new(LoopbackConnector { network, node, address, peers: QuickMap::default() }))
     }
 

@@ -32,8 +32,9 @@ impl Link for LoopbackLink {
         eager_bytes.is_some().then_some(self)
     }
 
-    fn end(mut self: Box<Self>, close_notice: Vec<u8>) {
-        self.network.state().close_link(self.node, self.peer, Some(&close_notice));
+    fn end(mut self: Box<Self>, mut rest: Vec<u8>, close_notice: Vec<u8>) {
+        rest.extend(close_notice);
+        self.network.state().close_link(self.node, self.peer, Some(&rest));
         self.ended = true;
     }
 }

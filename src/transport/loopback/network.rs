@@ -1,6 +1,6 @@
 //! The state of a simulated network.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -40,7 +40,8 @@ impl Random {
         self.below(n) == 0
     }
 
-    fn duration(&mut self, range: &Range<Duration>) -> Duration {
+    /// A duration in `range`; its start if the range is empty.
+    pub fn duration(&mut self, range: &Range<Duration>) -> Duration {
         let nanoseconds = (range.end - range.start).as_nanos().max(1) as usize;
         range.start + Duration::from_nanos(self.below(nanoseconds) as u64)
     }
@@ -130,6 +131,8 @@ pub(super) struct NodeState {
     /// Number of bytes sent so far; and after how many bytes the node fails, with its status then.
     sent: u64,
     planned_failure: Option<(u64, NodeStatus)>,
+    /// When something happens at this node that is not of this network.
+    wakes: BTreeSet<Instant>,
 }
 
 /// The state of a simulated network; see [`super`].
@@ -139,6 +142,8 @@ pub(super) struct State {
     link_model: LinkModel,
     pub nodes: Vec<NodeState>,
     streams: Vec<Stream>,
+    /// Number of changes of a node's status.
+    failures: u64,
 }
 
 /// A simulated network. Clones share it.
@@ -157,6 +162,7 @@ impl Network {
             link_model,
             nodes: Vec::new(),
             streams: Vec::new(),
+            failures: 0,
         };
         Self(Arc::new(Mutex::new(state)))
     }
@@ -222,6 +228,28 @@ impl Network {
         self.state().next_event(node)
     }
 
+    /// Tells that something which is not of this network happens at `at` at the process of `node`: [`Network::next_event`] reports it until
+    /// [`Network::woken`] is called then.
+    pub fn wake_at(&self, node: usize, at: Instant) {
+        let mut state = self.state();
+        let process = state.nodes[node].process;
+        for node in state.nodes.iter_mut().filter(|node| node.process == process) {
+            node.wakes.insert(at);
+        }
+    }
+
+    /// `node` runs now: forgets the times that were given to [`Network::wake_at`] and have passed.
+    pub fn woken(&self, node: usize) {
+        let mut state = self.state();
+        let now = state.now;
+        state.nodes[node].wakes.retain(|at| *at > now);
+    }
+
+    /// Number of changes of a node's status so far.
+    pub fn failures(&self) -> u64 {
+        self.state().failures
+    }
+
     /// Makes progress for the context of `node`, as the device of a process on which no thread waits.
     pub fn drive(&self, node: usize) {
         let context = self.state().nodes[node].context.clone();
@@ -254,6 +282,7 @@ impl State {
             closed: None,
             sent: 0,
             planned_failure: None,
+            wakes: BTreeSet::new(),
         });
         self.nodes.len() - 1
     }
@@ -273,6 +302,7 @@ impl State {
         }
         let process = self.nodes[node].process;
         self.nodes[process].status = status;
+        self.failures += 1;
         if status == NodeStatus::Crashed {
             for index in 0..self.streams.len() {
                 if self.nodes[self.streams[index].from].process == process {
@@ -584,7 +614,7 @@ impl State {
             let bytes = piece.or(stream.end.map(|(at, _)| at)).filter(|_| stream.watched);
             [bytes, stream.read_ready_at].into_iter().flatten().min()
         });
-        pending.chain(links).min().map(|at| at.max(self.now))
+        pending.chain(links).chain(this.wakes.first().copied()).min().map(|at| at.max(self.now))
     }
 }
 

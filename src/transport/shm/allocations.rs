@@ -153,6 +153,11 @@ impl Allocations {
         Ok(())
     }
 
+    /// How many bytes are mapped of the allocation that begins at `memory`, if there is one.
+    pub fn mapped_bytes(&self, memory: *mut u8) -> Option<usize> {
+        self.state().all.get(&memory.addr()).map(|allocation| allocation.mapping.bytes())
+    }
+
     /// Frees all memory.
     ///
     /// # Safety

@@ -209,7 +209,7 @@ impl Connector for ShmConnector {
     fn close(&mut self, close_notice: Option<CloseNotice>) {
         for index in std::mem::take(&mut self.fresh) {
             if let (Ok((_, link, connection)), Some(notice)) = (self.link(index), &close_notice) {
-                link.end(notice(connection));
+                link.end(Vec::new(), notice(connection));
             }
         }
         self.inner.close(close_notice);
@@ -318,6 +318,27 @@ impl Connector for ShmConnector {
 
     fn segment(&self) -> Option<&Arc<OwnSegment>> {
         self.own.as_ref()
+    }
+
+    fn keep_alive(&self) -> Option<Instant> {
+        self.inner.keep_alive()
+    }
+
+    fn set_sleeping(&mut self, on: bool) -> bool {
+        self.inner.set_sleeping(on)
+    }
+
+    fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
+        self.inner.retain_memory(memory, bytes);
+    }
+
+    fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
+        self.inner.release_memory(memory, bytes);
+    }
+
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    fn counters(&self) -> Option<crate::transport::ibverbs::Counters> {
+        self.inner.counters()
     }
 
     fn location(&self, rank: Rank) -> Option<String> {

@@ -241,8 +241,9 @@ impl Link for ShmLink {
         if self.group.reads_memory() { Some(self) } else { None }
     }
 
-    fn end(mut self: Box<Self>, close_notice: Vec<u8>) {
-        self.finish(&close_notice);
+    fn end(mut self: Box<Self>, mut rest: Vec<u8>, close_notice: Vec<u8>) {
+        rest.extend(close_notice);
+        self.finish(&rest);
     }
 }
 

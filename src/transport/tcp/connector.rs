@@ -148,6 +148,7 @@ impl TcpConnector {
                 cores: address::cores(),
                 place: topology::place(),
                 segment: None,
+                ibverbs: false,
             },
             token: token.clone(),
             log: shared.log.clone(),

@@ -31,12 +31,12 @@ use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, ForkMark, Pollable, Poller, Registration, Waker};
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 use crate::transport::ibverbs::{
-    self,
+    self, IbverbsConnector, Linger,
     library::Library,
     rail::{PathOptions, Rail},
 };
 use crate::transport::shm::{self, ShmConnector};
-use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, SystemClock, Watch};
+use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, Lingering, SystemClock, Watch};
 use crate::types::Rank;
 
 /// Interval at which the thread makes progress for contexts on which no thread has waited since.
@@ -88,7 +88,7 @@ struct Contexts {
     by_handle: HashMap<Handle, Entry>,
     /// Those with a notice, the oldest first.
     failed: VecDeque<Handle>,
-    lingering: Vec<(ClosingSocket, Instant)>,
+    lingering: Vec<(Box<dyn Lingering>, Instant)>,
 }
 
 /// An address at which the device listens.
@@ -395,15 +395,26 @@ impl Shared {
     }
 
     /// `connector`, or one that makes links over the rails, if there are any.
-    fn over_rails(&self, connector: Box<dyn Connector>) -> Result<Box<dyn Connector>> {
-        // IBVERBS: the connector over `self.rails` takes its place here.
+    fn over_rails(self: &Arc<Self>, connector: Box<dyn Connector>) -> Result<Box<dyn Connector>> {
+        #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+        if !self.rails.is_empty() {
+            let shared = self.clone();
+            let linger: Linger = Arc::new(move |lingering| shared.keep(lingering));
+            let (rails, kind) = (self.rails.clone(), self.transport.poller().of_pollers());
+            return Ok(Box::new(IbverbsConnector::over(connector, rails, self.path, linger, kind, self.log.clone())?));
+        }
         Ok(connector)
     }
 
     /// Keeps a closed connection until its peer has received everything.
     pub(super) fn linger(&self, mut closing: ClosingSocket) {
         closing.send_notice();
-        self.contexts().lingering.push((closing, Instant::now() + LINGER));
+        self.keep(Box::new(closing));
+    }
+
+    /// Keeps what a link has left behind.
+    pub(super) fn keep(&self, lingering: Box<dyn Lingering>) {
+        self.contexts().lingering.push((lingering, Instant::now() + LINGER));
         self.waker.wake();
     }
 

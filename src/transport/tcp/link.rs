@@ -8,7 +8,7 @@ use super::device::Shared;
 use super::held::{Held, Holding, Holds};
 use crate::net::stream::Stream;
 use crate::sys::{self, AsRaw, Poller, Registration};
-use crate::transport::{Interest, Link};
+use crate::transport::{Interest, Lingering, Link};
 use crate::types::Rank;
 
 /// A connection to one peer. The connector's poller watches its socket, with the peer's rank as number.
@@ -107,10 +107,11 @@ impl Link for TcpLink {
         self.arm()
     }
 
-    fn end(self: Box<Self>, close_notice: Vec<u8>) {
+    fn end(self: Box<Self>, mut rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { registration, stream, shared, .. } = *self;
         registration.into_iter().for_each(Registration::end);
-        shared.linger(ClosingSocket::new(stream, close_notice));
+        rest.extend(close_notice);
+        shared.linger(ClosingSocket::new(stream, rest));
     }
 }
 
@@ -145,11 +146,12 @@ impl ClosingSocket {
         let _ = socket2::SockRef::from(self.stream.socket()).shutdown(std::net::Shutdown::Write);
         true
     }
+}
 
-    /// Continues; returns whether the socket must stay open: until the peer's kernel has acknowledged everything, or
-    /// until `until`. Closing a socket with unread bytes discards what the peer has not acknowledged; acknowledged data
+impl Lingering for ClosingSocket {
+    /// Until the peer's kernel has acknowledged everything. Closing a socket with unread bytes discards what the peer has not acknowledged; acknowledged data
     /// remains readable there.
-    pub(super) fn linger(&mut self, until: Instant) -> bool {
+    fn linger(&mut self, until: Instant) -> bool {
         let sent = self.send_notice();
         let fd = self.stream.raw();
         let mut staging = [0; 4096];

@@ -28,7 +28,18 @@ fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
         address::host() ^ 1
     };
     connector
-        .set_peer(1, Address { identity: [9; 16], sockets, host, cores: 1, place: Default::default(), segment: None })
+        .set_peer(
+            1,
+            Address {
+                identity: [9; 16],
+                sockets,
+                host,
+                cores: 1,
+                place: Default::default(),
+                segment: None,
+                ibverbs: false,
+            },
+        )
         .unwrap();
     connector.connect(1);
     let started = Instant::now();
@@ -75,7 +86,8 @@ fn a_connection_to_itself_is_refused() {
     connector.set_rank(0, 2);
     let identity = [9; 16];
     let (sockets, host) = (vec![own.as_socket().unwrap()], address::host());
-    let address = Address { identity, sockets, host, cores: 1, place: Default::default(), segment: None };
+    let address =
+        Address { identity, sockets, host, cores: 1, place: Default::default(), segment: None, ibverbs: false };
     connector.set_peer(1, address).unwrap();
     let registration = connector.poller.add(&socket, crate::sys::READ, 1).unwrap();
     connector.set_state(1, State::Connecting(registration, socket.into()));

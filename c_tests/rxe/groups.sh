@@ -1,0 +1,32 @@
+# For scripts that run in a guest: tests in groups, with a time limit each. To be sourced.
+# GROUPS_WANTED names the groups to run, separated by blanks; if it is empty, all are.
+
+groups_run=0
+tests_failed=()
+group() { # NAME WHAT IT SHOWS: whether the group is to be run; if so, its heading
+  [ -z "${GROUPS_WANTED:-}" ] || [[ " $GROUPS_WANTED " == *" $1 "* ]] || return 1
+  groups_run=$((groups_run + 1))
+  [ "${GUEST:-0}" != 0 ] || printf -- '--- %s: %s\n' "$1" "$2"
+}
+
+try() { # SECONDS NAME COMMAND...: says how it ended and how long it took; what it has printed only if it failed
+  local limit=$1 name=$2 status=0 began took
+  shift 2
+  began=$(cut -d' ' -f1 /proc/uptime)
+  # Killed if it does not end soon after it was told to.
+  timeout -k 5 "$limit" "$@" >/tmp/said 2>&1 </dev/null || status=$?
+  took="$(awk -v began="$began" '{ printf "%.1f", $1 - began }' /proc/uptime) s"
+  if [ "$status" = 0 ]; then
+    echo "ok      $name ($took)"
+    return
+  fi
+  cat /tmp/said
+  if [ "$status" = 124 ]; then took="$took, its limit"; fi
+  echo "FAILED  $name: status $status after $took"
+  tests_failed+=("$name")
+}
+
+end_of_groups() { # the status of all
+  ((groups_run)) || { echo "no such group: $GROUPS_WANTED" >&2; exit 2; }
+  ((${#tests_failed[@]} == 0)) || { echo "failed in guest ${GUEST:-0}: ${tests_failed[*]}" >&2; exit 1; }
+}

@@ -1,0 +1,77 @@
+#!/bin/bash
+# The transport ibverbs over software RoCE, in emulated machines (c_tests/rxe): in one, then in two that are connected.
+# usage: scripts/test-ibverbs.sh PREFIX [one | two [GROUP...]]    (where gloo_rs is installed)
+#   GROUP   those of c_tests/rxe/one-guest.sh or two-guests.sh; all, if none is named
+# TRANSPORT names another transport, for comparison.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+prefix=$(realpath "$1")
+which=${2:-"one two"}
+wanted=("${@:3}")
+rxe=c_tests/rxe
+at=$PWD/build/ibverbs
+c_tests=$PWD/build/c_tests/plain
+export TRANSPORT=${TRANSPORT:-tcp}
+# How many times as long as elsewhere a test may take in a guest, emulated and with the other's work on its processors.
+slower=3
+
+if [ "$(uname -m)" != x86_64 ]; then
+  echo "test-ibverbs: the emulated machines are x86_64, as the programs would have to be, so nothing is tested here"
+  exit 0
+fi
+case $which in
+  one | two | "one two") ;;
+  *) echo "test-ibverbs: one or two guests, not $which" >&2 && exit 2 ;;
+esac
+
+rm -rf "$at"
+mkdir -p "$at"
+cp "$rxe"/{groups,one-guest,two-guests}.sh "$at"
+cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -Wall -Wextra -Wpedantic -Werror "$rxe/verbs_smoke.c" -o "$at/verbs_smoke" -libverbs
+copies=(--copy "$at")
+for file in "$prefix"/lib/libgloo_rs.so* "$prefix/bin/gloo-rs"; do copies+=(--copy "$file"); done
+
+# ctest is not there, so the tests with the label ibverbs become a script, and their programs go to the same paths.
+list_c_tests() {
+  cmake -S c_tests -B "$c_tests" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug >/dev/null
+  cmake --build "$c_tests" --parallel "$(nproc)" --target ibverbs_tests >/dev/null
+  ctest --test-dir "$c_tests" -L '^ibverbs$' --show-only=json-v1 >"$at/c-tests.json"
+  python3 - "$slower" "$at" <<'PYTHON'
+import json, os, shlex, sys
+
+slower, at = int(sys.argv[1]), sys.argv[2]
+tests = json.load(open(f"{at}/c-tests.json"))["tests"]
+if not tests:
+    sys.exit("test-ibverbs: no C test has the label ibverbs")
+programs = set()
+with open(f"{at}/c-tests.sh", "w") as script:
+    for test in tests:
+        properties = {each["name"]: each["value"] for each in test["properties"]}
+        programs.update(word for word in test["command"] if os.path.isfile(word))
+        words = ["env", f"GLOO_RS_TRANSPORT={os.environ['TRANSPORT']}", *properties.get("ENVIRONMENT", []), *test["command"]]
+        print("try", int(properties["TIMEOUT"]) * slower, test["name"], shlex.join(words), file=script)
+with open(f"{at}/programs", "w") as names:
+    names.writelines(f"{program}\n" for program in sorted(programs))
+PYTHON
+  mapfile -t programs <"$at/programs"
+  for program in "${programs[@]}"; do copies+=(--copy "$program"); done
+}
+in_guests() { # NUMBER SECONDS SCRIPT
+  "$rxe/guest.sh" --guests "$1" --devices 2 --seconds "$2" --log "$at/console" "${copies[@]}" --folder "$at" \
+    env GROUPS_WANTED="${wanted[*]}" TRANSPORT="$TRANSPORT" TOOL="$prefix/bin/gloo-rs" bash "./$3"
+}
+
+failed=()
+if [[ $which == one* ]]; then
+  list_c_tests
+  echo "test-ibverbs: in one guest"
+  in_guests 1 900 one-guest.sh || failed+=("one guest")
+fi
+if [[ $which == *two ]]; then
+  echo "test-ibverbs: in two guests"
+  in_guests 2 600 two-guests.sh || failed+=("two guests")
+fi
+if ((${#failed[@]})); then
+  echo "test-ibverbs: failed: ${failed[*]}; the kernels' messages are in $at/console.*" >&2
+  exit 1
+fi

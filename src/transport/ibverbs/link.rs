@@ -1,0 +1,141 @@
+//! A link by queue pairs.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::connection::Connection;
+use super::shared::{Common, Shared};
+use crate::transport::{Interest, Lingering, Link, Placement};
+
+/// How long a message is sent in the stream at most; longer ones are placed.
+const EAGER_BYTES: usize = 16 << 10;
+/// Once in so many turns without bytes, a link looks for the peer's last words.
+const TURNS: u32 = 64;
+
+/// Keeps the connection of a link that has ended until the peer has all that was sent.
+pub type Linger = Arc<dyn Fn(Box<dyn Lingering>) + Send + Sync>;
+
+/// A connection that is removed when this is dropped.
+struct Owned {
+    shared: Arc<Shared>,
+    id: u32,
+}
+
+impl Owned {
+    fn with<T>(&self, work: impl FnOnce(&mut Connection, &mut Common) -> T) -> T {
+        let mut state = self.shared.lock();
+        let (connection, common) = state.connection(self.id).expect("it is removed by `drop`");
+        work(connection, common)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.shared.lock().remove(self.id);
+    }
+}
+
+/// A link to a peer.
+pub struct IbverbsLink {
+    owned: Owned,
+    linger: Linger,
+    /// Times that nothing was received since it last looked for the end.
+    turns: u32,
+}
+
+impl IbverbsLink {
+    /// The link of the connection `id`, whose queue pairs are connected.
+    pub fn new(shared: Arc<Shared>, id: u32, linger: Linger) -> Self {
+        Self { owned: Owned { shared, id }, linger, turns: 0 }
+    }
+}
+
+impl Link for IbverbsLink {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.owned.with(|connection, common| connection.send(parts, common))
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let first = self.owned.with(|connection, common| connection.receive(parts, common));
+        if !matches!(&first, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
+            return first;
+        }
+        self.turns += 1;
+        if self.turns >= TURNS {
+            self.turns = 0;
+            self.owned.with(|connection, common| connection.look(common));
+        }
+        // After the look: what came before the end is received before it.
+        self.owned.shared.lock().poll();
+        self.owned.with(|connection, common| connection.receive(parts, common))
+    }
+
+    fn watch(&mut self, interest: Interest) -> io::Result<()> {
+        self.owned.with(|connection, common| {
+            connection.watched = interest;
+            connection.touch(common);
+        });
+        Ok(())
+    }
+
+    fn placement(&mut self) -> Option<&mut dyn Placement> {
+        Some(self)
+    }
+
+    fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
+        let Self { owned, linger, .. } = *self;
+        let (inner, words, lingers) = owned.with(|connection, common| connection.end(rest, close_notice, common));
+        // Without the lock, which what keeps links that have ended takes after its own.
+        if let Some(inner) = inner {
+            inner.end(Vec::new(), words);
+        }
+        if lingers {
+            linger(Box::new(Draining(owned)));
+        }
+    }
+}
+
+impl Placement for IbverbsLink {
+    fn eager_bytes(&self) -> usize {
+        EAGER_BYTES
+    }
+
+    unsafe fn expose(&mut self, key: u32, into: Option<*mut u8>, bytes: usize) -> bool {
+        self.owned.with(|connection, common| connection.expose(key, into, bytes, common))
+    }
+
+    fn placed(&mut self, key: u32) -> Option<&[u8]> {
+        let (start, bytes) = self.owned.with(|connection, _| connection.placed(key))?;
+        // SAFETY: the peer has written the buffer, and does not write there again; it belongs to the exposure until `withdraw`, which
+        // needs this link exclusively.
+        Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) })
+    }
+
+    fn withdraw(&mut self, key: u32, arrived: bool) {
+        self.owned.with(|connection, common| connection.withdraw(key, arrived, common));
+    }
+
+    unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool {
+        self.owned.with(|connection, common| connection.place(key, from, bytes, ticket, common))
+    }
+
+    fn finished(&mut self) -> Option<u32> {
+        self.owned.with(|connection, _| connection.take_finished())
+    }
+
+    fn cancel(&mut self, ticket: u32) {
+        self.owned.with(|connection, common| connection.cancel(ticket, common));
+    }
+}
+
+/// A connection whose link has ended, until the peer has all that was sent.
+struct Draining(Owned);
+
+impl Lingering for Draining {
+    fn linger(&mut self, until: Instant) -> bool {
+        self.0.shared.lock().poll();
+        let drained = self.0.with(|connection, common| connection.drain(common));
+        !drained && Instant::now() < until
+    }
+}
