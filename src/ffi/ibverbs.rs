@@ -107,11 +107,6 @@ pub enum gloo_rs_ibverbs_gpu_t {
     GLOO_RS_IBVERBS_GPU_DMA_BUF = 2,
 }
 
-pub use gloo_rs_ibverbs_gid_type_t::*;
-pub use gloo_rs_ibverbs_gpu_t::*;
-pub use gloo_rs_ibverbs_link_layer_t::*;
-pub use gloo_rs_ibverbs_state_t::*;
-
 /// A port of an InfiniBand or RoCE device. Texts end with NUL; longer ones are cut. Initialise with gloo_rs_ibverbs_port_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -269,6 +264,10 @@ pub(super) use host::options;
 mod host {
     use std::ops::RangeInclusive;
 
+    use super::gloo_rs_ibverbs_gid_type_t::*;
+    use super::gloo_rs_ibverbs_gpu_t::*;
+    use super::gloo_rs_ibverbs_link_layer_t::*;
+    use super::gloo_rs_ibverbs_state_t::*;
     use super::*;
     use crate::error::ErrorKind;
     use crate::ffi::enumeration::from_number;

@@ -311,7 +311,7 @@ fn ports(name: &str, context: &DeviceContext, system: &System) -> std::io::Resul
                 _ => LinkLayer::InfiniBand,
             },
             lid: port.lid,
-            mtu: port.active_mtu as u32,
+            mtu: port.active_mtu,
             speed: speed(port.active_width, port.active_speed).max(system.rate(name, number)),
             max_message: port.max_msg_sz as usize,
             limits,
