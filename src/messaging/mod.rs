@@ -373,6 +373,7 @@ impl Messenger {
             (self.offers.len(), "messages that were offered"),
             (self.placing.len(), "messages that are being placed"),
             (self.peers.iter().map(|(_, peer)| peer.placing).sum(), "placed messages whose memory is in use"),
+            (self.peers.iter().map(|(_, peer)| peer.unreported.len()).sum(), "messages sent and not reported"),
             (self.receives.ops().filter(|(_, op)| op.exposed.is_some()).count(), "exposed receives"),
             (self.peers.iter().map(|(_, peer)| peer.readings.len()).sum(), "offers"),
             (self.requests.len(), "puts or gets"),

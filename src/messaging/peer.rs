@@ -105,6 +105,8 @@ pub struct Peer {
     places_above: Option<usize>,
     /// Messages whose memory the link reads to place them.
     pub placing: usize,
+    /// What has been sent and is not reported, because a placed message before it has not finished.
+    pub unreported: VecDeque<Sent>,
     /// Connection number for the headers on this link.
     pub connection: u32,
     /// The error, if it is disconnected.
@@ -184,6 +186,7 @@ impl Peer {
     /// returned the ticket.
     pub fn cancel_placement(&mut self, ticket: u32, finished: bool) {
         self.data.iter_mut().filter(|out| out.ticket == Some(ticket)).for_each(|out| out.ticket = None);
+        self.unreported.retain(|sent| !matches!(sent, Sent::Placed(other) if *other == ticket));
         if !finished && let Some(placement) = self.placement() {
             placement.cancel(ticket);
             self.placing -= 1;
@@ -207,8 +210,14 @@ impl Peer {
 
     /// Payload bytes sent, and payload length, of each message in the queue with a token for which `its` holds.
     pub fn sending(&self, its: impl Fn(Token) -> bool) -> impl Iterator<Item = (usize, usize)> {
-        let its = self.data.iter().filter(move |out| out.token.is_some_and(&its));
-        its.map(|out| (out.sent.saturating_sub(HEADER_BYTES), out.bytes))
+        let unreported = self.unreported.iter().filter_map(|sent| match sent {
+            Sent::Message(token, bytes) => Some((*token, *bytes, *bytes)),
+            Sent::Placed(_) => None,
+        });
+        let queued = self.data.iter().filter_map(|out| Some((out.token?, out.sent, out.bytes)));
+        let queued = queued.map(|(token, sent, bytes)| (token, sent.saturating_sub(HEADER_BYTES), bytes));
+        let all = unreported.chain(queued).filter(move |(token, ..)| its(*token));
+        all.map(|(_, done, bytes)| (done, bytes))
     }
 
     /// Messages whose payload is being received or read.
@@ -311,6 +320,9 @@ impl Peer {
         }
         if self.reads() {
             self.readings.reserve(ROOM);
+        }
+        if self.places() {
+            self.unreported.reserve(ROOM);
         }
         self.control.reserve(ROOM);
         self.data.reserve(ROOM);
@@ -425,6 +437,7 @@ impl Peer {
     /// number of removed messages.
     pub fn cancel(&mut self, owner: u32) -> usize {
         let before = self.data.len();
+        self.unreported.retain(|sent| !matches!(sent, Sent::Message(token, _) if token.owner == owner));
         self.data.retain_mut(|out| {
             if out.token.is_none_or(|t| t.owner != owner) {
                 return true;
@@ -441,7 +454,11 @@ impl Peer {
     /// Disconnects the peer with `error`. Returns the number of unsent messages, and the tokens to report.
     pub fn end(&mut self, error: Error) -> (usize, Vec<Token>) {
         let data = std::mem::take(&mut self.data);
-        let tokens = data.iter().filter(|out| out.report).filter_map(|out| out.token).collect();
+        let unreported = self.unreported.iter().filter_map(|sent| match sent {
+            Sent::Message(token, _) => Some(*token),
+            Sent::Placed(_) => None,
+        });
+        let tokens = data.iter().filter(|out| out.report).filter_map(|out| out.token).chain(unreported).collect();
         *self = Self { disconnected: Some(error), goodbye: self.goodbye, ..Self::default() };
         (data.len(), tokens)
     }

@@ -12,12 +12,13 @@
 //! - A large message of an unbound buffer is announced with a number, and the receive that matches the announcement answers with a
 //!   grant for this number. If the sender has cancelled the message meanwhile and sent a copy, it ignores the grant.
 //!
-//! A send is complete when its memory is not accessed any more and the header has left.
+//! A send is complete when its memory is not accessed any more and the header has left. Sends to one peer complete in order, as the
+//! engine expects of the segments of a step: a message that is sent behind a placed one is reported after it.
 
 use super::Messenger;
 use super::matching::{Arrival, EAGER_BYTES, Exposed, refusal};
 use super::operation::{Outcome, Send, Source};
-use super::peer::Peer;
+use super::peer::{Peer, Sent};
 use super::queues::Key;
 use super::send::Queued;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,8 +28,6 @@ use crate::wire::{Envelope, Message};
 /// A message that is being placed in the receiver's memory.
 pub(super) struct Placing {
     pub(super) send: Send,
-    /// The header that says so has been sent.
-    header_sent: bool,
     /// The link does not access its memory any more.
     finished: bool,
 }
@@ -160,7 +159,7 @@ impl Messenger {
 
     /// Lets the link place a message under `key`, and queues the header that says so. Returns false if the link cannot do it.
     pub(super) fn place_message(&mut self, send: &Send, announced: bool, key: u32) -> bool {
-        let ticket = self.placing.insert(Placing { send: *send, header_sent: false, finished: false });
+        let ticket = self.placing.insert(Placing { send: *send, finished: false });
         let peer = self.peer(send.to);
         // SAFETY: the poster keeps the memory valid until the event or the cancellation; both follow `finished`, `cancel` or the end
         // of the link.
@@ -179,20 +178,23 @@ impl Messenger {
         true
     }
 
-    /// The header of the message that is placed as `ticket` has been sent.
-    pub(super) fn placed_header_sent(&mut self, ticket: u32) {
-        if let Some(placing) = self.placing.get_mut(ticket) {
-            placing.header_sent = true;
-            self.complete_placement(ticket);
-        }
-    }
-
-    fn complete_placement(&mut self, ticket: u32) {
-        if self.placing.get(ticket).is_some_and(|placing| placing.finished && placing.header_sent)
-            && let Some(Placing { send, .. }) = self.placing.remove(ticket)
+    /// Reports what has been sent to `rank`, in order, up to a placed message that has not finished.
+    pub(super) fn report_sent(&mut self, rank: Rank) {
+        while let Some(peer) = self.peers.get_mut(rank)
+            && let Some(sent) = peer.unreported.pop_front()
         {
-            self.outgoing -= 1;
-            self.event(send.token, Outcome::Done { rank: send.to, bytes: send.bytes });
+            match sent {
+                Sent::Message(token, bytes) => self.event(token, Outcome::Done { rank, bytes }),
+                Sent::Placed(ticket) if self.placing.get(ticket).is_some_and(|placing| !placing.finished) => {
+                    return peer.unreported.push_front(sent);
+                }
+                Sent::Placed(ticket) => {
+                    if let Some(Placing { send, .. }) = self.placing.remove(ticket) {
+                        self.outgoing -= 1;
+                        self.event(send.token, Outcome::Done { rank, bytes: send.bytes });
+                    }
+                }
+            }
         }
     }
 
@@ -206,8 +208,8 @@ impl Messenger {
                 if let Some(placing) = self.placing.get_mut(ticket) {
                     placing.finished = true;
                 }
-                self.complete_placement(ticket);
             }
+            self.report_sent(rank);
             if self.peers.get(rank).is_none_or(|peer| peer.placing == 0) {
                 self.placing_to.swap_remove(index);
             }
@@ -224,6 +226,8 @@ impl Messenger {
             let Some(Placing { send, finished, .. }) = self.placing.remove(ticket) else { continue };
             self.outgoing -= 1;
             self.peer(send.to).cancel_placement(ticket, finished);
+            // What was behind it.
+            self.report_sent(send.to);
         }
     }
 

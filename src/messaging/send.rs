@@ -119,6 +119,7 @@ impl Messenger {
         let before = peer.outgoing();
         let result = peer.flush(&mut sent);
         self.outgoing -= before - peer.outgoing();
+        let mut waits = !peer.unreported.is_empty();
         let awaits_room = peer.has_output();
         if result.is_ok() && awaits_room != peer.awaits_room && !self.paused.contains(&rank) {
             peer.awaits_room = awaits_room;
@@ -129,9 +130,15 @@ impl Messenger {
         }
         for sent in sent.drain(..) {
             match sent {
-                Sent::Message(token, bytes) => self.event(token, Outcome::Done { rank, bytes }),
-                Sent::Placed(ticket) => self.placed_header_sent(ticket),
+                Sent::Message(token, bytes) if !waits => self.event(token, Outcome::Done { rank, bytes }),
+                _ => {
+                    waits = true;
+                    self.peer(rank).unreported.push_back(sent);
+                }
             }
+        }
+        if waits {
+            self.report_sent(rank);
         }
         self.sent = sent;
         match result {
