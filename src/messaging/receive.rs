@@ -113,6 +113,9 @@ impl Messenger {
         while let Some(key) = self.unblocked.pop() {
             self.release(key);
         }
+        while let Some(key) = self.granted_writes.pop() {
+            self.release_writes(key);
+        }
         match error {
             Some(error) => self.fail_connection(rank, error),
             None if dirty => self.mark_dirty(rank),
@@ -232,6 +235,8 @@ impl Messenger {
                 Ok(None)
             }
             Message::Write { slot, offset, bytes } => self.begin_write(rank, slot, offset, bytes).map(Some),
+            Message::Written { slot, offset, bytes } => self.written(rank, slot, offset, bytes).map(|()| None),
+            Message::Bound { slot, region } => self.bound(rank, peer, slot, region).map(|()| None),
             Message::Put { request, region, offset, bytes } => {
                 let into = self.regions.get(&region).and_then(|region| region.at(offset, bytes));
                 let refused = into.is_none();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::connection::Connection;
 use super::shared::{Common, Shared};
-use crate::transport::{Interest, Lingering, Link, Placement};
+use crate::transport::{Interest, Lingering, Link, OneSided, Placement};
 
 /// How long a message is sent in the stream at most; longer ones are placed.
 const EAGER_BYTES: usize = 16 << 10;
@@ -83,6 +83,10 @@ impl Link for IbverbsLink {
         Some(self)
     }
 
+    fn one_sided(&mut self) -> Option<&mut dyn OneSided> {
+        Some(self)
+    }
+
     fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { owned, linger, .. } = *self;
         let (inner, words, lingers) = owned.with(|connection, common| connection.end(rest, close_notice, common));
@@ -126,6 +130,28 @@ impl Placement for IbverbsLink {
 
     fn cancel(&mut self, ticket: u32) {
         self.owned.with(|connection, common| connection.cancel(ticket, common));
+    }
+}
+
+impl OneSided for IbverbsLink {
+    unsafe fn publish(&mut self, region: u32, memory: *mut u8, bytes: usize) -> bool {
+        self.owned.with(|connection, common| connection.publish(region, memory, bytes, common))
+    }
+
+    fn retract(&mut self, region: u32) {
+        self.owned.with(|connection, common| connection.retract(region, common));
+    }
+
+    fn published(&self, region: u32) -> Option<usize> {
+        self.owned.with(|connection, _| connection.published(region))
+    }
+
+    unsafe fn put(&mut self, region: u32, offset: usize, from: *const u8, bytes: usize, ticket: u32) -> bool {
+        self.owned.with(|connection, common| connection.put((region, offset), from, bytes, ticket, common))
+    }
+
+    unsafe fn get(&mut self, region: u32, offset: usize, into: *mut u8, bytes: usize, ticket: u32) -> bool {
+        self.owned.with(|connection, common| connection.get((region, offset), into, bytes, ticket, common))
     }
 }
 

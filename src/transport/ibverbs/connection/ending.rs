@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ibverbs_sys as ffi;
 
-use super::{Connection, Ending, Exposure, Pair};
+use super::{Connection, Ending, Exposure, Local, Pair};
 use crate::transport::ibverbs::endpoint::End;
 use crate::transport::ibverbs::shared::{Common, GRACE};
 use crate::transport::{Interest, LastWords, Link};
@@ -125,7 +125,7 @@ impl Connection {
         let end = End { total: self.sent_bytes, rest, notice };
         // The program gets its memory back now.
         let direct = self.exposures.values().any(|exposure| matches!(exposure, Exposure::Direct))
-            || self.placements.iter().any(|(_, placement)| placement.buffer.is_none());
+            || self.placements.iter().any(|(_, placement)| matches!(placement.local, Local::Program));
         if direct {
             self.kill("the link has ended", common);
         }
