@@ -45,7 +45,7 @@ use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::slab::Slab;
 use crate::sys::Pollable;
-use crate::transport::{Connector, ConnectorEvent};
+use crate::transport::{Connector, ConnectorEvent, Counters};
 use crate::types::Rank;
 use inbox::{Finish, Target};
 use matching::{EAGER_BYTES, Posting, Receives};
@@ -357,6 +357,11 @@ impl Messenger {
     /// Says whether the thread that progresses this is about to sleep; see [`Connector::set_sleeping`].
     pub fn set_sleeping(&mut self, on: bool) -> bool {
         self.connector.set_sleeping(on)
+    }
+
+    /// See [`Connector::counters`].
+    pub fn counters(&self) -> Option<Counters> {
+        self.connector.counters()
     }
 
     /// See [`Connector::retain_memory`].

@@ -213,6 +213,31 @@ pub trait Lingering: Send {
     fn linger(&mut self, until: Instant) -> bool;
 }
 
+/// What the queue pairs of a context have done since it was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Sends that were posted.
+    pub sends: u64,
+    /// RDMA writes that were posted.
+    pub writes: u64,
+    /// RDMA reads that were posted.
+    pub reads: u64,
+    /// Calls that posted sends, writes or reads.
+    pub doorbells: u64,
+    /// Receives that were posted.
+    pub receives: u64,
+    /// Completions that were taken.
+    pub completions: u64,
+    /// Times that memory was registered with all devices.
+    pub registrations: u64,
+    /// Bytes of sends, with headers.
+    pub sent_bytes: u64,
+    /// Bytes of RDMA writes.
+    pub written_bytes: u64,
+    /// Bytes of RDMA reads.
+    pub read_bytes: u64,
+}
+
 /// An event that a connector reports.
 pub enum ConnectorEvent {
     /// The link to a peer is established.
@@ -334,9 +359,8 @@ pub trait Connector: Send {
         let _ = (memory, bytes);
     }
 
-    /// What was counted of work requests, if there are any.
-    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
-    fn counters(&self) -> Option<ibverbs::Counters> {
+    /// What was counted of work requests, if links have queue pairs.
+    fn counters(&self) -> Option<Counters> {
         None
     }
 

@@ -10,13 +10,13 @@ use super::endpoint::{OFFER_BYTES, Offer, READY};
 use super::link::{IbverbsLink, Linger};
 use super::memory::Registration;
 use super::rail::{PathOptions, Rail};
-use super::shared::{Counters, Shared};
+use super::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::net::address::Address;
 use crate::sys::{self, Pollable, Poller, PollerKind, Registration as Watched};
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
 
 /// Once in so many turns the inner connector is asked for events, if nothing says that it has any.

@@ -12,6 +12,7 @@ use super::memory::{Pool, Registration, Registry};
 use super::rail::{PathOptions, Rail};
 use crate::error::{Error, Result};
 use crate::hash::QuickMap;
+use crate::transport::Counters;
 
 /// Completions that are taken at once.
 const BATCH: usize = 32;
@@ -20,31 +21,6 @@ const REQUESTS: usize = 16 << 10;
 
 /// How long a connection that broke waits for the peer's last words, which say why.
 pub const GRACE: Duration = Duration::from_millis(500);
-
-/// Numbers of things done since a context was created, for benchmarks and tests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Sends that were posted.
-    pub sends: u64,
-    /// RDMA writes that were posted.
-    pub writes: u64,
-    /// RDMA reads that were posted.
-    pub reads: u64,
-    /// Calls that posted sends, writes or reads.
-    pub doorbells: u64,
-    /// Receives that were posted.
-    pub receives: u64,
-    /// Completions that were taken.
-    pub completions: u64,
-    /// Times that memory was registered with all devices.
-    pub registrations: u64,
-    /// Bytes of sends, with headers.
-    pub sent_bytes: u64,
-    /// Bytes of RDMA writes.
-    pub written_bytes: u64,
-    /// Bytes of RDMA reads.
-    pub read_bytes: u64,
-}
 
 /// What concerns all connections of a context.
 pub struct Common {
