@@ -288,8 +288,8 @@ impl Connection {
             speed: rail.speed,
             lid: rail.lid,
             mtu: rail.mtu as u8,
-            link_layer: rail.link_layer,
             gid: rail.gid,
+            gid_type: rail.gid_type,
         });
         Offer {
             rails: pairs.collect(),
@@ -308,8 +308,8 @@ impl Connection {
         }
         self.pairs.truncate(offer.rails.len());
         for ((pair, rail), peer) in self.pairs.iter_mut().zip(&common.rails).zip(&offer.rails) {
-            if rail.link_layer != peer.link_layer {
-                let (own, theirs) = (rail.link_layer.name(), peer.link_layer.name());
+            if rail.gid_type != peer.gid_type {
+                let (own, theirs) = (rail.gid_type.name(), peer.gid_type.name());
                 return mismatch(format!("{} here is {own}, its port there {theirs}", rail.name));
             }
             let reads = [rail.max_reads[0], rail.max_reads[1].min(offer.reads.min(255) as u8)];
