@@ -220,8 +220,7 @@ impl Messenger {
             self.placing.remove(ticket);
             return false;
         }
-        // It was counted when it was queued.
-        self.outgoing -= 1;
+        // The header counts for the write that was queued.
         self.peer(rank).push_placed(&Message::Written { slot, offset, bytes: bytes as u64 }, ticket);
         self.note_placing(rank);
         true
