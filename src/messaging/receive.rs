@@ -138,9 +138,9 @@ impl Messenger {
             // What was being received is not completed, and the notice begins with a header.
             peer.begin_anew();
             match self.take(rank, peer, words) {
-                Err(reason) => return reason,
+                Err(reason) if reason.is_reported_by_peer() => return reason,
                 Ok(()) if peer.goodbye => return self.end_of_stream(rank, peer),
-                Ok(()) => {}
+                _ => {}
             }
         }
         peer.send_error.take().unwrap_or_else(|| self.broke_while(rank, "receiving", e))
