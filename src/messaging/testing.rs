@@ -209,7 +209,7 @@ impl Placement for PlacingLink {
         None
     }
 
-    fn withdraw(&mut self, key: u32) {
+    fn withdraw(&mut self, key: u32, _: bool) {
         assert!(self.exposed.remove(&key).is_some());
     }
 

@@ -558,7 +558,7 @@ impl Placer {
             if self.place(key, message, ticket) {
                 return key;
             }
-            self.b.placement().unwrap().withdraw(key);
+            self.b.placement().unwrap().withdraw(key, true);
         }
         panic!("no message is placed");
     }
@@ -584,7 +584,7 @@ fn a_message_is_placed_before_what_is_sent_later_arrives() {
                 Some(bytes) => assert!(bytes == message),
                 None => assert!(into.is_some() && memory == message),
             }
-            placement.withdraw(key);
+            placement.withdraw(key, true);
             let mut finished = placer.a.placement().unwrap().finished();
             if finished.is_none() {
                 assert!(placer.pair.reports(0, |of| of.readable, TRIES), "the ticket is not reported");
@@ -605,7 +605,7 @@ fn nothing_is_placed_under_an_unknown_key_or_in_memory_of_another_length() {
             let key = placer.expose(Some(memory.as_mut_ptr()), 5000);
             assert!(!placer.place(key + 1, &message, 1));
             assert!(!placer.place(key, &noise(1, bytes), 1));
-            placer.b.placement().unwrap().withdraw(key);
+            placer.b.placement().unwrap().withdraw(key, true);
         }
         placer.pass_time();
         assert!(memory.iter().all(|byte| *byte == 7));
@@ -619,7 +619,7 @@ fn memory_that_is_withdrawn_is_not_written() {
             let Some(mut placer) = Placer::new(pair) else { return };
             let (message, mut memory) = (noise(1, 5000), vec![0; 5000]);
             let key = placer.expose_and_place(Some(memory.as_mut_ptr()), &message, 1);
-            placer.b.placement().unwrap().withdraw(key);
+            placer.b.placement().unwrap().withdraw(key, false);
             memory.fill(7);
             placer.pass_time();
             assert!(memory.iter().all(|byte| *byte == 7));

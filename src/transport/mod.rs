@@ -209,8 +209,8 @@ pub trait OneSided {
 
 /// What a link leaves behind when it ends, until its peer has all that was sent.
 pub trait Lingering: Send {
-    /// Goes on; returns whether this must be kept: until the peer has acknowledged everything, or until `until`.
-    fn linger(&mut self, until: Instant) -> bool;
+    /// Goes on without blocking; returns whether this must be kept: until the peer has acknowledged everything. The caller limits the time.
+    fn linger(&mut self) -> bool;
 }
 
 /// What the queue pairs of a context have done since it was created.

@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::connection::Connection;
 use super::shared::{Common, Shared};
@@ -159,9 +158,8 @@ impl OneSided for IbverbsLink {
 struct Draining(Owned);
 
 impl Lingering for Draining {
-    fn linger(&mut self, until: Instant) -> bool {
+    fn linger(&mut self) -> bool {
         self.0.shared.lock().poll();
-        let drained = self.0.with(|connection, common| connection.drain(common));
-        !drained && Instant::now() < until
+        !self.0.with(|connection, common| connection.drain(common))
     }
 }

@@ -19,6 +19,9 @@ const BATCH: usize = 32;
 /// Work requests in all send queues, and receives in all receive queues, together, as far as the least [`Depth`] permits.
 const REQUESTS: usize = 16 << 10;
 
+/// After so long without anything from a peer for which a thread waits, a write of no bytes tells whether its device is still there.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
 /// How long a connection that broke waits for the peer's last words, which say why.
 pub const GRACE: Duration = Duration::from_millis(500);
 
@@ -30,8 +33,8 @@ pub struct Common {
     pub registry: Registry,
     pub pool: Pool,
     pub counters: Counters,
-    /// The time of the last call that knew it.
-    pub now: Instant,
+    /// The time of the last call of the connector that knew it.
+    pub now: Option<Instant>,
     /// Connections that the connector must report, unless their conditions are not watched.
     pub touched: Vec<u32>,
     /// Whether a connection may be broken, or have been ended by the peer.
@@ -62,7 +65,7 @@ impl Shared {
             queues: Vec::new(),
             path,
             counters: Counters::default(),
-            now: Instant::now(),
+            now: None,
             touched: Vec::new(),
             is_ending: false,
         };

@@ -197,8 +197,9 @@ pub struct Connection {
     /// Until when it waits for what is missing after it broke or the peer has ended it; set by [`Connection::tick`], which knows the time.
     grace: Option<Instant>,
     tail: Option<(Vec<u8>, usize)>,
-    /// When anything last arrived.
-    pub heard: Instant,
+    /// When [`Connection::tick`] last knew that something had come from the peer, and whether something has since.
+    heard: Option<Instant>,
+    has_heard: bool,
 }
 
 // SAFETY: the requests' pointers are set and used within one call only, and the rest is owned.
@@ -272,7 +273,8 @@ impl Connection {
             ending: Ending::No,
             grace: None,
             tail: None,
-            heard: common.now,
+            heard: None,
+            has_heard: false,
         };
         connection.post_receives(common).map_err(|e| failed("post receives", &common.rails[0], &e))?;
         connection.owed = 0;
@@ -368,7 +370,7 @@ impl Connection {
             }
             return;
         }
-        self.heard = common.now;
+        self.has_heard = true;
         match kind {
             RECEIVE => self.frame_arrived((number & VALUE_MASK) as u32, completion.len(), common),
             _ => self.retire(rail, number & VALUE_MASK, common),
