@@ -11,7 +11,7 @@ wanted=("${@:3}")
 rxe=c_tests/rxe
 at=$PWD/build/ibverbs
 c_tests=$PWD/build/c_tests/plain
-export TRANSPORT=${TRANSPORT:-tcp}
+export TRANSPORT=${TRANSPORT:-ibverbs}
 # How many times as long as elsewhere a test may take in a guest, emulated and with the other's work on its processors.
 slower=3
 
@@ -26,7 +26,7 @@ esac
 
 rm -rf "$at"
 mkdir -p "$at"
-cp "$rxe"/{groups,one-guest,two-guests}.sh "$at"
+cp "$rxe"/{groups,checks,one-guest,two-guests}.sh "$at"
 cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -Wall -Wextra -Wpedantic -Werror "$rxe/verbs_smoke.c" -o "$at/verbs_smoke" -libverbs
 copies=(--copy "$at")
 for file in "$prefix"/lib/libgloo_rs.so* "$prefix/bin/gloo-rs"; do copies+=(--copy "$file"); done
@@ -56,14 +56,44 @@ PYTHON
   mapfile -t programs <"$at/programs"
   for program in "${programs[@]}"; do copies+=(--copy "$program"); done
 }
+# The library's own tests, and those of tests/ibverbs.rs, as `make test-rust` builds them.
+build_rust_tests() {
+  PATH=$(scripts/rust.sh path)
+  cargo test --locked --all-features --no-run --quiet --message-format=json --lib --test ibverbs >"$at/built.json" 2>"$at/cargo.log" ||
+    { cat "$at/cargo.log" >&2; exit 1; }
+  python3 - "$at/built.json" >"$at/rust-tests" <<'PYTHON'
+import json, sys
+
+programs = {}
+for line in open(sys.argv[1]):
+    built = json.loads(line)
+    if built["reason"] == "compiler-artifact" and built["profile"]["test"] and built["executable"]:
+        programs[built["target"]["name"]] = built["executable"]
+print(programs["gloo_rs"], programs["ibverbs"])
+PYTHON
+  read -r library_tests transport_tests <"$at/rust-tests"
+  export LIBRARY_TESTS=$library_tests TRANSPORT_TESTS=$transport_tests
+  copies+=(--copy "$LIBRARY_TESTS" --copy "$TRANSPORT_TESTS")
+}
+# The digits example, as scripts/demo.sh builds it.
+build_digits() {
+  DIGITS_DATA=$(realpath "$(scripts/get-digits.sh)")
+  cmake -S examples/digits -B build/digits -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+  cmake --build build/digits >/dev/null
+  export DIGITS=$PWD/build/digits/digits DIGITS_DATA
+  copies+=(--copy "$DIGITS" --copy "$DIGITS_DATA")
+}
 in_guests() { # NUMBER SECONDS SCRIPT
   "$rxe/guest.sh" --guests "$1" --devices 2 --seconds "$2" --log "$at/console" "${copies[@]}" --folder "$at" \
-    env GROUPS_WANTED="${wanted[*]}" TRANSPORT="$TRANSPORT" TOOL="$prefix/bin/gloo-rs" bash "./$3"
+    env GROUPS_WANTED="${wanted[*]}" TRANSPORT="$TRANSPORT" TOOL="$prefix/bin/gloo-rs" LIBRARY_TESTS="$LIBRARY_TESTS" \
+    TRANSPORT_TESTS="$TRANSPORT_TESTS" DIGITS="${DIGITS:-}" DIGITS_DATA="${DIGITS_DATA:-}" bash "./$3"
 }
 
 failed=()
+build_rust_tests
 if [[ $which == one* ]]; then
   list_c_tests
+  build_digits
   echo "test-ibverbs: in one guest"
   in_guests 1 900 one-guest.sh || failed+=("one guest")
 fi

@@ -60,6 +60,48 @@ for more in "" -Wl,--as-needed; do
   if ldd "$at/by_pkg_config_static" | grep gloo_rs; then fail "the static program needs the shared library"; fi
 done
 
+echo "--- where there is no libibverbs, and where there is no device"
+# A root of what the programs need and nothing else; /proc and /dev are this machine's.
+bare=$at/bare
+. c_tests/rxe/image.sh
+mkdir -p "$bare"/{dev,proc,sys,tmp}
+skeleton "$bare"
+in_bare() { # COMMAND...
+  # shellcheck disable=SC2016 # the inner shell's arguments
+  unshare --user --map-root-user --mount bash -c '
+    mount --rbind /proc "$0/proc"
+    mount --rbind /dev "$0/dev"
+    exec chroot "$0" "$@"' "$bare" "$@"
+}
+says_in_bare() { # PATTERN COMMAND...: it fails, and says so
+  if in_bare "${@:2}" >"$at/bare.log" 2>&1; then fail "${*:2} works without libibverbs or a device"; fi
+  grep -o -m 1 -- "$1" "$at/bare.log" || { cat "$at/bare.log"; fail "${*:2}: does not say $1"; }
+}
+place_at() { # FILE PATH: with what it loads
+  mkdir -p "$bare${2%/*}"
+  cp -L "$1" "$bare$2"
+  mapfile -t needed < <(libraries "$1" | grep -v libgloo_rs)
+  place "$bare" "${needed[@]}"
+}
+place_at "$moved/bin/gloo-rs" /bin/gloo-rs
+place_at "$moved/lib/libgloo_rs.so.0.2" /lib/libgloo_rs.so.0.2
+place_at "$at/by_pkg_config" /bin/sum
+place_at "$(type -P env)" /bin/env
+over=(env -u RANK -u WORLD_SIZE)
+two=(gloo-rs run -n 2 -- env LD_LIBRARY_PATH=/lib sum)
+for way in shm tcp; do
+  in_bare "${over[@]}" /bin/gloo-rs bench allreduce -n 2 --transport "$way" --sizes 4,64Ki --iterations 5 | grep -F 64Ki
+done
+for shared in 0 1; do in_bare "${over[@]}" GLOO_RS_SHM=$shared "${two[@]}" | grep "rank 1 of 2"; done
+in_bare gloo-rs info | grep "libibverbs.so.1"
+no_library="the transport ibverbs needs libibverbs.so.1, which cannot be loaded: libibverbs.so.1: cannot open shared object file"
+says_in_bare "$no_library" "${over[@]}" /bin/gloo-rs bench allreduce -n 2 --transport ibverbs
+says_in_bare "$no_library" "${over[@]}" GLOO_RS_TRANSPORT=ibverbs "${two[@]}"
+verbs=$(ldconfig -p | sed -n 's/^\tlibibverbs.so.1 (.*) => //p' | head -n 1)
+[ -n "$verbs" ] || fail "this machine has no libibverbs.so.1: scripts/setup.sh"
+place_at "$verbs" /lib/libibverbs.so.1
+says_in_bare "this host has no InfiniBand or RoCE device" "${over[@]}" GLOO_RS_TRANSPORT=ibverbs "${two[@]}"
+
 find_gloo() { # NAME CMAKE-ARGUMENTS...: builds and runs the project that was written for Gloo
   cmake -S cmake/test/gloo -B "$at/$1" -DCMAKE_PREFIX_PATH="$moved/lib/gloo_rs/gloo" -DPLACE="$moved" -DSOURCE="$gloo_program" "${@:2}" >/dev/null
   cmake --build "$at/$1" >/dev/null

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The tests that scripts/test-ibverbs.sh runs in one guest. The folder also has verbs_smoke, and c-tests.sh, a list of the C tests.
+# The tests that scripts/test-ibverbs.sh runs in one guest. The folder also has verbs_smoke, and c-tests.sh, a list of the C tests; LIBRARY_TESTS
+# and TRANSPORT_TESTS are the programs of the Rust tests, DIGITS and DIGITS_DATA the example and its data.
 set -euo pipefail
 . ./groups.sh
 
@@ -15,6 +16,32 @@ fi
 
 if group c "C tests, over $TRANSPORT"; then
   . ./c-tests.sh
+fi
+
+# What follows is about ibverbs, whatever TRANSPORT is.
+if group links "the requirements on links, over the device"; then
+  try 60 "by one port" env GLOO_RS_TEST_IBVERBS=rxe0 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
+  try 60 "by two ports" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
+fi
+
+if group rust "collectives with 2 to 6 ranks, large messages, what is left of contexts"; then
+  rust() { # SECONDS NAME OF THE TEST
+    try "$1" "$2" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$TRANSPORT_TESTS" --ignored --exact "$2"
+  }
+  rust 120 every_algorithm_of_every_collective
+  rust 60 calls_of_several_threads
+  rust 60 a_message_larger_than_the_devices_longest_is_written_from_memory_to_memory
+  rust 60 a_collective_on_more_than_the_devices_longest_message
+  rust 60 nothing_is_left_of_a_hundred_contexts
+fi
+
+if group failures "ranks that die or stop, too little memory, devices that are not there"; then
+  for check in killed stopped locked names down absent; do try 60 "$check" ./checks.sh "$check"; done
+fi
+
+if group example "the tool and the digits example"; then
+  try 20 info ./checks.sh info
+  try 120 digits ./checks.sh digits "$DIGITS" "$DIGITS_DATA"
 fi
 
 end_of_groups

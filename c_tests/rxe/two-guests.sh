@@ -1,6 +1,6 @@
 #!/bin/bash
 # The tests that scripts/test-ibverbs.sh runs in two guests that are connected; this runs in both. The folder also has verbs_smoke.
-# Each step has a port of its own, and those of guest 1 wait for guest 0 to listen there.
+# Each step has a port of its own, and those of guest 1 wait for guest 0 to listen there. TRANSPORT_TESTS is the program of tests/ibverbs.rs.
 set -euo pipefail
 . ./groups.sh
 
@@ -40,10 +40,32 @@ if group loss "packets are lost between the guests, without gloo_rs"; then
   tc qdisc delete dev net0 root
 fi
 
-if group ranks "two ranks in each guest, over $TRANSPORT"; then
-  for collective in allreduce allgather broadcast; do
-    port=$((${port:-7199} + 1))
-    try_ranks 60 "$collective" "$port" "$TOOL" bench "$collective" --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
+bench() { # COLLECTIVE PORT ARGUMENTS...
+  try_ranks 90 "$1" "$2" "$TOOL" bench "$1" "${@:3}"
+}
+if group ranks "two ranks in each guest, over $TRANSPORT and shared memory"; then
+  bench allreduce 7200 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
+  bench alltoall 7201 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
+  bench broadcast 7202 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
+  try_ranks 60 "messages from any rank" 7203 "$TRANSPORT_TESTS" --ignored --exact one_rank_of_four
+fi
+
+if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT and shared memory"; then
+  tc qdisc add dev net0 root netem loss 5%
+  # So that it takes less than a second until a packet is sent again.
+  export GLOO_RS_IB_TIMEOUT=15 GLOO_RS_IB_HCA=rxe0
+  bench allreduce 7300 --sizes 4,64Ki,256Ki --iterations 10 --warmup 1
+  try_ranks 60 "messages from any rank" 7301 "$TRANSPORT_TESTS" --ignored --exact one_rank_of_four
+  unset GLOO_RS_IB_TIMEOUT GLOO_RS_IB_HCA
+  tc qdisc delete dev net0 root
+fi
+
+# What follows is about ibverbs, whatever TRANSPORT is.
+if group ports "two ports, one of which loses its network"; then
+  port=7400
+  for check in mixed striped cut unplugged; do
+    try 100 "$check" ./checks.sh "$check" "$port"
+    port=$((port + 1))
   done
 fi
 

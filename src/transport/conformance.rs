@@ -70,6 +70,37 @@ fn between_devices(shared_memory: bool, transport: tcp::Transport) -> Pair {
     pair([device(), device()], Box::new(step))
 }
 
+/// The variable that names ports of this host's devices, as `GLOO_RS_IB_HCA` does: if it is set, the tests run over queue pairs of these
+/// ports alone. `scripts/test-ibverbs.sh` sets it where there are some.
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+const PORTS: &str = "GLOO_RS_TEST_IBVERBS";
+
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+fn over_ibverbs() -> Option<Pair> {
+    let hca = std::env::var(PORTS).ok()?;
+    let device = || -> Arc<dyn Device> {
+        let ibverbs = super::ibverbs::Options { hca: Some(hca.clone()), ..Default::default() };
+        let options = tcp::DeviceOptions {
+            hostname: Some(Ipv4Addr::LOCALHOST.to_string()),
+            shared_memory: Some(false),
+            transport: Some(tcp::Transport::Ibverbs),
+            ibverbs: Some(ibverbs),
+            ..Default::default()
+        };
+        tcp::Device::create(&options).unwrap()
+    };
+    let step = || {
+        std::thread::sleep(Duration::from_millis(1));
+        Instant::now()
+    };
+    Some(pair([device(), device()], Box::new(step)))
+}
+
+#[cfg(not(all(feature = "ibverbs", target_os = "linux")))]
+fn over_ibverbs() -> Option<Pair> {
+    None
+}
+
 /// Each network in memory behaves differently.
 static SEED: AtomicU64 = AtomicU64::new(7);
 
@@ -132,6 +163,9 @@ fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
 
 /// Runs a check for each kind of link.
 fn each(check: impl Fn(Pair)) {
+    if let Some(pair) = over_ibverbs() {
+        return check(pair);
+    }
     check(over_tcp());
     over_tcp_by_others().into_iter().for_each(&check);
     #[cfg(all(feature = "cli", feature = "tls"))]

@@ -75,6 +75,11 @@ impl Case {
             .chain(["auto"])
             .collect();
         let algorithm = r.pick(&names);
+        Self::of(r, size, tag, collective, algorithm)
+    }
+
+    /// A call of this algorithm.
+    pub fn of(r: &mut Random, size: usize, tag: u64, collective: Collective, algorithm: &'static str) -> Self {
         let largest = r.pick(&[1, 3, 10, 100, 1000, 5000, 40_000]);
         let count = if r.chance(12) { 0 } else { r.below(largest) + 1 };
         let counts =

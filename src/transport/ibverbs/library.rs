@@ -22,6 +22,10 @@ macro_rules! functions {
             $($(#[$doc])* pub $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
+        /// Their names in the library.
+        #[cfg(test)]
+        const NAMES: &[&CStr] = &[$($symbol),*];
+
         impl Functions {
             /// Finds all functions; the error is the name of one that is missing.
             fn find(library: &SharedLibrary) -> Result<Self, &'static CStr> {
@@ -170,4 +174,64 @@ pub unsafe fn poll_cq(cq: *mut ffi::ibv_cq, into: &mut [ffi::ibv_wc]) -> c_int {
 pub unsafe fn req_notify_cq(cq: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: as above.
     unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::ENOSYS, |notify| notify(cq, 0)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn refused(name: &str) -> String {
+        let error = Library::open(name).err().expect("it is refused");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        error.message().to_owned()
+    }
+
+    #[test]
+    fn the_error_for_a_library_that_is_missing_says_what_to_install() {
+        let text = refused("libibverbs_of_nobody.so.1");
+        assert!(
+            text.starts_with("the transport ibverbs needs libibverbs_of_nobody.so.1, which cannot be loaded: "),
+            "{text}"
+        );
+        assert!(text.ends_with("(Debian: libibverbs1 and ibverbs-providers)"), "{text}");
+    }
+
+    /// Makes a library with these functions, and nothing in them.
+    fn compile(path: &std::path::Path, functions: &[&str]) {
+        let source: String = functions.iter().map(|name| format!("void {name}(void) {{}}\n")).collect();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-x", "c", "-", "-o"]).arg(path).stdin(Stdio::piped());
+        let mut compiler = compiler.spawn().expect("a C compiler");
+        std::io::Write::write_all(&mut compiler.stdin.take().expect("it is piped"), source.as_bytes()).unwrap();
+        assert!(compiler.wait().unwrap().success());
+    }
+
+    #[test]
+    fn the_error_for_a_library_that_is_too_old_names_the_function() {
+        let folder = tempfile::tempdir().unwrap();
+        // Of the first two functions, one.
+        let path = folder.path().join("libibverbs.so.1");
+        compile(&path, &["ibv_get_device_list"]);
+        let path = path.to_str().unwrap();
+        let text = refused(path);
+        assert!(text.starts_with(&format!("the transport ibverbs cannot use {path}: ")), "{text}");
+        assert!(text.ends_with("it has no function ibv_free_device_list; rdma-core 32 or later has it"), "{text}");
+    }
+
+    /// What a library of rdma-core 31 lacks.
+    #[test]
+    fn the_function_that_tells_a_gids_type_is_required() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libibverbs.so.1");
+        let all: Vec<_> = NAMES.iter().map(|name| name.to_str().unwrap()).collect();
+        compile(&path, &all);
+        assert!(Library::open(path.to_str().unwrap()).is_ok());
+        let (older, without) =
+            (folder.path().join("older.so"), all.iter().filter(|name| **name != "_ibv_query_gid_ex"));
+        compile(&older, &without.copied().collect::<Vec<_>>());
+        let text = refused(older.to_str().unwrap());
+        assert!(text.ends_with("it has no function _ibv_query_gid_ex; rdma-core 32 or later has it"), "{text}");
+    }
 }
