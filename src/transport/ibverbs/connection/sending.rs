@@ -67,7 +67,7 @@ impl Connection {
         self.depth.sends + self.depth.spare - (pair.posted - pair.retired) as usize
     }
 
-    /// Takes bytes from the front of `parts`; see [`Link::send`]. All that waits is posted with one call for each rail.
+    /// Takes bytes from the front of `parts`; see `Link::send`. All that waits is posted with one call for each rail.
     pub fn send(&mut self, parts: &[IoSlice<'_>], common: &mut Common) -> io::Result<usize> {
         if self.has_ended(common) {
             // The reason comes by `receive`.
