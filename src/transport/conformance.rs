@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::loopback::{LinkModel, Network, Node, Random};
 use super::{Connector, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
+use crate::error::Error;
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
 #[cfg(all(feature = "cli", feature = "tls"))]
 use crate::net::tls;
@@ -183,6 +184,13 @@ impl Pair {
     /// says that it sleeps.
     fn shares_memory(&self) -> bool {
         self.connectors.iter().all(|connector| connector.host_group().is_some())
+    }
+
+    /// Lets some time pass.
+    fn pass_time(&self) {
+        for _ in 0..50 {
+            (self.step)();
+        }
     }
 
     /// The events that the connector of `side` reports now.
@@ -640,13 +648,6 @@ impl Placer {
         }
         panic!("no message is placed");
     }
-
-    /// Lets some time pass.
-    fn pass_time(&mut self) {
-        for _ in 0..50 {
-            (self.pair.step)();
-        }
-    }
 }
 
 #[test]
@@ -687,7 +688,7 @@ fn nothing_is_placed_under_an_unknown_key_or_in_memory_of_another_length() {
             assert!(!placer.place(key, &noise(1, bytes), 1));
             placer.b.placement().unwrap().withdraw(key, true);
         }
-        placer.pass_time();
+        placer.pair.pass_time();
         assert!(memory.iter().all(|byte| *byte == 7));
     });
 }
@@ -701,7 +702,7 @@ fn memory_that_is_withdrawn_is_not_written() {
             let key = placer.expose_and_place(Some(memory.as_mut_ptr()), &message, 1);
             placer.b.placement().unwrap().withdraw(key, false);
             memory.fill(7);
-            placer.pass_time();
+            placer.pair.pass_time();
             assert!(memory.iter().all(|byte| *byte == 7));
             // The link has broken, or still works.
             if matches!(receive(placer.a.as_mut(), 10), Err(ErrorKind::WouldBlock)) {
@@ -724,7 +725,7 @@ fn a_message_that_is_cancelled_is_not_read_any_more() {
             assert_eq!(placer.a.send(&[IoSlice::new(b"h")]).unwrap(), 1);
             placer.a.placement().unwrap().cancel(ticket);
             message.fill(7);
-            placer.pass_time();
+            placer.pair.pass_time();
             assert_eq!(placer.a.placement().unwrap().finished(), None);
             // What was sent behind it arrives only if it has been written.
             match receive(placer.b.as_mut(), 10) {
@@ -757,9 +758,7 @@ fn no_memory_is_used_after_the_end_of_a_link_that_places_messages() {
                 // The side that receives.
                 drop(b);
                 memory.fill(7);
-                for _ in 0..50 {
-                    (pair.step)();
-                }
+                pair.pass_time();
                 assert!(memory.iter().all(|byte| *byte == 7));
                 return;
             }
@@ -821,6 +820,29 @@ fn a_message_whose_send_is_cancelled_still_arrives() {
             assert_eq!(messenger.remaining_state(), None);
         }
     });
+}
+
+#[test]
+fn a_message_has_been_sent_if_its_receiver_ends_the_link_after_it() {
+    for _ in 0..5 {
+        each(|pair| {
+            let mut ranks = Ranks::new(pair);
+            let (sent, mut got) = (noise(13, 200_000), vec![0; 200_000]);
+            // SAFETY: the receive is waited for, and the messengers are dropped before the vectors.
+            unsafe {
+                ranks.messengers[1].recv(recv(&mut got, 0, 3, 1));
+                ranks.messengers[0].send(send(&sent, 1, 3, 1));
+            }
+            ranks.done(1, 1);
+            ranks.messengers[1].close(&Error::invalid("the end"), None);
+            // Its last bytes arrive before the sender looks again.
+            for _ in 0..10 {
+                (ranks.step)();
+            }
+            assert_eq!(ranks.done(0, 1), sent.len());
+            drop(ranks);
+        });
+    }
 }
 
 /// A message without memory is offered if the one before it is, because it must not overtake it.
