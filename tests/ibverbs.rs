@@ -162,7 +162,11 @@ fn a_collective_on_more_than_the_devices_longest_message() {
                 // One message.
                 max_segment_bytes: Some(words * 4),
                 ..Call::new(
-                    Shape { root, inputs: usize::from(is_root), ..Shape::new(Collective::Broadcast, context.rank(), 2, words) },
+                    Shape {
+                        root,
+                        inputs: usize::from(is_root),
+                        ..Shape::new(Collective::Broadcast, context.rank(), 2, words)
+                    },
                     DataType::Uint32,
                 )
             };
@@ -232,7 +236,8 @@ fn one_rank_of_four() {
     const MOST: usize = 100_000;
     let job = Launch::from_environment(TIMEOUT).unwrap();
     let options = ContextOptions { timeout: TIMEOUT, ..Default::default() };
-    let context = Context::new(Device::create(&DeviceOptions::default()).unwrap(), job.rank, job.size, &options).unwrap();
+    let context =
+        Context::new(Device::create(&DeviceOptions::default()).unwrap(), job.rank, job.size, &options).unwrap();
     context.connect(&*job.store).unwrap();
     let others: Vec<usize> = (0..job.size).filter(|rank| *rank != job.rank).collect();
     assert_eq!(others.iter().filter(|rank| context.shares_host(**rank).unwrap()).count(), 1);

@@ -44,7 +44,7 @@ use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::secret::JobToken;
 use crate::transport::shm::Allocations;
-use crate::transport::{self, BackgroundProgress, Connector, Device};
+use crate::transport::{self, BackgroundProgress, Connector, Counters, Device};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
@@ -318,6 +318,11 @@ impl Context {
 
     fn engine(&self) -> &Engine {
         &self.shared.engine
+    }
+
+    /// What the queue pairs of InfiniBand or RoCE have done for this context since it was created; `None` with other transports.
+    pub fn counters(&self) -> Result<Option<Counters>> {
+        Ok(self.lock()?.messenger.counters())
     }
 
     pub(crate) fn lock(&self) -> Result<Guard<'_>> {

@@ -17,6 +17,7 @@ pub mod matching;
 #[allow(clippy::disallowed_methods)]
 mod memory_tests;
 mod offers;
+mod one_sided;
 mod operation;
 mod peer;
 mod placements;
@@ -36,7 +37,7 @@ mod tests;
 pub use diagnosis::Unmatched;
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::error::Error;
@@ -44,10 +45,11 @@ use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::slab::Slab;
 use crate::sys::Pollable;
-use crate::transport::{Connector, ConnectorEvent};
+use crate::transport::{Connector, ConnectorEvent, Counters};
 use crate::types::Rank;
 use inbox::{Finish, Target};
 use matching::{EAGER_BYTES, Posting, Receives};
+use one_sided::WaitingWrite;
 use peer::{Peer, Sent};
 use placements::{Grant, Placing};
 use queues::{Key, Queues};
@@ -109,6 +111,12 @@ pub struct Messenger {
     next_region: u32,
     bindings: QuickMap<Key, Binding>,
     unexpected_writes: QuickMap<Key, Vec<UnexpectedWrite>>,
+    /// Writes into bound buffers of peers of which it is not known by which way.
+    writes: QuickMap<Key, VecDeque<WaitingWrite>>,
+    /// The regions of bound buffers of peers, on links that access memory; `None` if writes are sent.
+    bound: QuickMap<Key, Option<u32>>,
+    /// Keys of waiting writes whose way has become known while a link was read; they are started afterwards.
+    granted_writes: Vec<Key>,
     /// Messages not completely sent: in the peers' queues, or waiting for a grant.
     outgoing: usize,
     staging: Box<[u8]>,
@@ -162,6 +170,9 @@ impl Messenger {
             next_region: 0,
             bindings: QuickMap::default(),
             unexpected_writes: QuickMap::default(),
+            writes: QuickMap::default(),
+            bound: QuickMap::default(),
+            granted_writes: Vec::new(),
             outgoing: 0,
             staging: vec![0; STAGING_BYTES].into_boxed_slice(),
             pause_bytes: limits::PAUSE_BYTES,
@@ -251,6 +262,7 @@ impl Messenger {
         let mut arriving = Vec::new();
         self.cancel_exposures(owner);
         self.receives.cancel(owner, |op| arriving.push(op));
+        self.cancel_writes(owner);
         self.bindings.retain(|_, binding| binding.token.owner != owner);
         let requests = &mut self.requests;
         requests.iter_mut().filter(|(_, r)| r.token.owner == owner).for_each(|(_, r)| r.cancelled = true);
@@ -347,6 +359,11 @@ impl Messenger {
         self.connector.set_sleeping(on)
     }
 
+    /// See [`Connector::counters`].
+    pub fn counters(&self) -> Option<Counters> {
+        self.connector.counters()
+    }
+
     /// See [`Connector::retain_memory`].
     pub fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
         self.connector.retain_memory(memory, bytes);
@@ -379,6 +396,7 @@ impl Messenger {
             (self.requests.len(), "puts or gets"),
             (self.regions.len(), "regions"),
             (self.bindings.len(), "bound buffers"),
+            (self.writes.len(), "slots with writes that wait"),
             (self.unexpected_writes.values().map(Vec::len).sum(), "unexpected writes"),
             (self.shared_waits.len(), "waits for publications"),
         ];

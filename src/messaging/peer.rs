@@ -9,7 +9,7 @@ use crate::messaging::inbox::Incoming;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::offers::Reading;
 use crate::messaging::operation::{Send, Token};
-use crate::transport::{Link, Placement, RemoteMemory};
+use crate::transport::{Link, OneSided, Placement, RemoteMemory};
 use crate::types::Rank;
 use crate::wire::Envelope;
 use crate::wire::message::{self, HEADER_BYTES, Message};
@@ -173,6 +173,11 @@ impl Peer {
     /// The link's ability to place messages, if it has it.
     pub fn placement(&mut self) -> Option<&mut dyn Placement> {
         self.link.as_deref_mut()?.placement()
+    }
+
+    /// The link's access to the peer's memory, if it has it.
+    pub fn one_sided(&mut self) -> Option<&mut dyn OneSided> {
+        self.link.as_deref_mut()?.one_sided()
     }
 
     /// Takes the ticket of a message that has been placed.

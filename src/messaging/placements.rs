@@ -30,6 +30,20 @@ pub(super) struct Placing {
     pub(super) send: Send,
     /// The link does not access its memory any more.
     finished: bool,
+    /// It is a put or a get, of which no header tells the peer.
+    is_alone: bool,
+}
+
+impl Placing {
+    /// With a header that is about to be sent.
+    pub(super) fn new(send: Send) -> Self {
+        Self { send, finished: false, is_alone: false }
+    }
+
+    /// Of which the peer is not told.
+    pub(super) fn alone(send: Send) -> Self {
+        Self { is_alone: true, ..Self::new(send) }
+    }
 }
 
 /// A grant that has arrived.
@@ -159,7 +173,7 @@ impl Messenger {
 
     /// Lets the link place a message under `key`, and queues the header that says so. Returns false if the link cannot do it.
     pub(super) fn place_message(&mut self, send: &Send, announced: bool, key: u32) -> bool {
-        let ticket = self.placing.insert(Placing { send: *send, finished: false });
+        let ticket = self.placing.insert(Placing::new(*send));
         let peer = self.peer(send.to);
         // SAFETY: the poster keeps the memory valid until the event or the cancellation; both follow `finished`, `cancel` or the end
         // of the link.
@@ -169,13 +183,19 @@ impl Messenger {
             return false;
         }
         peer.push_placed(&send.message(announced, key), ticket);
+        self.note_placing(send.to);
+        true
+    }
+
+    /// The link to `rank` has begun what it tells of by a ticket.
+    pub(super) fn note_placing(&mut self, rank: Rank) {
+        let peer = self.peer(rank);
         peer.placing += 1;
         if peer.placing == 1 {
-            self.placing_to.push(send.to);
+            self.placing_to.push(rank);
         }
         self.outgoing += 1;
-        self.mark_dirty(send.to);
-        true
+        self.mark_dirty(rank);
     }
 
     /// Reports what has been sent to `rank`, in order, up to a placed message that has not finished.
@@ -205,8 +225,13 @@ impl Messenger {
             let rank = self.placing_to[index];
             while let Some(ticket) = self.peers.get_mut(rank).and_then(Peer::take_finished) {
                 any = true;
-                if let Some(placing) = self.placing.get_mut(ticket) {
-                    placing.finished = true;
+                let Some(placing) = self.placing.get_mut(ticket) else { continue };
+                placing.finished = true;
+                if placing.is_alone
+                    && let Some(Placing { send, .. }) = self.placing.remove(ticket)
+                {
+                    self.outgoing -= 1;
+                    self.event(send.token, Outcome::Done { rank, bytes: send.bytes });
                 }
             }
             self.report_sent(rank);

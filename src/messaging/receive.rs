@@ -113,6 +113,9 @@ impl Messenger {
         while let Some(key) = self.unblocked.pop() {
             self.release(key);
         }
+        while let Some(key) = self.granted_writes.pop() {
+            self.release_writes(key);
+        }
         match error {
             Some(error) => self.fail_connection(rank, error),
             None if dirty => self.mark_dirty(rank),
@@ -135,9 +138,9 @@ impl Messenger {
             // What was being received is not completed, and the notice begins with a header.
             peer.begin_anew();
             match self.take(rank, peer, words) {
-                Err(reason) => return reason,
+                Err(reason) if reason.is_reported_by_peer() => return reason,
                 Ok(()) if peer.goodbye => return self.end_of_stream(rank, peer),
-                Ok(()) => {}
+                _ => {}
             }
         }
         peer.send_error.take().unwrap_or_else(|| self.broke_while(rank, "receiving", e))
@@ -232,6 +235,8 @@ impl Messenger {
                 Ok(None)
             }
             Message::Write { slot, offset, bytes } => self.begin_write(rank, slot, offset, bytes).map(Some),
+            Message::Written { slot, offset, bytes } => self.written(rank, slot, offset, bytes).map(|()| None),
+            Message::Bound { slot, region } => self.bound(rank, peer, slot, region).map(|()| None),
             Message::Put { request, region, offset, bytes } => {
                 let into = self.regions.get(&region).and_then(|region| region.at(offset, bytes));
                 let refused = into.is_none();

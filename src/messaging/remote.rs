@@ -38,6 +38,11 @@ impl Region {
         self.bytes
     }
 
+    /// Its memory and length.
+    pub(super) fn parts(&self) -> (*mut u8, usize) {
+        (self.memory, self.bytes)
+    }
+
     /// The address of `bytes` at `offset`; `None` if they are not all inside.
     pub(super) fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes as u64);
@@ -50,6 +55,8 @@ impl Region {
 pub(super) struct Binding {
     pub(super) region: Region,
     pub(super) token: Token,
+    /// The number by which the peer's link reaches it, if it does.
+    pub(super) published: Option<u32>,
 }
 
 /// A write whose header arrived before its buffer was bound.
@@ -81,6 +88,10 @@ impl Messenger {
             }
             return;
         }
+        // SAFETY: the caller guarantees that `from` is valid.
+        if unsafe { self.put_directly(remote, from, bytes, token) } {
+            return;
+        }
         let Some(request) = self.request(remote, std::ptr::null_mut(), bytes, false, token) else { return };
         let Remote { rank, region, offset } = remote;
         self.outgoing += 1;
@@ -103,6 +114,10 @@ impl Messenger {
             }
             return;
         }
+        // SAFETY: the caller guarantees that `into` is valid.
+        if unsafe { self.get_directly(remote, into, bytes, token) } {
+            return;
+        }
         let Some(request) = self.request(remote, into, bytes, true, token) else { return };
         let Remote { rank, region, offset } = remote;
         self.outgoing += 1;
@@ -122,6 +137,7 @@ impl Messenger {
         }
         self.next_region += 1;
         self.regions.insert(key, Region::new(memory, bytes));
+        self.publish(key, memory, bytes);
         Ok(key)
     }
 
@@ -130,6 +146,7 @@ impl Messenger {
         if self.regions.remove(&region).is_none() {
             return;
         }
+        self.retract(region);
         self.cancel(region_owner(region));
         // The rest of a put that is arriving is discarded.
         for peer in self.peers.iter_mut() {
@@ -178,8 +195,13 @@ impl Messenger {
         }
         self.connect(to);
         self.outgoing += 1;
+        let peer = self.peer(to);
+        if !peer.is_established() || peer.one_sided().is_some() {
+            // SAFETY: the caller guarantees that `from` is valid.
+            return unsafe { self.queue_write(to, slot, offset, from, bytes, token) };
+        }
         let message = Message::Write { slot, offset, bytes: bytes as u64 };
-        self.peer(to).push(&message, from, Some(token), true);
+        peer.push(&message, from, Some(token), true);
         self.mark_dirty(to);
     }
 
@@ -201,8 +223,9 @@ impl Messenger {
         // Creates the peer's entry even if its address is not known yet, so that `close` fails the binding.
         self.peer(from);
         self.connect(from);
-        let binding = Binding { region: Region::new(memory, bytes), token };
+        let binding = Binding { region: Region::new(memory, bytes), token, published: None };
         self.bindings.insert(key, binding);
+        self.publish_binding(key);
         for write in self.unexpected_writes.remove(&key).unwrap_or_default() {
             if let Err(error) = self.write_late(key, binding, &write) {
                 // As with a later write, the buffer's owner gets the error when it waits.

@@ -170,6 +170,7 @@ impl Messenger {
             self.begin_placing(rank, above);
         }
         self.release_all(rank);
+        self.begin_one_sided(rank);
         self.log(Level::Detail, &format!("rank {}: connected to {}", self.rank, self.peer_name(rank)));
     }
 
@@ -205,6 +206,7 @@ impl Messenger {
         for index in requests {
             tokens.extend(self.requests.remove(index).filter(|r| !r.cancelled).map(|r| r.token));
         }
+        tokens.extend(self.end_writes(rank));
         tokens.extend(self.bindings.iter().filter(|(key, _)| key.rank() == rank).map(|(_, b)| b.token));
         tokens.extend(self.shared_waits.extract_if(.., |(_, peer, _)| *peer == rank).map(|(token, ..)| token));
         for token in tokens {

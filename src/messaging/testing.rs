@@ -1,5 +1,6 @@
 //! For tests and fuzzing: a link over a socket pair, and a connector without connections. Tests pass links to the messenger.
 
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -10,7 +11,7 @@ use super::Messenger;
 use crate::error::Result;
 use crate::net::address::{self, Address};
 use crate::sys::{self, AsRaw, Pollable};
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link, Placement};
 use crate::types::Rank;
 
 /// A connector that knows no addresses and makes no connections.
@@ -135,6 +136,104 @@ impl Link for StreamLink {
     fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { stream, ended } = *self;
         ended.lock().expect("no thread panics with the lock").push((stream, [rest, close_notice].concat()));
+    }
+}
+
+/// A link over one end of a socket pair that pretends to place messages: it accesses the memory, and checks that keys and tickets
+/// are used as they should be. Its peer can say of any message that it has been placed.
+pub struct PlacingLink {
+    stream: StreamLink,
+    /// The memory exposed under a key, or null for `own`, and its length.
+    exposed: HashMap<u32, (*mut u8, usize)>,
+    own: Vec<u8>,
+    /// Tickets and memory of messages that are being written.
+    placing: VecDeque<(u32, *const u8, usize)>,
+}
+
+// SAFETY: the messenger keeps the memory behind the pointers valid, on whichever thread it is progressed.
+unsafe impl Send for PlacingLink {}
+
+impl PlacingLink {
+    /// As [`StreamLink::new`].
+    pub fn new(stream: UnixStream, ended: Ended) -> Self {
+        let stream = StreamLink::new(stream, ended);
+        Self { stream, exposed: HashMap::new(), own: Vec::new(), placing: VecDeque::new() }
+    }
+}
+
+impl Link for PlacingLink {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.stream.send(parts)
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.stream.receive(parts)
+    }
+
+    fn watch(&mut self, _: Interest) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn placement(&mut self) -> Option<&mut dyn Placement> {
+        Some(self)
+    }
+
+    fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
+        Box::new(self.stream).end(rest, close_notice);
+    }
+}
+
+impl Placement for PlacingLink {
+    fn eager_bytes(&self) -> usize {
+        1000
+    }
+
+    unsafe fn expose(&mut self, key: u32, into: Option<*mut u8>, bytes: usize) -> bool {
+        assert!(key != 0 && bytes > 0 && !self.exposed.contains_key(&key));
+        let refuses = key.is_multiple_of(5);
+        if !refuses {
+            let into = into.filter(|_| !key.is_multiple_of(3)).unwrap_or_default();
+            self.exposed.insert(key, (into, bytes));
+        }
+        !refuses
+    }
+
+    fn placed(&mut self, key: u32) -> Option<&[u8]> {
+        let (into, bytes) = self.exposed[&key];
+        if into.is_null() {
+            self.own = vec![1; bytes];
+            return Some(&self.own);
+        }
+        // SAFETY: the memory is exposed.
+        unsafe { std::ptr::write_bytes(into, 1, bytes) };
+        None
+    }
+
+    fn withdraw(&mut self, key: u32, _: bool) {
+        assert!(self.exposed.remove(&key).is_some());
+    }
+
+    unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool {
+        assert!(key != 0 && self.placing.iter().all(|(other, ..)| *other != ticket));
+        let places = !key.is_multiple_of(4);
+        if places {
+            self.placing.push_back((ticket, from, bytes));
+        }
+        places
+    }
+
+    fn finished(&mut self) -> Option<u32> {
+        let (ticket, from, bytes) = self.placing.pop_front()?;
+        // SAFETY: the ticket has not been returned.
+        let memory = unsafe { std::slice::from_raw_parts(from, bytes) };
+        assert!(memory.iter().all(|byte| *byte == memory[0]), "messages of this peer have equal bytes");
+        Some(ticket)
+    }
+
+    fn cancel(&mut self, ticket: u32) {
+        let before = self.placing.len();
+        self.placing.retain(|(other, ..)| *other != ticket);
+        assert!(self.placing.len() < before);
     }
 }
 

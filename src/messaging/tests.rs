@@ -1,10 +1,11 @@
 //! A messenger with one link.
 
-use std::io::{Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::Instant;
 
 use super::testing::{Ended, StreamLink, messenger, sockets};
 use super::*;
+use crate::transport::{Interest, LastWords, Link};
 use crate::types::Space;
 use crate::wire::{Envelope, Message};
 
@@ -161,4 +162,60 @@ fn a_write_for_a_buffer_that_nobody_bound_is_held_back_while_it_arrives() {
         messenger.queued_bytes(1)
     );
     assert!(matches!(messenger.is_connected(1), Ok(true)) && events.is_empty(), "{events:?}");
+}
+
+/// A link that breaks after these bytes, with the peer's close notice.
+struct Broken(Vec<u8>, Vec<u8>);
+
+impl Link for Broken {
+    fn send(&mut self, _: &[IoSlice<'_>]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.0.is_empty() {
+            return Err(io::Error::other(LastWords(self.1.clone())));
+        }
+        let n = self.0.len().min(parts[0].len());
+        parts[0][..n].copy_from_slice(&self.0[..n]);
+        self.0.drain(..n);
+        Ok(n)
+    }
+
+    fn watch(&mut self, _: Interest) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
+}
+
+#[test]
+fn a_close_notice_that_comes_when_the_stream_has_broken_gives_the_reason() {
+    let text = b"rank 1: timed out, waiting for rank 2";
+    let abort = Message::Abort { mismatch: false, culprit: 2, bytes: text.len() as u64 };
+    let abort = [&abort.encode(CONNECTION)[..], text].concat();
+    let envelope = Envelope { space: Space::USER, slot: 5, fingerprint: 0, bytes: 4, more: false };
+    let data = [&Message::Data { envelope, announced: false, placed: 0 }.encode(CONNECTION)[..], &[1, 2]].concat();
+    let goodbye = Message::Goodbye.encode(CONNECTION).to_vec();
+    for (words, expected) in
+        [(abort, "gave up"), (goodbye, "has closed its context"), (vec![7; 50], "broke while"), (vec![], "broke while")]
+    {
+        // The stream breaks between messages, in a header, or in a payload.
+        for begun in [0, 11, data.len()] {
+            let mut messenger = messenger(0, 3);
+            messenger.established(1, Box::new(Broken(data[..begun].to_vec(), words.clone())), CONNECTION);
+            let (mut memory, token) = ([0u8; 4], Token { owner: 1, detail: 0 });
+            let (space, from, into) = (Space::USER, Source::Rank(1), memory.as_mut_ptr());
+            let (reduce, bytes) = (None, memory.len());
+            let recv =
+                Recv { from, space, slot: 5, fingerprint: 0, into, bytes, exact: false, more: false, reduce, token };
+            // SAFETY: the array outlives the messenger's use of it.
+            unsafe { messenger.recv(recv) };
+            let mut events = Vec::new();
+            (0..3).for_each(|_| drop(messenger.progress(Instant::now(), &mut events)));
+            let end = events.iter().find(|event| event.token == token).map(|event| &event.outcome);
+            let Some(Outcome::Failed(error)) = end else { panic!("{events:?}") };
+            assert!(error.message().contains(expected), "{expected}: {error}");
+        }
+    }
 }

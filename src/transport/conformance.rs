@@ -5,10 +5,11 @@ mod mixed;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::loopback::{LinkModel, Network, Node, Random};
-use super::{Connector, ConnectorEvent, Device, Interest, Link, tcp};
+use super::{Connector, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
 #[cfg(all(feature = "cli", feature = "tls"))]
 use crate::net::tls;
@@ -100,9 +101,15 @@ fn over_ibverbs() -> Option<Pair> {
     None
 }
 
+/// Each network in memory behaves differently.
+static SEED: AtomicU64 = AtomicU64::new(7);
+
 fn over_memory(reads_above: Option<usize>, places_above: Option<usize>) -> Pair {
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
-    let network = Network::new(7, LinkModel { delay, capacity: 100_000, piece: 5000, reads_above, places_above });
+    let network = Network::new(
+        SEED.fetch_add(1, Ordering::Relaxed),
+        LinkModel { delay, capacity: 100_000, piece: 5000, reads_above, places_above },
+    );
     let node = || -> Arc<dyn Device> { Node::new(&network, |_| panic!("this test does not sleep")) };
     let nodes = [node(), node()];
     let step = move || {
@@ -537,6 +544,203 @@ fn memory_can_be_read_while_it_is_registered_and_the_link_is_established() {
         a.end(Vec::new(), Vec::new());
         assert!(!matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(_))), "the link has ended");
     });
+}
+
+/// Two ends of a link that places messages, a to b; a key is used once.
+struct Placer {
+    pair: Pair,
+    a: Box<dyn Link>,
+    b: Box<dyn Link>,
+    key: u32,
+}
+
+impl Placer {
+    /// `None` if the link does not place messages.
+    fn new(mut pair: Pair) -> Option<Self> {
+        let [mut a, mut b] = pair.links();
+        assert_eq!(a.placement().is_some(), b.placement().is_some(), "both ends, or neither");
+        let eager_bytes = [a.placement()?.eager_bytes(), b.placement()?.eager_bytes()];
+        assert_eq!(eager_bytes[0], eager_bytes[1]);
+        assert!(a.remote_memory().is_none() && b.remote_memory().is_none(), "one of both at most");
+        Some(Self { pair, a, b, key: 0 })
+    }
+
+    /// Exposes memory at b under a new key, and tells a.
+    fn expose(&mut self, into: Option<*mut u8>, bytes: usize) -> u32 {
+        for _ in 0..TRIES {
+            self.key += 1;
+            // Memory may be refused at any time.
+            // SAFETY: the tests keep the memory until it is withdrawn or the link has ended.
+            if unsafe { self.b.placement().unwrap().expose(self.key, into, bytes) } {
+                assert_eq!(self.b.send(&[IoSlice::new(b"k")]).unwrap(), 1);
+                assert_eq!(receive_all(&self.pair, self.a.as_mut(), 1).0, b"k");
+                return self.key;
+            }
+        }
+        panic!("no memory is exposed");
+    }
+
+    fn place(&mut self, key: u32, message: &[u8], ticket: u32) -> bool {
+        // SAFETY: the tests keep the message until the ticket has been returned or cancelled, or the link has ended.
+        unsafe { self.a.placement().unwrap().place(key, message.as_ptr(), message.len(), ticket) }
+    }
+
+    /// Places a message at b, in memory of b or of the link. Returns the key.
+    fn expose_and_place(&mut self, into: Option<*mut u8>, message: &[u8], ticket: u32) -> u32 {
+        for _ in 0..TRIES {
+            let key = self.expose(into, message.len());
+            if self.place(key, message, ticket) {
+                return key;
+            }
+            self.b.placement().unwrap().withdraw(key, true);
+        }
+        panic!("no message is placed");
+    }
+
+    /// Lets some time pass.
+    fn pass_time(&mut self) {
+        (0..50).for_each(|_| drop((self.pair.step)()));
+    }
+}
+
+#[test]
+fn a_message_is_placed_before_what_is_sent_later_arrives() {
+    each(|pair| {
+        let Some(mut placer) = Placer::new(pair) else { return };
+        for (number, bytes) in [1, 1000, 5000, 300_000, 65_536, 17].repeat(5).into_iter().enumerate() {
+            let (message, mut memory, ticket) = (noise(number as u64, bytes), vec![0; bytes], number as u32);
+            let into = (number % 3 > 0).then_some(memory.as_mut_ptr());
+            let key = placer.expose_and_place(into, &message, ticket);
+            assert_eq!(placer.a.send(&[IoSlice::new(b"h")]).unwrap(), 1);
+            assert_eq!(receive_all(&placer.pair, placer.b.as_mut(), 1).0, b"h");
+            let placement = placer.b.placement().unwrap();
+            match placement.placed(key) {
+                Some(bytes) => assert!(bytes == message),
+                None => assert!(into.is_some() && memory == message),
+            }
+            placement.withdraw(key, true);
+            let mut finished = placer.a.placement().unwrap().finished();
+            if finished.is_none() {
+                assert!(placer.pair.reports(0, |of| of.readable, TRIES), "the ticket is not reported");
+                finished = placer.a.placement().unwrap().finished();
+            }
+            assert_eq!(finished, Some(ticket));
+            assert_eq!(placer.a.placement().unwrap().finished(), None);
+        }
+    });
+}
+
+#[test]
+fn nothing_is_placed_under_an_unknown_key_or_in_memory_of_another_length() {
+    each(|pair| {
+        let Some(mut placer) = Placer::new(pair) else { return };
+        let (message, mut memory) = (noise(1, 5000), vec![7; 5000]);
+        for bytes in [4999, 1, 5001] {
+            let key = placer.expose(Some(memory.as_mut_ptr()), 5000);
+            assert!(!placer.place(key + 1, &message, 1));
+            assert!(!placer.place(key, &noise(1, bytes), 1));
+            placer.b.placement().unwrap().withdraw(key, true);
+        }
+        placer.pass_time();
+        assert!(memory.iter().all(|byte| *byte == 7));
+    });
+}
+
+#[test]
+fn memory_that_is_withdrawn_is_not_written() {
+    for _ in 0..10 {
+        each(|pair| {
+            let Some(mut placer) = Placer::new(pair) else { return };
+            let (message, mut memory) = (noise(1, 5000), vec![0; 5000]);
+            let key = placer.expose_and_place(Some(memory.as_mut_ptr()), &message, 1);
+            placer.b.placement().unwrap().withdraw(key, false);
+            memory.fill(7);
+            placer.pass_time();
+            assert!(memory.iter().all(|byte| *byte == 7));
+            // The link has broken, or still works.
+            if matches!(receive(placer.a.as_mut(), 10), Err(ErrorKind::WouldBlock)) {
+                assert_eq!(placer.a.send(&[IoSlice::new(b"on")]).unwrap_or(0), 2);
+                assert_eq!(receive_all(&placer.pair, placer.b.as_mut(), 2).0, b"on");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_message_that_is_cancelled_is_not_read_any_more() {
+    for ticket in 0..20 {
+        each(|pair| {
+            let Some(mut placer) = Placer::new(pair) else { return };
+            let (mut message, mut memory) = (noise(1, 5000), vec![0; 5000]);
+            let expected = message.clone();
+            let into = (ticket % 2 > 0).then_some(memory.as_mut_ptr());
+            let key = placer.expose_and_place(into, &message, ticket);
+            assert_eq!(placer.a.send(&[IoSlice::new(b"h")]).unwrap(), 1);
+            placer.a.placement().unwrap().cancel(ticket);
+            message.fill(7);
+            placer.pass_time();
+            assert_eq!(placer.a.placement().unwrap().finished(), None);
+            // What was sent behind it arrives only if it has been written.
+            match receive(placer.b.as_mut(), 10) {
+                Ok(bytes) => {
+                    assert_eq!(bytes, b"h");
+                    assert!(placer.b.placement().unwrap().placed(key).is_none_or(|bytes| bytes == expected));
+                    assert!(into.is_none() || memory == expected || memory.iter().all(|byte| *byte == 0));
+                }
+                Err(_) => {
+                    assert!(!matches!(receive(placer.a.as_mut(), 10), Err(ErrorKind::WouldBlock)), "it has not broken");
+                    let sent = placer.a.send(&[IoSlice::new(b"on")]).map_err(|error| error.kind());
+                    assert_eq!(sent, Err(ErrorKind::WouldBlock), "it can still be ended");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn no_memory_is_used_after_the_end_of_a_link_that_places_messages() {
+    for ticket in 0..20 {
+        each(|pair| {
+            let Some(mut placer) = Placer::new(pair) else { return };
+            let (mut message, mut memory) = (noise(1, 5000), vec![0; 5000]);
+            let expected = message.clone();
+            let key = placer.expose_and_place(Some(memory.as_mut_ptr()), &message, ticket);
+            assert_eq!(placer.a.send(&[IoSlice::new(b"hea")]).unwrap(), 3);
+            let Placer { pair, a, mut b, .. } = placer;
+            if ticket % 2 == 0 {
+                // The side that receives.
+                drop(b);
+                memory.fill(7);
+                (0..50).for_each(|_| drop((pair.step)()));
+                assert!(memory.iter().all(|byte| *byte == 7));
+                return;
+            }
+            a.end(b"der".to_vec(), b"bye".to_vec());
+            message.fill(7);
+            let (mut got, mut words) = (Vec::new(), None);
+            for _ in 0..TRIES {
+                let mut part = [0; 100];
+                match b.receive(&mut [IoSliceMut::new(&mut part)]) {
+                    Ok(0) => break,
+                    Ok(n) => got.extend_from_slice(&part[..n]),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => drop((pair.step)()),
+                    Err(error) => {
+                        let inner = error.into_inner().expect("the close notice");
+                        words = Some(inner.downcast::<LastWords>().expect("the close notice").0);
+                        break;
+                    }
+                }
+            }
+            match words {
+                // The stream has broken.
+                Some(words) => assert!(words == b"bye" && got.is_empty()),
+                None => {
+                    assert_eq!(got, b"headerbye");
+                    assert!(b.placement().unwrap().placed(key).is_none_or(|bytes| bytes == expected));
+                }
+            }
+        });
+    }
 }
 
 #[test]

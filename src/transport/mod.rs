@@ -70,6 +70,11 @@ pub trait Link: Send {
         None
     }
 
+    /// One-sided access to the peer's memory, if the link supports it. Either both ends of a link do or neither.
+    fn one_sided(&mut self) -> Option<&mut dyn OneSided> {
+        None
+    }
+
     /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `rest`, the rest of a message that
     /// was accepted in part, then `close_notice`, then the end of the stream. Returns at once; data that the peer cannot
     /// accept yet is delivered within time limits of the [`Device`]. If the stream is broken, the link may deliver
@@ -169,10 +174,68 @@ pub trait Placement {
     fn cancel(&mut self, ticket: u32);
 }
 
+/// A link's ability to access regions of the peer's memory, and bound buffers, without the peer's processor taking part. A link that has it
+/// has [`Placement`], too: its tickets are for both.
+pub trait OneSided {
+    /// Lets the peer access this memory as `region`, until [`OneSided::retract`] or the end of the link. Returns false if the memory cannot
+    /// be registered with the device.
+    ///
+    /// # Safety
+    /// It is valid for reads and writes of `bytes` until then.
+    unsafe fn publish(&mut self, region: u32, memory: *mut u8, bytes: usize) -> bool;
+
+    /// Ends what `publish` has begun. The peer may still access the memory until it is released
+    /// ([`Connector::release_memory`]); a later access breaks the link.
+    fn retract(&mut self, region: u32);
+
+    /// The length of the peer's `region`, if it is known to be accessible.
+    fn published(&self, region: u32) -> Option<usize>;
+
+    /// Starts to write `bytes` bytes at `from` to the peer's `region` at `offset`; they are inside it. Bytes sent later arrive after them.
+    /// Returns false if the link cannot do it. [`Placement::finished`] returns `ticket` when they are there.
+    ///
+    /// # Safety
+    /// As for [`Placement::place`].
+    unsafe fn put(&mut self, region: u32, offset: usize, from: *const u8, bytes: usize, ticket: u32) -> bool;
+
+    /// Starts to read `bytes` bytes of the peer's `region` at `offset`; they are inside it. Returns false if the link cannot do it.
+    /// [`Placement::finished`] returns `ticket` when they are in `into`.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `bytes` until `finished` has returned the ticket, [`Placement::cancel`], or the end of the link, and
+    /// nothing else accesses it meanwhile.
+    unsafe fn get(&mut self, region: u32, offset: usize, into: *mut u8, bytes: usize, ticket: u32) -> bool;
+}
+
 /// What a link leaves behind when it ends, until its peer has all that was sent.
 pub trait Lingering: Send {
-    /// Goes on; returns whether this must be kept: until the peer has acknowledged everything, or until `until`.
-    fn linger(&mut self, until: Instant) -> bool;
+    /// Goes on without blocking; returns whether this must be kept: until the peer has acknowledged everything. The caller limits the time.
+    fn linger(&mut self) -> bool;
+}
+
+/// What the queue pairs of a context have done since it was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Sends that were posted.
+    pub sends: u64,
+    /// RDMA writes that were posted.
+    pub writes: u64,
+    /// RDMA reads that were posted.
+    pub reads: u64,
+    /// Calls that posted sends, writes or reads.
+    pub doorbells: u64,
+    /// Receives that were posted.
+    pub receives: u64,
+    /// Completions that were taken.
+    pub completions: u64,
+    /// Times that memory was registered with all devices.
+    pub registrations: u64,
+    /// Bytes of sends, with headers.
+    pub sent_bytes: u64,
+    /// Bytes of RDMA writes.
+    pub written_bytes: u64,
+    /// Bytes of RDMA reads.
+    pub read_bytes: u64,
 }
 
 /// An event that a connector reports.
@@ -296,9 +359,8 @@ pub trait Connector: Send {
         let _ = (memory, bytes);
     }
 
-    /// What was counted of work requests, if there are any.
-    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
-    fn counters(&self) -> Option<ibverbs::Counters> {
+    /// What was counted of work requests, if links have queue pairs.
+    fn counters(&self) -> Option<Counters> {
         None
     }
 

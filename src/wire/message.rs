@@ -13,6 +13,8 @@
 //! | replacement | space, flags | fingerprint | fingerprint | slot | length | key | channel | the message |
 //! | grant | space, 0 | announcement | key | slot | | | channel | |
 //! | write | | | | slot | length | offset | offset | the bytes |
+//! | written | | | | slot | length | offset | offset | |
+//! | bound | | region | | slot | | | | |
 //! | put | | region | request | | length | offset | offset | the bytes |
 //! | put done | 0, 1 if refused | | request | | | | | |
 //! | get | | region | request | | length | offset | offset | |
@@ -112,6 +114,22 @@ pub enum Message {
         /// Number of bytes.
         bytes: u64,
     },
+    /// As [`Message::Write`], but the bytes are there already: the link has put them into the region of the buffer.
+    Written {
+        /// The slot of the buffer.
+        slot: Slot,
+        /// Where in the buffer.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// The sender has bound a buffer to this slot, for writes of the receiver.
+    Bound {
+        /// The slot.
+        slot: Slot,
+        /// One more than the region by which the link reaches the buffer; 0 if writes must be sent.
+        region: u32,
+    },
     /// Bytes for a registered region; they follow.
     Put {
         /// The sender's number for the reply.
@@ -187,6 +205,8 @@ const REPLY: u8 = 12;
 const OFFER: u8 = 13;
 const TAKEN: u8 = 14;
 const REPLACEMENT: u8 = 15;
+const WRITTEN: u8 = 16;
+const BOUND: u8 = 17;
 
 /// Flag bits.
 const ANNOUNCED: u8 = 1;
@@ -234,6 +254,8 @@ impl Fields {
                 Self { kind: GRANT, space, slot, first: announcement, second: key, ..zero }
             }
             Message::Write { slot, offset, bytes } => Self { kind: WRITE, slot, offset, bytes, ..zero },
+            Message::Written { slot, offset, bytes } => Self { kind: WRITTEN, slot, offset, bytes, ..zero },
+            Message::Bound { slot, region } => Self { kind: BOUND, first: region, slot, ..zero },
             Message::Put { request, region, offset, bytes } => {
                 Self { kind: PUT, first: region, second: request, offset, bytes, ..zero }
             }
@@ -283,6 +305,8 @@ impl Fields {
             REPLACEMENT => Message::Replacement { envelope, key: offset as u32 },
             GRANT => Message::Grant { space, slot, announcement: first, key: request },
             WRITE => Message::Write { slot, offset, bytes },
+            WRITTEN => Message::Written { slot, offset, bytes },
+            BOUND => Message::Bound { slot, region: first },
             PUT => Message::Put { request, region: first, offset, bytes },
             PUT_DONE => Message::PutDone { request, refused: flag },
             GET => Message::Get { request, region: first, offset, bytes },
@@ -379,7 +403,9 @@ impl Message {
             | Self::PutDone { .. }
             | Self::Get { .. }
             | Self::Goodbye
-            | Self::Query => 0,
+            | Self::Query
+            | Self::Written { .. }
+            | Self::Bound { .. } => 0,
         }
     }
 }
@@ -398,7 +424,7 @@ pub(crate) mod tests {
     pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         let numbers =
             (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
-        (0..15u8, prop_oneof![Just(0u8), 1..=LAST_KIND], any::<bool>(), numbers).prop_map(
+        (0..17u8, prop_oneof![Just(0u8), 1..=LAST_KIND], any::<bool>(), numbers).prop_map(
             |(kind, space, more, (flag, first, request, slot, bytes, offset))| {
                 let collective = space != 0;
                 let space = if collective { Space::collective(space, offset as u32 >> 8) } else { Space::USER };
@@ -409,6 +435,8 @@ pub(crate) mod tests {
                     1 => Message::Announce { envelope, number: offset as u32 },
                     2 => Message::Grant { space, slot, announcement: first, key: request },
                     3 => Message::Write { slot, offset, bytes },
+                    15 => Message::Written { slot, offset, bytes },
+                    16 => Message::Bound { slot, region: first },
                     4 => Message::Put { request, region: first, offset, bytes },
                     5 => Message::PutDone { request, refused: flag },
                     6 => Message::Get { request, region: first, offset, bytes },
@@ -433,7 +461,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_an_error(kind in 0..17u8, bits: [u8; 32], flags in 0..10u8, rest: [u8; 5], zeros: [bool; 5]) {
+        fn any_bytes_are_a_message_or_an_error(kind in 0..19u8, bits: [u8; 32], flags in 0..10u8, rest: [u8; 5], zeros: [bool; 5]) {
             let mut wire = [0; HEADER_BYTES];
             wire[..4].copy_from_slice(&[kind, VERSION, flags & 1, flags >> 1]);
             wire[8..].copy_from_slice(&bits);
@@ -466,7 +494,7 @@ pub(crate) mod tests {
         assert!(text.contains("a text of 8192 bytes"), "{text}");
         let text = refused(&|wire| wire[39] = 1, Message::Goodbye);
         assert!(text.contains("Goodbye with unused bytes that are not zero"), "{text}");
-        assert!(refused(&|wire| wire[0] = 16, Message::Goodbye).contains("kind 16"));
+        assert!(refused(&|wire| wire[0] = 18, Message::Goodbye).contains("kind 18"));
         // Messages of unbound buffers have no channel, a channel has 24 bits, and a query has no space.
         let zeros = "unused bytes that are not zero";
         let collective = Envelope { space: Space::collective(LAST_KIND, 0xff_ffff), ..envelope };

@@ -8,6 +8,8 @@ use crate::fuzzing::Input;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::testing::{Ended, StreamLink, messenger, sockets};
 use crate::messaging::{Event, Messenger, Outcome, Recv, Send, Source, Token};
+#[cfg(test)]
+use crate::transport::loopback::Network;
 use crate::types::Space;
 
 /// A send or a receive of one of two messengers.
@@ -35,6 +37,11 @@ struct Pair {
     /// By token owner.
     posted: Vec<Posted>,
     cancelled_recvs: bool,
+    /// The link has broken, as some do when memory that is in use is taken back.
+    broken: bool,
+    /// For links in memory: their network, whose time passes with each turn.
+    #[cfg(test)]
+    network: Option<Network>,
 }
 
 /// Two messengers deliver messages complete, in order, once, and as soon as there is a receive for them, whatever is posted and
@@ -44,19 +51,14 @@ pub fn exchange(data: &[u8]) {
     let mut messengers = [messenger(0, 2), messenger(1, 2)];
     messengers[0].established(1, Box::new(StreamLink::new(left, Ended::default())), CONNECTION);
     messengers[1].established(0, Box::new(StreamLink::new(right, Ended::default())), CONNECTION);
-    let mut pair = Pair { messengers, posted: Vec::new(), cancelled_recvs: false };
-    let mut input = Input(data);
-    for _ in 0..MAX_STEPS {
-        if pair.step(&mut input).is_none() {
-            break;
-        }
-    }
-    pair.settle();
-    pair.check();
+    Pair::new(messengers).play(data);
 }
 
 /// Message lengths of collectives, on which both sides agree, by slot.
 const AGREED: [usize; 3] = [16, EAGER_BYTES + 1, 70_001];
+
+/// What memory of a cancelled operation contains.
+const TAKEN_BACK: u8 = 0xee;
 
 /// Writes a message that begins with its number; no two messages, nor two parts of one, are equal.
 fn fill(message: &mut [u8], number: u32) {
@@ -79,6 +81,33 @@ fn place(collective: bool, number: usize) -> (Space, u64) {
 }
 
 impl Pair {
+    fn new(messengers: [Messenger; 2]) -> Self {
+        let posted = Vec::new();
+        Self {
+            messengers,
+            posted,
+            cancelled_recvs: false,
+            broken: false,
+            #[cfg(test)]
+            network: None,
+        }
+    }
+
+    fn play(mut self, data: &[u8]) {
+        let mut input = Input(data);
+        for _ in 0..MAX_STEPS {
+            if self.step(&mut input).is_none() {
+                break;
+            }
+        }
+        self.settle();
+        let taken_back = self.posted.iter().filter(|posted| posted.end == Some(End::Cancelled));
+        assert!(taken_back.flat_map(|posted| &posted.memory).all(|byte| *byte == TAKEN_BACK));
+        if !self.broken {
+            self.check();
+        }
+    }
+
     fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
         let shape = input.byte()?;
         let side = usize::from(shape & 1);
@@ -141,7 +170,7 @@ impl Pair {
                     self.cancelled_recvs |= !posted.is_send;
                     let side = if posted.is_send { posted.side } else { 1 - posted.side };
                     self.messengers[side].cancel(owner as u32);
-                    self.posted[owner].memory.fill(0xee);
+                    self.posted[owner].memory.fill(TAKEN_BACK);
                 }
             }
             _ => {
@@ -153,7 +182,11 @@ impl Pair {
 
     fn progress(&mut self, side: usize) -> bool {
         let mut events = Vec::new();
-        let moved = self.messengers[side].progress(Instant::now(), &mut events);
+        #[cfg(test)]
+        let (now, passes) = self.pass_time();
+        #[cfg(not(test))]
+        let (now, passes) = (Instant::now(), false);
+        let moved = self.messengers[side].progress(now, &mut events) | passes;
         for Event { token, outcome } in events {
             let posted = &self.posted[token.owner as usize];
             assert!(posted.end.is_none(), "a second end of {}, or one after it was taken back", token.owner);
@@ -164,6 +197,10 @@ impl Pair {
                 }
                 Outcome::Done { bytes, .. } => End::Done(self.message(&posted.memory[..bytes])),
                 Outcome::Failed(e) if !posted.is_send && e.message().contains("at most") => End::Refused,
+                #[cfg(test)]
+                Outcome::Failed(e) if self.network.is_some() && e.message().contains("is gone") => self.lose(),
+                #[cfg(test)]
+                Outcome::Failed(e) if self.network.is_some() && e.message().contains("broke while") => self.lose(),
                 other => panic!("{other:?}"),
             };
             self.posted[token.owner as usize].end = Some(end);
@@ -223,6 +260,78 @@ impl Drop for Pair {
     fn drop(&mut self) {
         for owner in 0..self.posted.len() as u32 {
             self.messengers.iter_mut().for_each(|messenger| messenger.cancel(owner));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::secret::JobToken;
+    use crate::transport::Device;
+    use crate::transport::loopback::{LinkModel, Node, Random};
+
+    impl Pair {
+        /// Lets the time pass until something happens at a rank. Returns the time, and whether something will happen.
+        pub(super) fn pass_time(&self) -> (Instant, bool) {
+            let Some(network) = &self.network else { return (Instant::now(), false) };
+            let next = (0..2).filter_map(|node| network.next_event(node)).min();
+            next.into_iter().for_each(|at| network.step(at));
+            (network.now(), next.is_some())
+        }
+
+        /// An operation has failed because the link broke.
+        pub(super) fn lose(&mut self) -> End {
+            self.broken = true;
+            End::Refused
+        }
+    }
+
+    /// Two messengers with a link in memory, which places messages, or reads them.
+    fn in_memory(seed: u64) -> Pair {
+        let mut random = Random::new(seed);
+        let above = Some([8, 1000, EAGER_BYTES, EAGER_BYTES + 5000][random.below(4)]);
+        let [reads_above, places_above] = if random.one_in(4) { [above, None] } else { [None, above] };
+        let delay = Duration::from_micros(1)..Duration::from_micros(2 + [1, 100][random.below(2)]);
+        let network =
+            Network::new(seed, LinkModel { delay, capacity: 100_000, piece: 40_000, reads_above, places_above });
+        if random.one_in(2) {
+            network.never_breaks();
+        }
+        let mut connectors = [0, 1].map(|rank| {
+            let node: Arc<dyn Device> = Node::new(&network, |_| panic!("this test does not sleep"));
+            let mut connector = node.connector(&JobToken::none()).unwrap();
+            connector.set_rank(rank, 2);
+            connector
+        });
+        let addresses = connectors.each_ref().map(|connector| connector.address().clone());
+        for (connector, peer) in connectors.iter_mut().zip([1, 0]) {
+            connector.set_peer(peer, addresses[peer].clone()).unwrap();
+        }
+        let mut rank = 0;
+        let messengers = connectors.map(|connector| {
+            rank += 1;
+            Messenger::new(rank - 1, 2, connector, None)
+        });
+        let mut pair = Pair::new(messengers);
+        pair.network = Some(network);
+        pair
+    }
+
+    /// `SEEDS=20000` sets the number of seeds.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes minutes")]
+    fn messages_are_exchanged_over_links_that_place_or_read_them() {
+        let seeds = std::env::var("SEEDS").map_or(1000, |seeds| seeds.parse().expect("a number"));
+        for seed in 0..seeds {
+            println!("seed {seed}");
+            let mut random = Random::new(seed);
+            let bytes = random.below(400);
+            let data: Vec<u8> = (0..bytes).map(|_| random.bits() as u8).collect();
+            in_memory(!seed).play(&data);
         }
     }
 }

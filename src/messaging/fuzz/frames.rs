@@ -9,11 +9,12 @@ use std::time::Instant;
 use super::{CONNECTION, MAX_STEPS, SIZES};
 use crate::error::Error;
 use crate::fuzzing::Input;
-use crate::messaging::testing::{Ended, StreamLink, messenger, sockets};
+use crate::messaging::testing::{Ended, PlacingLink, StreamLink, messenger, sockets};
 use crate::messaging::{
     Event, Messenger, Outcome, READS_PER_TURN, Recv, ReduceInto, Remote, STAGING_BYTES, Send, Source, Token,
 };
 use crate::reduce;
+use crate::transport::Link;
 use crate::types::{DataType, ReduceOp, Space};
 use crate::wire::message::HEADER_BYTES;
 use crate::wire::{Envelope, Message};
@@ -40,6 +41,8 @@ type Memory = Vec<Box<[u8]>>;
 /// A messenger with operations, and the peer's end of its link to rank 1. Rank 2 is never connected.
 struct Attacked {
     messenger: Messenger,
+    /// Whether the link places messages.
+    places: bool,
     peer: UnixStream,
     ended: Ended,
     /// Bytes that the peer sends when the messenger reads.
@@ -61,9 +64,15 @@ pub fn frames(data: &[u8]) {
     let (ours, peer) = sockets();
     let (mut messenger, ended) = (messenger(0, 3), Ended::default());
     messenger.set_limits(PAUSE_BYTES, MOST_BYTES);
-    messenger.established(1, Box::new(StreamLink::new(ours, ended.clone())), CONNECTION);
+    let places = data.len() % 4 > 1;
+    let link: Box<dyn Link> = match places {
+        true => Box::new(PlacingLink::new(ours, ended.clone())),
+        false => Box::new(StreamLink::new(ours, ended.clone())),
+    };
+    messenger.established(1, link, CONNECTION);
     let mut attacked = Attacked {
         messenger,
+        places,
         peer,
         ended,
         unsent: Vec::new(),
@@ -202,9 +211,16 @@ impl Attacked {
         let envelope = Envelope { space, slot, fingerprint, bytes, more: false };
         let (request, region) = (u32::from(number), self.keys[usize::from(first)]);
         let message = match kind {
-            1 => Message::Data { envelope, announced: shape & 2 != 0, placed: 0 },
-            2 => Message::Announce { envelope, number: 0 },
-            3 => Message::Grant { space, slot, announcement: 0, key: 0 },
+            1 => {
+                let placed = if self.places && shape & 128 != 0 { u32::from(number) } else { offset as u32 };
+                Message::Data { envelope, announced: shape & 2 != 0, placed }
+            }
+            2 => Message::Announce { envelope, number: offset as u32 | u32::from(self.places) },
+            3 => {
+                let announcement = if self.places && !space.is_user() { 0 } else { offset as u32 };
+                let announcement = if self.places && space.is_user() { first.into() } else { announcement };
+                Message::Grant { space, slot, announcement, key: (offset >> 32) as u32 | u32::from(self.places) }
+            }
             4 => Message::Write { slot, offset, bytes },
             5 => Message::Put { request, region, offset, bytes },
             6 => Message::PutDone { request, refused },
@@ -237,6 +253,7 @@ impl Attacked {
                 let header = self.header(kind, shape, number, bytes as u64, offset);
                 let bytes = if bytes <= 200_000 { bytes } else { 0 };
                 let payload = match kind {
+                    1 if Message::decode(&header, CONNECTION).is_ok_and(|message| message.payload() == 0) => Vec::new(),
                     1 | 4 | 5 | 8 => vec![number; bytes],
                     9 | 12 => "é€\n\0".bytes().cycle().take(bytes).collect(),
                     _ => Vec::new(),

@@ -54,6 +54,7 @@ fn rail(port: &Port, domain: Arc<ProtectionDomain>, gid_index: Option<u8>) -> Re
         link_layer: port.link_layer,
         lid: port.lid,
         gid: gid.address.octets(),
+        gid_type: gid.kind,
         gid_index: gid.index,
         mtu: port.mtu,
         max_message: port.max_message,

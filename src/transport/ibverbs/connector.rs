@@ -3,26 +3,24 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::connection::Connection;
-use super::endpoint::{OFFER_BYTES, Offer, READY};
+use super::endpoint::{End, OFFER_BYTES, Offer, READY};
 use super::link::{IbverbsLink, Linger};
 use super::memory::Registration;
 use super::rail::{PathOptions, Rail};
-use super::shared::{Counters, Shared};
+use super::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::net::address::Address;
 use crate::sys::{self, Pollable, Poller, PollerKind, Registration as Watched};
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
 
 /// Once in so many turns the inner connector is asked for events, if nothing says that it has any.
 const TURNS: u32 = 64;
-/// After so long without anything from a peer for which a thread waits, a write of no bytes tells whether its device is still there.
-pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// A connection over which queue pairs are being connected.
 struct Joining {
@@ -214,9 +212,8 @@ impl IbverbsConnector {
                 let Joining { link, number, id, .. } = joining;
                 let id = id.expect("connected above");
                 let mut state = self.shared.lock();
-                let (connection, common) = state.connection(id).expect("it is removed with its link");
+                let (connection, _) = state.connection(id).expect("it is removed with its link");
                 connection.establish(link);
-                connection.heard = common.now;
                 drop(state);
                 self.established.insert(rank as u32, id);
                 let link = Box::new(IbverbsLink::new(self.shared.clone(), id, self.linger.clone()));
@@ -336,20 +333,16 @@ impl IbverbsConnector {
     }
 
     /// Looks after connections that are ending, and those from which nothing has come for long.
-    fn tick(&mut self) {
+    fn tick(&mut self, now: Instant) {
         let mut state = self.shared.lock();
         let (connections, common) = state.connections();
         self.timer = None;
         common.is_ending = false;
         for (_, connection) in connections {
             common.is_ending |= connection.is_ending();
-            let again = connection.tick(common);
+            let again = connection.tick(now, common);
             self.timer = [self.timer, again].into_iter().flatten().min();
             connection.go_on(common);
-            if common.now.duration_since(connection.heard) >= KEEP_ALIVE {
-                connection.heard = common.now;
-                connection.probe(common);
-            }
         }
     }
 
@@ -402,14 +395,21 @@ impl Connector for IbverbsConnector {
     }
 
     fn close(&mut self, close_notice: Option<CloseNotice>) {
+        let notice = |number| close_notice.as_ref().map(|notice| notice(number)).unwrap_or_default();
+        for (_, link, number) in self.early.drain(..) {
+            link.end(Vec::new(), notice(number));
+        }
         for (_, mut joining) in self.joining.drain() {
             if let Some(id) = joining.id {
                 self.shared.lock().remove(id);
             }
-            // The peer takes it for messages.
-            if let Some(notice) = &close_notice {
-                joining.link.end(joining.out.split_off(joining.sent), notice(joining.number));
-            }
+            let words = match joining.is_connected {
+                // The peer may have established its link, or will when it knows that this side is ready.
+                true => End { notice: notice(joining.number), ..End::default() }.encode(),
+                // It takes them for messages.
+                false => notice(joining.number),
+            };
+            joining.link.end(joining.out.split_off(joining.sent), words);
         }
         self.inner.close(close_notice);
     }
@@ -425,14 +425,14 @@ impl Connector for IbverbsConnector {
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         self.turns = self.turns.wrapping_add(1);
         let mut state = self.shared.lock();
-        state.common.now = state.common.now.max(now);
+        state.common.now = state.common.now.max(Some(now));
         state.poll();
         let ending = state.common.is_ending;
         drop(state);
         let look = std::mem::take(&mut self.look);
         if look || ending || !self.joining.is_empty() || self.inner.is_busy() || self.turns.is_multiple_of(TURNS) {
             self.progress_inner(now, events);
-            self.tick();
+            self.tick(now);
         }
         let mut state = self.shared.lock();
         for id in std::mem::take(&mut state.common.touched) {
@@ -449,14 +449,14 @@ impl Connector for IbverbsConnector {
     fn next_timer(&self) -> Option<Instant> {
         let state = self.shared.lock();
         // A connection that has just broken does not know the time.
-        let now = (state.common.is_ending && self.timer.is_none()).then_some(state.common.now);
+        let now = state.common.now.filter(|_| state.common.is_ending && self.timer.is_none());
         [self.inner.next_timer(), self.timer, now].into_iter().flatten().min()
     }
 
     fn keep_alive(&self) -> Option<Instant> {
         let mut state = self.shared.lock();
         let (connections, _) = state.connections();
-        connections.map(|(_, connection)| connection.heard + KEEP_ALIVE).min()
+        connections.filter_map(|(_, connection)| connection.silent_until()).min()
     }
 
     fn set_sleeping(&mut self, on: bool) -> bool {

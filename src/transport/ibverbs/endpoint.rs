@@ -4,7 +4,7 @@
 //! pairs, so that they can receive, it sends [`READY`]. The last message is [`End`], followed by the end of the stream.
 
 use super::memory::MAX_RAILS;
-use super::rail::LinkLayer;
+use super::port::GidType;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The first bytes of an offer: the version is that of everything between two links, frames included.
@@ -34,10 +34,10 @@ pub struct Peer {
     pub lid: u16,
     /// The longest packet of its port, as verbs number it.
     pub mtu: u8,
-    /// What its port belongs to.
-    pub link_layer: LinkLayer,
     /// The GID of its port.
     pub gid: [u8; 16],
+    /// What that is.
+    pub gid_type: GidType,
 }
 
 /// The queue pairs of a side, one for each rail, or the reason why there are none.
@@ -73,7 +73,7 @@ impl Offer {
                 out.extend_from_slice(&number.to_le_bytes());
             }
             out.extend_from_slice(&rail.lid.to_le_bytes());
-            out.extend_from_slice(&[rail.mtu, u8::from(rail.link_layer == LinkLayer::Ethernet)]);
+            out.extend_from_slice(&[rail.mtu, rail.gid_type as u8]);
             out.extend_from_slice(&rail.gid);
         }
         out.resize(REASON_AT, 0);
@@ -108,7 +108,7 @@ impl Offer {
                 speed: u32_at(at + 12),
                 lid: u16::from_le_bytes([bytes[at + 16], bytes[at + 17]]),
                 mtu: bytes[at + 18],
-                link_layer: if bytes[at + 19] == 0 { LinkLayer::InfiniBand } else { LinkLayer::Ethernet },
+                gid_type: GidType::of(bytes[at + 19].into()).unwrap_or(GidType::InfiniBand),
                 gid: bytes[at + 20..at + 36].try_into().expect("16 bytes"),
             }
         };
@@ -172,8 +172,8 @@ mod tests {
             speed: 200_000,
             lid: 7,
             mtu: 5,
-            link_layer: [LinkLayer::InfiniBand, LinkLayer::Ethernet][index % 2],
             gid: [index as u8; 16],
+            gid_type: [GidType::InfiniBand, GidType::RoceV1, GidType::RoceV2][index % 3],
         };
         Offer {
             rails: (0..rails).map(rail).collect(),

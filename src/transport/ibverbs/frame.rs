@@ -31,6 +31,10 @@ pub struct Record {
 pub enum RecordKind {
     /// One message may be written there.
     Message = 1,
+    /// It may be read and written until it is retracted.
+    Region = 2,
+    /// A region may not be accessed any more.
+    Retracted = 3,
 }
 
 /// The header of a frame.
@@ -87,6 +91,8 @@ impl Record {
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let kind = match u32_at(4) {
             1 => RecordKind::Message,
+            2 => RecordKind::Region,
+            3 => RecordKind::Retracted,
             _ => return None,
         };
         let keys = std::array::from_fn(|index| u32_at(24 + 4 * index));
@@ -107,8 +113,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_record_survives_encoding(key: u32, address: u64, bytes: u64, keys: [u32; MAX_RAILS]) {
-            let record = Record { key, kind: RecordKind::Message, address, bytes, keys };
+        fn any_record_survives_encoding(key: u32, kind in 0..3usize, address: u64, bytes: u64, keys: [u32; MAX_RAILS]) {
+            let kind = [RecordKind::Message, RecordKind::Region, RecordKind::Retracted][kind];
+            let record = Record { key, kind, address, bytes, keys };
             prop_assert_eq!(Record::decode(&record.encode()), Some(record));
         }
 

@@ -191,7 +191,10 @@ mod tests {
     #[test]
     fn the_error_for_a_library_that_is_missing_says_what_to_install() {
         let text = refused("libibverbs_of_nobody.so.1");
-        assert!(text.starts_with("the transport ibverbs needs libibverbs_of_nobody.so.1, which cannot be loaded: "), "{text}");
+        assert!(
+            text.starts_with("the transport ibverbs needs libibverbs_of_nobody.so.1, which cannot be loaded: "),
+            "{text}"
+        );
         assert!(text.ends_with("(Debian: libibverbs1 and ibverbs-providers)"), "{text}");
     }
 
@@ -225,7 +228,8 @@ mod tests {
         let all: Vec<_> = NAMES.iter().map(|name| name.to_str().unwrap()).collect();
         compile(&path, &all);
         assert!(Library::open(path.to_str().unwrap()).is_ok());
-        let (older, without) = (folder.path().join("older.so"), all.iter().filter(|name| **name != "_ibv_query_gid_ex"));
+        let (older, without) =
+            (folder.path().join("older.so"), all.iter().filter(|name| **name != "_ibv_query_gid_ex"));
         compile(&older, &without.copied().collect::<Vec<_>>());
         let text = refused(older.to_str().unwrap());
         assert!(text.ends_with("it has no function _ibv_query_gid_ex; rdma-core 32 or later has it"), "{text}");

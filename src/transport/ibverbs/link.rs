@@ -2,11 +2,10 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::connection::Connection;
 use super::shared::{Common, Shared};
-use crate::transport::{Interest, Lingering, Link, Placement};
+use crate::transport::{Interest, Lingering, Link, OneSided, Placement};
 
 /// How long a message is sent in the stream at most; longer ones are placed.
 const EAGER_BYTES: usize = 16 << 10;
@@ -83,6 +82,10 @@ impl Link for IbverbsLink {
         Some(self)
     }
 
+    fn one_sided(&mut self) -> Option<&mut dyn OneSided> {
+        Some(self)
+    }
+
     fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { owned, linger, .. } = *self;
         let (inner, words, lingers) = owned.with(|connection, common| connection.end(rest, close_notice, common));
@@ -129,13 +132,34 @@ impl Placement for IbverbsLink {
     }
 }
 
+impl OneSided for IbverbsLink {
+    unsafe fn publish(&mut self, region: u32, memory: *mut u8, bytes: usize) -> bool {
+        self.owned.with(|connection, common| connection.publish(region, memory, bytes, common))
+    }
+
+    fn retract(&mut self, region: u32) {
+        self.owned.with(|connection, common| connection.retract(region, common));
+    }
+
+    fn published(&self, region: u32) -> Option<usize> {
+        self.owned.with(|connection, _| connection.published(region))
+    }
+
+    unsafe fn put(&mut self, region: u32, offset: usize, from: *const u8, bytes: usize, ticket: u32) -> bool {
+        self.owned.with(|connection, common| connection.put((region, offset), from, bytes, ticket, common))
+    }
+
+    unsafe fn get(&mut self, region: u32, offset: usize, into: *mut u8, bytes: usize, ticket: u32) -> bool {
+        self.owned.with(|connection, common| connection.get((region, offset), into, bytes, ticket, common))
+    }
+}
+
 /// A connection whose link has ended, until the peer has all that was sent.
 struct Draining(Owned);
 
 impl Lingering for Draining {
-    fn linger(&mut self, until: Instant) -> bool {
+    fn linger(&mut self) -> bool {
         self.0.shared.lock().poll();
-        let drained = self.0.with(|connection, common| connection.drain(common));
-        !drained && Instant::now() < until
+        !self.0.with(|connection, common| connection.drain(common))
     }
 }

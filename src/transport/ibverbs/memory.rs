@@ -157,8 +157,17 @@ impl Registry {
         }
     }
 
-    /// The keys of this memory if it is registered, or is now.
+    /// The keys of this memory if it is registered, or is now: from its second use on, if it is short.
     pub fn keys(&mut self, memory: *const u8, bytes: usize) -> Option<Keys> {
+        self.find(memory, bytes, false)
+    }
+
+    /// The keys of this memory, which is registered now unless it was before; `None` if it may not or cannot be.
+    pub fn register(&mut self, memory: *const u8, bytes: usize) -> Option<Keys> {
+        self.find(memory, bytes, true)
+    }
+
+    fn find(&mut self, memory: *const u8, bytes: usize, at_once: bool) -> Option<Keys> {
         if self.policy == Registration::Off {
             return None;
         }
@@ -172,7 +181,8 @@ impl Registry {
                 return Some(registered.keys);
             }
             range.uses += 1;
-            if range.bytes < AT_ONCE_BYTES && range.uses == 1 && self.policy == Registration::Known {
+            let is_short = range.bytes < AT_ONCE_BYTES && range.uses == 1 && self.policy == Registration::Known;
+            if is_short && !at_once {
                 return None;
             }
             self.registrations += 1;
@@ -184,7 +194,7 @@ impl Registry {
         }
         if self.policy == Registration::All {
             self.retain(memory.cast_mut(), bytes);
-            return self.keys(memory, bytes);
+            return self.find(memory, bytes, at_once);
         }
         None
     }

@@ -27,4 +27,3 @@ pub use choice::choose;
 pub use connector::IbverbsConnector;
 pub use link::Linger;
 pub use options::Options;
-pub use shared::Counters;

@@ -65,15 +65,16 @@ impl LinkLayer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidType {
     /// InfiniBand.
-    InfiniBand,
+    InfiniBand = ffi::IBV_GID_TYPE_IB as isize,
     /// RoCE version 1: Ethernet frames, within a broadcast domain.
-    RoceV1,
+    RoceV1 = ffi::IBV_GID_TYPE_ROCE_V1 as isize,
     /// RoCE version 2: UDP packets, which are routed.
-    RoceV2,
+    RoceV2 = ffi::IBV_GID_TYPE_ROCE_V2 as isize,
 }
 
 impl GidType {
-    fn of(number: u32) -> Option<Self> {
+    /// The type with this number.
+    pub fn of(number: u32) -> Option<Self> {
         match number {
             ffi::IBV_GID_TYPE_IB => Some(Self::InfiniBand),
             ffi::IBV_GID_TYPE_ROCE_V1 => Some(Self::RoceV1),

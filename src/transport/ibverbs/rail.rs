@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ibverbs_sys as ffi;
 
 use super::handles::ProtectionDomain;
+use super::port::GidType;
 
 /// What a network card's port belongs to, which decides how packets find their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Rail {
     pub lid: u16,
     /// The GID by which peers reach the port.
     pub gid: [u8; 16],
+    /// What it is: both ends must have the same.
+    pub gid_type: GidType,
     /// Its index in the port's table.
     pub gid_index: u8,
     /// The longest packet, as verbs number it: 1 is 256 bytes, 5 is 4096.

@@ -12,39 +12,18 @@ use super::memory::{Pool, Registration, Registry};
 use super::rail::{PathOptions, Rail};
 use crate::error::{Error, Result};
 use crate::hash::QuickMap;
+use crate::transport::Counters;
 
 /// Completions that are taken at once.
 const BATCH: usize = 32;
 /// Work requests in all send queues, and receives in all receive queues, together, as far as the least [`Depth`] permits.
 const REQUESTS: usize = 16 << 10;
 
+/// After so long without anything from a peer for which a thread waits, a write of no bytes tells whether its device is still there.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
 /// How long a connection that broke waits for the peer's last words, which say why.
 pub const GRACE: Duration = Duration::from_millis(500);
-
-/// Numbers of things done since a context was created, for benchmarks and tests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Sends that were posted.
-    pub sends: u64,
-    /// RDMA writes that were posted.
-    pub writes: u64,
-    /// RDMA reads that were posted.
-    pub reads: u64,
-    /// Calls that posted sends, writes or reads.
-    pub doorbells: u64,
-    /// Receives that were posted.
-    pub receives: u64,
-    /// Completions that were taken.
-    pub completions: u64,
-    /// Times that memory was registered with all devices.
-    pub registrations: u64,
-    /// Bytes of sends, with headers.
-    pub sent_bytes: u64,
-    /// Bytes of RDMA writes.
-    pub written_bytes: u64,
-    /// Bytes of RDMA reads.
-    pub read_bytes: u64,
-}
 
 /// What concerns all connections of a context.
 pub struct Common {
@@ -54,8 +33,8 @@ pub struct Common {
     pub registry: Registry,
     pub pool: Pool,
     pub counters: Counters,
-    /// The time of the last call that knew it.
-    pub now: Instant,
+    /// The time of the last call of the connector that knew it.
+    pub now: Option<Instant>,
     /// Connections that the connector must report, unless their conditions are not watched.
     pub touched: Vec<u32>,
     /// Whether a connection may be broken, or have been ended by the peer.
@@ -86,7 +65,7 @@ impl Shared {
             queues: Vec::new(),
             path,
             counters: Counters::default(),
-            now: Instant::now(),
+            now: None,
             touched: Vec::new(),
             is_ending: false,
         };

@@ -590,8 +590,8 @@ impl State {
         let piece = stream.pieces.front().map(|piece| piece.arrives);
         let first = piece.or(stream.end.map(|(at, _)| at));
         let back = self.streams.iter().find(|s| (s.from, s.to) == (node, stream.from));
-        let room =
-            back.is_some_and(|s| s.awaits_room && (s.receiver_gone || s.queued_bytes < self.link_model.capacity));
+        let has_room = |s: &Stream| s.receiver_gone || !s.broken && s.queued_bytes < self.link_model.capacity;
+        let room = back.is_some_and(|s| s.awaits_room && has_room(s));
         let ready = stream.read_ready_at.into_iter().chain(back.and_then(|back| back.placements.next_report())).min();
         let readable =
             ready.is_some_and(|at| at <= self.now) || stream.watched && first.is_some_and(|at| at <= self.now);

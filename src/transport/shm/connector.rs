@@ -14,7 +14,7 @@ use crate::net::address::{self, Address};
 use crate::net::handshake::Identity;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Pollable, Poller, PollerKind, Registration};
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
 
 /// Once in so many turns the links look whether processes have ended.
@@ -336,8 +336,7 @@ impl Connector for ShmConnector {
         self.inner.release_memory(memory, bytes);
     }
 
-    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
-    fn counters(&self) -> Option<crate::transport::ibverbs::Counters> {
+    fn counters(&self) -> Option<Counters> {
         self.inner.counters()
     }
 

@@ -11,6 +11,7 @@ use gloo_rs::rendezvous::Store;
 use gloo_rs::types::{DataType, ReduceOp, Slot};
 
 use super::buffer::Buffer;
+use super::report::Requests;
 use super::workload::{Workload, fill, verify};
 
 /// Tag of calls outside of measurements.
@@ -23,6 +24,8 @@ const LATE_RANKS: usize = 8;
 const LOOPS: usize = 10;
 /// Number of calls that are measured at least where the time is limited.
 const FEWEST: usize = 5;
+/// Calls for which work requests are counted.
+const COUNTED: usize = 20;
 /// A byte that no result contains.
 const SPOILT: u8 = 0x5a;
 
@@ -54,6 +57,8 @@ pub struct Measured {
     pub times: Vec<f64>,
     /// Time of a call in each loop of calls, in µs; empty if none were asked for.
     pub loops: Vec<f64>,
+    /// What queue pairs did for a call, on average of several in a row; `None` with other transports.
+    pub requests: Option<Requests>,
     /// What was wrong with the result, if anything.
     pub wrong: Option<String>,
 }
@@ -94,10 +99,12 @@ pub fn measure(
             loops.push(runner.timed_loop(iterations.div_ceil(LOOPS))?);
         }
     }
+    // Counts of the context: those of several threads would be mixed.
+    let requests = if repetition.thread == 0 { runner.count_requests()? } else { None };
     if wrong.is_none() {
         wrong = runner.verify().err().map(|what| format!("after {} more calls, {what}", warmup + iterations));
     }
-    Ok(Measured { times, loops, wrong })
+    Ok(Measured { times, loops, requests, wrong })
 }
 
 /// Replaces each number by the maximum over all ranks. Every rank calls it with the same number of elements.
@@ -213,6 +220,18 @@ impl<'a> Runner<'a> {
             self.run()?;
         }
         Ok(start.elapsed().as_nanos() as f64 / 1e3 / calls as f64)
+    }
+
+    /// What queue pairs do for a call, in calls back to back, which no barrier separates.
+    fn count_requests(&mut self) -> Result<Option<Requests>> {
+        let Some(_) = self.context.counters()? else { return Ok(None) };
+        barrier(self.context, CONTROL)?;
+        let before = self.context.counters()?.unwrap_or_default();
+        for _ in 0..COUNTED {
+            self.run()?;
+        }
+        let after = self.context.counters()?.unwrap_or_default();
+        Ok(Some(Requests::between(before, after, COUNTED)))
     }
 
     /// How many calls fit into the time, by the faster of two; the same number on all ranks.

@@ -322,9 +322,10 @@ fn measure_size(
     });
 
     // The slowest of this rank's threads, then the slowest rank: whether anything was wrong, the loops' times, the others.
-    let (mut slowest, mut loops) = (vec![0.0], 0);
+    let (mut slowest, mut loops, mut requests) = (vec![0.0], 0, None);
     for (thread, measured) in measured.into_iter().enumerate() {
-        let Measured { times, loops: looped, wrong } = measured.map_err(says)?;
+        let Measured { times, loops: looped, requests: counted, wrong } = measured.map_err(says)?;
+        requests = requests.or(counted);
         loops = looped.len();
         slowest.resize(1 + loops + times.len(), 0.0);
         let times = looped.into_iter().chain(times);
@@ -361,6 +362,7 @@ fn measure_size(
         loop_us,
         bandwidth: Bandwidth::of(args.subject, ranks, first.bytes * args.threads as usize, times.p50_us),
         verified: slowest[0] == 0.0,
+        requests,
     })
 }
 

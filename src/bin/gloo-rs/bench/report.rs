@@ -1,6 +1,7 @@
 //! The report of a measurement: percentiles, bandwidths, a table or lines of JSON.
 
 use gloo_rs::collective::Collective;
+use gloo_rs::transport::Counters;
 use serde::Serialize;
 
 use super::workload::Subject;
@@ -27,6 +28,62 @@ pub struct Row {
     #[serde(flatten)]
     pub bandwidth: Bandwidth,
     pub verified: bool,
+    /// Of rank 0; only with the transport ibverbs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Requests>,
+}
+
+/// What the queue pairs of a rank do for a call, on average.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Requests {
+    pub sends: f64,
+    pub sent_bytes: f64,
+    pub rdma_writes: f64,
+    pub written_bytes: f64,
+    pub rdma_reads: f64,
+    pub read_bytes: f64,
+    pub doorbells: f64,
+    pub receives: f64,
+    pub completions: f64,
+    pub registrations: f64,
+}
+
+impl Requests {
+    /// Of `calls` calls between two counts.
+    pub fn between(before: Counters, after: Counters, calls: usize) -> Self {
+        let each = |of: fn(&Counters) -> u64| (of(&after) - of(&before)) as f64 / calls as f64;
+        Self {
+            sends: each(|counters| counters.sends),
+            sent_bytes: each(|counters| counters.sent_bytes),
+            rdma_writes: each(|counters| counters.writes),
+            written_bytes: each(|counters| counters.written_bytes),
+            rdma_reads: each(|counters| counters.reads),
+            read_bytes: each(|counters| counters.read_bytes),
+            doorbells: each(|counters| counters.doorbells),
+            receives: each(|counters| counters.receives),
+            completions: each(|counters| counters.completions),
+            registrations: each(|counters| counters.registrations),
+        }
+    }
+
+    /// For people.
+    fn text(&self) -> String {
+        format!(
+            "{:>10}  each: {} sends of {} bytes in all, {} RDMA writes of {}, {} RDMA reads of {}; {} doorbells, {} receives posted, \
+             {} completions, {} registrations",
+            "",
+            self.sends,
+            self.sent_bytes,
+            self.rdma_writes,
+            self.written_bytes,
+            self.rdma_reads,
+            self.read_bytes,
+            self.doorbells,
+            self.receives,
+            self.completions,
+            self.registrations
+        )
+    }
 }
 
 /// Statistics of the iterations' times in µs, each that of the slowest rank.
@@ -128,7 +185,8 @@ pub fn line(row: &Row) -> String {
         format!("{busbw_gbs:.3}"),
         if row.verified { "yes" } else { "NO" }.to_owned(),
     ];
-    format!("{}  {}", columns(row, &cells), row.algorithm)
+    let requests = row.requests.map_or(String::new(), |requests| format!("\n{}", requests.text()));
+    format!("{}  {}{requests}", columns(row, &cells), row.algorithm)
 }
 
 /// The name of the operation, or of none.
@@ -155,6 +213,7 @@ mod tests {
             loop_us: None,
             bandwidth: Bandwidth::of(subject, 4, 65536, 50.0),
             verified: true,
+            requests: None,
         }
     }
 
@@ -229,6 +288,20 @@ mod tests {
         assert!(columns(names, width).ends_with("verified") && columns(&line, width).ends_with("yes"));
         let loops = names.find("loop µs").unwrap() + "loop µs".len();
         assert!(columns(&line, names[..loops].chars().count()).ends_with(" 39.50"), "{names}\n{line}");
+    }
+
+    #[test]
+    fn work_requests_are_those_of_one_call() {
+        let before = Counters { sends: 7, doorbells: 1, ..Counters::default() };
+        let after = Counters { sends: 17, doorbells: 6, written_bytes: 4000, ..before };
+        let requests = Requests::between(before, after, 10);
+        assert_eq!((requests.sends, requests.doorbells, requests.written_bytes), (1.0, 0.5, 400.0));
+        let text = line(&Row { requests: Some(requests), ..row() });
+        assert!(
+            text.lines().nth(1).unwrap().contains("each: 1 sends of 0 bytes in all, 0 RDMA writes of 400,"),
+            "{text}"
+        );
+        assert!(serde_json::to_string(&Row { requests: Some(requests), ..row() }).unwrap().contains("\"sends\":1.0"));
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use ibverbs_sys as ffi;
 
-use super::{Connection, Ending, Exposure, Pair};
+use super::{Connection, Ending, Exposure, Local, Pair};
 use crate::transport::ibverbs::endpoint::End;
-use crate::transport::ibverbs::shared::{Common, GRACE};
+use crate::transport::ibverbs::shared::{Common, GRACE, KEEP_ALIVE};
 use crate::transport::{Interest, LastWords, Link};
 
 /// Most bytes of the peer's last words: the rest of a message, and a text.
@@ -16,7 +16,7 @@ const MAX_END_BYTES: usize = 8 << 20;
 impl Connection {
     /// Whether [`Connection::receive`] has something to say about the end.
     pub(super) fn has_ended(&self, common: &Common) -> bool {
-        let waits = self.grace.is_none_or(|until| common.now < until);
+        let waits = self.grace.zip(common.now).is_none_or(|(until, now)| now < until);
         match &self.ending {
             Ending::No => self.broken.is_some() && !waits,
             Ending::Gone => true,
@@ -30,11 +30,12 @@ impl Connection {
     }
 
     /// Time has passed. Returns when to call this again, if the connection waits for what is missing at its end.
-    pub fn tick(&mut self, common: &mut Common) -> Option<Instant> {
+    pub fn tick(&mut self, now: Instant, common: &mut Common) -> Option<Instant> {
         if !self.is_ending() {
+            self.keep_alive(now, common);
             return None;
         }
-        let until = *self.grace.get_or_insert(common.now + GRACE);
+        let until = *self.grace.get_or_insert(now + GRACE);
         if self.has_ended(common) {
             self.touch(common);
             return None;
@@ -96,6 +97,22 @@ impl Connection {
         self.touch(common);
     }
 
+    /// Finds out whether the peer's device is still there, if nothing has come from it for long.
+    fn keep_alive(&mut self, now: Instant, common: &mut Common) {
+        if std::mem::take(&mut self.has_heard) || self.heard.is_none() {
+            self.heard = Some(now);
+        }
+        if self.silent_until().is_some_and(|until| until <= now) {
+            self.heard = Some(now);
+            self.probe(common);
+        }
+    }
+
+    /// Until when the peer may be silent.
+    pub fn silent_until(&self) -> Option<Instant> {
+        self.heard.filter(|_| !self.is_ending()).map(|heard| heard + KEEP_ALIVE)
+    }
+
     /// The connection is unusable.
     pub fn fail(&mut self, why: &str, common: &mut Common) {
         self.broken.get_or_insert_with(|| why.to_owned());
@@ -125,7 +142,7 @@ impl Connection {
         let end = End { total: self.sent_bytes, rest, notice };
         // The program gets its memory back now.
         let direct = self.exposures.values().any(|exposure| matches!(exposure, Exposure::Direct))
-            || self.placements.iter().any(|(_, placement)| placement.buffer.is_none());
+            || self.placements.iter().any(|(_, placement)| matches!(placement.local, Local::Program));
         if direct {
             self.kill("the link has ended", common);
         }

@@ -90,6 +90,8 @@ struct Pair {
 /// Part of a placement that was not posted yet.
 struct Piece {
     placement: u32,
+    /// It reads the peer's memory, rather than writing it.
+    reads: bool,
     local: u64,
     local_keys: Keys,
     remote: u64,
@@ -97,13 +99,24 @@ struct Piece {
     bytes: usize,
 }
 
-/// A message that is being written.
+/// A message that is being written, or a put or get.
 struct Placement {
     ticket: u32,
     /// Parts that have not completed.
     left: usize,
-    /// The buffer from which it is written; without, it is written from the program's memory, and its ticket is open.
-    buffer: Option<PoolBuffer>,
+    /// What the device accesses on this side.
+    local: Local,
+}
+
+/// The memory of this side of an access to the peer's.
+enum Local {
+    /// The program's. The ticket finishes with the access.
+    Program,
+    /// A buffer with a copy of what is written. The ticket of a message has finished; that of a put, of which nothing else tells the peer,
+    /// finishes with the access.
+    Copy { buffer: PoolBuffer, has_finished: bool },
+    /// A buffer for what is read, and where that is copied when it is there; null once it is cancelled.
+    Into { buffer: PoolBuffer, memory: *mut u8, bytes: usize },
 }
 
 /// Memory that is exposed to the peer for one message.
@@ -157,12 +170,16 @@ pub struct Connection {
     unsignaled: usize,
     sent_bytes: u64,
     records: Vec<Record>,
+    /// Records wait that are sent even if no bytes are.
+    owes_records: bool,
     pieces: VecDeque<Piece>,
     placements: Slab<Placement>,
     /// Parts that have not completed on other rails than the first; frames behind them wait.
     fence: usize,
     finished: VecDeque<u32>,
+    /// Memory of the peer for one message each, and its regions.
     theirs: QuickMap<u32, Record>,
+    regions: QuickMap<u32, Record>,
     /// Requests that are about to be posted with one call.
     requests: Vec<ffi::ibv_send_wr>,
     parts: Vec<ffi::ibv_sge>,
@@ -180,8 +197,9 @@ pub struct Connection {
     /// Until when it waits for what is missing after it broke or the peer has ended it; set by [`Connection::tick`], which knows the time.
     grace: Option<Instant>,
     tail: Option<(Vec<u8>, usize)>,
-    /// When anything last arrived.
-    pub heard: Instant,
+    /// When [`Connection::tick`] last knew that something had come from the peer, and whether something has since.
+    heard: Option<Instant>,
+    has_heard: bool,
 }
 
 // SAFETY: the requests' pointers are set and used within one call only, and the rest is owned.
@@ -236,11 +254,13 @@ impl Connection {
             unsignaled: 0,
             sent_bytes: 0,
             records: Vec::new(),
+            owes_records: false,
             pieces: VecDeque::new(),
             placements: Slab::default(),
             fence: 0,
             finished: VecDeque::new(),
             theirs: QuickMap::default(),
+            regions: QuickMap::default(),
             requests: Vec::with_capacity(depth.sends + depth.spare),
             parts: Vec::with_capacity(depth.sends + depth.spare),
             arrived: VecDeque::with_capacity(depth.receives),
@@ -253,7 +273,8 @@ impl Connection {
             ending: Ending::No,
             grace: None,
             tail: None,
-            heard: common.now,
+            heard: None,
+            has_heard: false,
         };
         connection.post_receives(common).map_err(|e| failed("post receives", &common.rails[0], &e))?;
         connection.owed = 0;
@@ -269,8 +290,8 @@ impl Connection {
             speed: rail.speed,
             lid: rail.lid,
             mtu: rail.mtu as u8,
-            link_layer: rail.link_layer,
             gid: rail.gid,
+            gid_type: rail.gid_type,
         });
         Offer {
             rails: pairs.collect(),
@@ -289,8 +310,8 @@ impl Connection {
         }
         self.pairs.truncate(offer.rails.len());
         for ((pair, rail), peer) in self.pairs.iter_mut().zip(&common.rails).zip(&offer.rails) {
-            if rail.link_layer != peer.link_layer {
-                let (own, theirs) = (rail.link_layer.name(), peer.link_layer.name());
+            if rail.gid_type != peer.gid_type {
+                let (own, theirs) = (rail.gid_type.name(), peer.gid_type.name());
                 return mismatch(format!("{} here is {own}, its port there {theirs}", rail.name));
             }
             let reads = [rail.max_reads[0], rail.max_reads[1].min(offer.reads.min(255) as u8)];
@@ -349,7 +370,7 @@ impl Connection {
             }
             return;
         }
-        self.heard = common.now;
+        self.has_heard = true;
         match kind {
             RECEIVE => self.frame_arrived((number & VALUE_MASK) as u32, completion.len(), common),
             _ => self.retire(rail, number & VALUE_MASK, common),

@@ -2,8 +2,9 @@
 
 use std::ptr::NonNull;
 
-use super::{Connection, Exposure, Piece, Placement};
+use super::{Connection, Exposure, Local, Piece, Placement};
 use crate::transport::ibverbs::frame::{Record, RecordKind};
+use crate::transport::ibverbs::memory::{Keys, MAX_RAILS};
 use crate::transport::ibverbs::shared::Common;
 
 impl Connection {
@@ -49,31 +50,126 @@ impl Connection {
     pub fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32, common: &mut Common) -> bool {
         let remote = self.theirs.remove(&key).filter(|record| record.bytes == bytes as u64);
         let Some(remote) = remote.filter(|_| self.broken.is_none()) else { return false };
-        let (local, keys, buffer) = match common.registry.keys(from, bytes) {
-            Some(keys) => (from as u64, keys, None),
-            None => {
-                let Some(buffer) = common.pool.take(bytes) else { return false };
-                // SAFETY: the caller guarantees that `from` is valid; the buffer is as long.
-                unsafe { std::ptr::copy_nonoverlapping(from, buffer.memory.as_ptr(), bytes) };
-                self.finished.push_back(ticket);
-                self.touch(common);
-                (buffer.memory.as_ptr() as u64, buffer.keys, Some(buffer))
-            }
-        };
+        let Some((at, keys, local)) = self.readable(from, bytes, true, common) else { return false };
+        if matches!(local, Local::Copy { .. }) {
+            self.finished.push_back(ticket);
+            self.touch(common);
+        }
+        self.access(Placement { ticket, left: 0, local }, (at, keys), (remote.address, remote.keys), bytes, false);
+        true
+    }
+
+    /// Where the device reads the program's `bytes` bytes at `from`: there, if they are registered, else in a copy.
+    fn readable(
+        &mut self,
+        from: *const u8,
+        bytes: usize,
+        has_finished: bool,
+        common: &mut Common,
+    ) -> Option<(u64, Keys, Local)> {
+        if let Some(keys) = common.registry.keys(from, bytes) {
+            return Some((from as u64, keys, Local::Program));
+        }
+        let buffer = common.pool.take(bytes)?;
+        // SAFETY: the caller of `place` or `put` guarantees that `from` is valid; the buffer is as long.
+        unsafe { std::ptr::copy_nonoverlapping(from, buffer.memory.as_ptr(), bytes) };
+        Some((buffer.memory.as_ptr() as u64, buffer.keys, Local::Copy { buffer, has_finished }))
+    }
+
+    /// Queues an access to the peer's memory in as many parts as the ports demand.
+    fn access(
+        &mut self,
+        placement: Placement,
+        (local, local_keys): (u64, Keys),
+        (remote, remote_keys): (u64, [u32; MAX_RAILS]),
+        bytes: usize,
+        reads: bool,
+    ) {
         let longest = self.pairs.iter().map(|pair| pair.max_message).min().unwrap_or(bytes);
-        let parts = bytes.div_ceil(longest);
-        let placement = self.placements.insert(Placement { ticket, left: parts, buffer });
+        let placement = self.placements.insert(Placement { left: bytes.div_ceil(longest), ..placement });
         for at in (0..bytes).step_by(longest) {
             self.pieces.push_back(Piece {
                 placement,
+                reads,
                 local: local + at as u64,
-                local_keys: keys,
-                remote: remote.address + at as u64,
-                remote_keys: remote.keys,
+                local_keys,
+                remote: remote + at as u64,
+                remote_keys,
                 bytes: longest.min(bytes - at),
             });
         }
+    }
+
+    /// Lets the peer access a region; see [`crate::transport::OneSided::publish`].
+    pub fn publish(&mut self, region: u32, memory: *mut u8, bytes: usize, common: &mut Common) -> bool {
+        let Some(keys) = common.registry.register(memory, bytes).filter(|_| self.broken.is_none()) else {
+            return false;
+        };
+        let (address, keys) = (memory as u64, keys.remote);
+        self.tell(Record { key: region, kind: RecordKind::Region, address, bytes: bytes as u64, keys }, common);
         true
+    }
+
+    /// Ends what [`Connection::publish`] has begun.
+    pub fn retract(&mut self, region: u32, common: &mut Common) {
+        let (kind, keys) = (RecordKind::Retracted, [0; MAX_RAILS]);
+        self.tell(Record { key: region, kind, address: 0, bytes: 0, keys }, common);
+    }
+
+    /// Sends a record now, since no bytes may follow for long.
+    fn tell(&mut self, record: Record, common: &mut Common) {
+        self.records.push(record);
+        self.owes_records = true;
+        self.go_on(common);
+    }
+
+    /// The length of the peer's region, if it is known.
+    pub fn published(&self, region: u32) -> Option<usize> {
+        self.regions.get(&region).map(|record| record.bytes as usize)
+    }
+
+    /// Starts to write to the peer's region; see [`crate::transport::OneSided::put`].
+    pub fn put(
+        &mut self,
+        (region, offset): (u32, usize),
+        from: *const u8,
+        bytes: usize,
+        ticket: u32,
+        common: &mut Common,
+    ) -> bool {
+        let Some(remote) = self.region(region) else { return false };
+        let Some((at, keys, local)) = self.readable(from, bytes, false, common) else { return false };
+        let remote = (remote.address + offset as u64, remote.keys);
+        self.access(Placement { ticket, left: 0, local }, (at, keys), remote, bytes, false);
+        self.go_on(common);
+        true
+    }
+
+    /// Starts to read from the peer's region; see [`crate::transport::OneSided::get`].
+    pub fn get(
+        &mut self,
+        (region, offset): (u32, usize),
+        into: *mut u8,
+        bytes: usize,
+        ticket: u32,
+        common: &mut Common,
+    ) -> bool {
+        let Some(remote) = self.region(region) else { return false };
+        let (at, keys, local) = match common.registry.keys(into, bytes) {
+            Some(keys) => (into as u64, keys, Local::Program),
+            None => {
+                let Some(buffer) = common.pool.take(bytes) else { return false };
+                (buffer.memory.as_ptr() as u64, buffer.keys, Local::Into { buffer, memory: into, bytes })
+            }
+        };
+        let remote = (remote.address + offset as u64, remote.keys);
+        self.access(Placement { ticket, left: 0, local }, (at, keys), remote, bytes, true);
+        self.go_on(common);
+        true
+    }
+
+    fn region(&self, region: u32) -> Option<Record> {
+        self.regions.get(&region).copied().filter(|_| self.broken.is_none())
     }
 
     /// Takes the ticket of a placement whose memory is not accessed any more.
@@ -84,8 +180,16 @@ impl Connection {
     /// The memory of this placement is not accessed any more when this returns.
     pub fn cancel(&mut self, ticket: u32, common: &mut Common) {
         self.finished.retain(|finished| *finished != ticket);
-        if self.placements.iter().any(|(_, placement)| placement.ticket == ticket && placement.buffer.is_none()) {
-            self.kill("a send was cancelled while it was being written", common);
+        let mut accesses = false;
+        for (_, placement) in self.placements.iter_mut().filter(|(_, placement)| placement.ticket == ticket) {
+            match &mut placement.local {
+                Local::Program => accesses = true,
+                Local::Copy { has_finished, .. } => *has_finished = true,
+                Local::Into { memory, .. } => *memory = std::ptr::null_mut(),
+            }
+        }
+        if accesses {
+            self.kill("an operation was cancelled while the device accessed its memory", common);
         }
     }
 
@@ -99,7 +203,10 @@ impl Connection {
 
     pub(super) fn give_back_buffers(&mut self, common: &mut Common) {
         let indices: Vec<u32> = self.placements.iter().map(|(index, _)| index).collect();
-        let placements = indices.into_iter().filter_map(|index| self.placements.remove(index)?.buffer);
+        let placements = indices.into_iter().filter_map(|index| match self.placements.remove(index)?.local {
+            Local::Program => None,
+            Local::Copy { buffer, .. } | Local::Into { buffer, .. } => Some(buffer),
+        });
         let exposures = self.exposures.drain().filter_map(|(_, exposure)| match exposure {
             Exposure::Buffer(buffer, _) => Some(buffer),
             Exposure::Direct => None,

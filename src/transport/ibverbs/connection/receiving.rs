@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use ibverbs_sys as ffi;
 
 use super::{Connection, RECEIVE, request_number};
-use crate::transport::ibverbs::frame::{self, FRAME_BYTES, Header};
+use crate::transport::ibverbs::frame::{self, FRAME_BYTES, Header, RecordKind};
 use crate::transport::ibverbs::shared::Common;
 
 impl Connection {
@@ -65,7 +65,11 @@ impl Connection {
             let Some(record) = frame::record(self.received(index, bytes), number) else {
                 return self.fail("the peer sent a malformed record", common);
             };
-            self.theirs.insert(record.key, record);
+            match record.kind {
+                RecordKind::Message => self.theirs.insert(record.key, record),
+                RecordKind::Region => self.regions.insert(record.key, record),
+                RecordKind::Retracted => self.regions.remove(&record.key),
+            };
         }
         self.credits += usize::from(header.credits);
         if header.stream_at() < bytes {

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 
 use ibverbs_sys as ffi;
 
-use super::{Connection, SEND, Signal, VALUE_MASK, request_number};
+use super::{Connection, Local, SEND, Signal, VALUE_MASK, request_number};
 use crate::transport::ibverbs::frame::{self, FRAME_BYTES, HEADER_BYTES, Header, MAX_RECORDS};
 use crate::transport::ibverbs::shared::Common;
 
@@ -31,20 +31,34 @@ impl Connection {
         if placement.left == 0
             && let Some(placement) = self.placements.remove(index)
         {
-            match placement.buffer {
-                Some(buffer) => common.pool.give_back(buffer),
-                None => self.finished.push_back(placement.ticket),
+            match placement.local {
+                Local::Program => self.finished.push_back(placement.ticket),
+                Local::Copy { buffer, has_finished } => {
+                    common.pool.give_back(buffer);
+                    if !has_finished {
+                        self.finished.push_back(placement.ticket);
+                    }
+                }
+                Local::Into { buffer, memory, bytes } => {
+                    if !memory.is_null() {
+                        // SAFETY: who started the read guarantees that the memory is valid until the ticket is taken or cancelled.
+                        unsafe { std::ptr::copy_nonoverlapping(buffer.memory.as_ptr(), memory, bytes) };
+                        self.finished.push_back(placement.ticket);
+                    }
+                    common.pool.give_back(buffer);
+                }
             }
         }
     }
 
     /// Whether a frame could be sent.
     pub(super) fn can_send(&self) -> bool {
-        self.broken.is_none()
-            && self.credits > 1
-            && self.fence == 0
-            && self.frames_sent - self.frames_retired < self.depth.sends as u64
-            && self.room(0) > 0
+        self.broken.is_none() && self.credits > 1 && self.fence == 0 && self.has_frame()
+    }
+
+    /// Whether there is memory and a place in the queue for another frame.
+    fn has_frame(&self) -> bool {
+        self.frames_sent - self.frames_retired < self.depth.sends as u64 && self.room(0) > 0
     }
 
     /// Requests for which the send queue of this rail has room.
@@ -63,8 +77,10 @@ impl Connection {
         let mut rest = Rest { parts, part: 0, at: 0 };
         let mut taken = 0;
         while self.pieces.is_empty() && self.can_send_more() {
-            let Some(bytes) = self.queue_frame(&mut rest, common) else { break };
-            taken += bytes;
+            if rest.is_empty() {
+                break;
+            }
+            taken += self.queue_frame(&mut rest, common);
         }
         self.post(0, common);
         self.sent_bytes += taken as u64;
@@ -76,11 +92,8 @@ impl Connection {
         self.can_send() && self.room(0) > self.requests.len()
     }
 
-    /// Queues a frame with the next bytes of `rest`; `None` if there are none.
-    fn queue_frame(&mut self, rest: &mut Rest<'_, '_>, common: &mut Common) -> Option<usize> {
-        if rest.is_empty() {
-            return None;
-        }
+    /// Queues a frame with the records that wait and the next bytes of `rest`. Returns how many bytes.
+    fn queue_frame(&mut self, rest: &mut Rest<'_, '_>, common: &mut Common) -> usize {
         let records = self.records.len().min(MAX_RECORDS);
         let index = self.depth.receives + (self.frames_sent % self.depth.sends as u64) as usize;
         // SAFETY: the frame is not being sent, since fewer than all are; it has this length.
@@ -93,8 +106,9 @@ impl Connection {
         }
         let taken = rest.copy_to(&mut frame[header.stream_at()..]);
         self.owed = 0;
+        self.owes_records &= !self.records.is_empty();
         self.queue_send(index, header.stream_at() + taken, common);
-        Some(taken)
+        taken
     }
 
     /// Queues the send of a frame.
@@ -191,14 +205,24 @@ impl Connection {
                     continue;
                 }
                 self.placements[piece.placement].left += 1;
-                let mut request =
-                    self.request(rail, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
+                let (opcode, counted, bytes_counted) = match piece.reads {
+                    true => (
+                        ffi::ibv_wr_opcode::IBV_WR_RDMA_READ,
+                        &mut common.counters.reads,
+                        &mut common.counters.read_bytes,
+                    ),
+                    false => {
+                        let counters = &mut common.counters;
+                        (ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, &mut counters.writes, &mut counters.written_bytes)
+                    }
+                };
+                *counted += 1;
+                *bytes_counted += share as u64;
+                let mut request = self.request(rail, opcode, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
                 request.wr.rdma.remote_addr = piece.remote + at as u64;
                 request.wr.rdma.rkey = piece.remote_keys[rail];
                 let local = (piece.local + at as u64, piece.local_keys.local[rail]);
                 at += share;
-                common.counters.writes += 1;
-                common.counters.written_bytes += share as u64;
                 if rail == 0 {
                     self.signal(0, &mut request, Some(piece.placement));
                     self.push(request, local, share);
@@ -239,16 +263,9 @@ impl Connection {
             self.post(0, common);
         }
         // So many that the peer may be waiting for them.
-        if self.owed >= (self.depth.receives / 2).max(1)
-            && self.credits > 0
-            && self.room(0) > 0
-            && self.frames_sent - self.frames_retired < self.depth.sends as u64
-        {
-            let index = self.depth.receives + (self.frames_sent % self.depth.sends as u64) as usize;
-            let header = Header { records: 0, credits: std::mem::take(&mut self.owed) as u16 };
-            // SAFETY: as in `queue_frame`.
-            unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), self.frame(index), HEADER_BYTES) };
-            self.queue_send(index, HEADER_BYTES, common);
+        let owes_credits = self.owed >= (self.depth.receives / 2).max(1) && self.credits > 0 && self.has_frame();
+        if owes_credits || self.owes_records && self.can_send() {
+            self.queue_frame(&mut Rest { parts: &[], part: 0, at: 0 }, common);
             self.post(0, common);
         }
     }

@@ -27,6 +27,7 @@ use ibverbs_sys as ffi;
 
 use super::handles::{self, DeviceContext, ProtectionDomain};
 use super::library::Library;
+use super::port::GidType;
 use super::rail::{LinkLayer, Rail};
 use crate::transport::loopback::{Network, NodeStatus};
 pub use node::{FabricNode, LeftBehind};
@@ -419,6 +420,7 @@ fn rails_of(name: &str, context: &Arc<DeviceContext>) -> Vec<Arc<Rail>> {
                 lid: attributes.lid,
                 // SAFETY: every bit pattern is 16 bytes.
                 gid: unsafe { gid.gid.raw },
+                gid_type: GidType::of(gid.gid_type).expect("a known type"),
                 gid_index: gid.gid_index as u8,
                 mtu: attributes.active_mtu,
                 max_message: attributes.max_msg_sz as usize,

@@ -47,7 +47,7 @@ impl LeftBehind {
         let mut left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
         let now = self.network.now();
         left.retain_mut(|(node, lingering, until)| {
-            self.network.status(*node) != NodeStatus::Crashed && now < *until && lingering.linger(*until)
+            self.network.status(*node) != NodeStatus::Crashed && now < *until && lingering.linger()
         });
         self.left.lock().unwrap_or_else(PoisonError::into_inner).append(&mut left);
     }

@@ -19,7 +19,7 @@ const CAPACITY: Capacity = Capacity { sends: 16, receives: 16, inline: 64 };
 
 fn network() -> Network {
     let delay = Duration::from_micros(1)..Duration::from_micros(20);
-    Network::new(3, LinkModel { delay, capacity: 1000, piece: 1000, reads_above: None })
+    Network::new(3, LinkModel { delay, capacity: 1000, piece: 1000, reads_above: None, places_above: None })
 }
 
 /// Memory that is registered; the registration ends first.

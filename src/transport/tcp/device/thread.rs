@@ -108,7 +108,7 @@ impl Thread {
     fn tick(&mut self) {
         self.serve(|_| true);
         self.gate.tick(Instant::now());
-        self.shared.contexts().lingering.retain_mut(|(closing, until)| closing.linger(*until));
+        self.shared.contexts().lingering.retain_mut(|(closing, until)| closing.linger() && Instant::now() < *until);
     }
 
     /// Passes authenticated connections to their contexts.
