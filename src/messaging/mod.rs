@@ -100,6 +100,8 @@ pub struct Messenger {
     placing: Slab<Placing>,
     /// Ranks in whose memory a message is being written.
     placing_to: Vec<Rank>,
+    /// Memory that was exposed to a rank for receives that were cancelled, by its key: a message may still be placed there.
+    withdrawn: Vec<(Rank, u32)>,
     /// The next key of exposed memory.
     next_exposed: u32,
     /// The number of the next announcement on a link that places messages.
@@ -162,6 +164,7 @@ impl Messenger {
             reading: Vec::new(),
             placing: Slab::default(),
             placing_to: Vec::new(),
+            withdrawn: Vec::new(),
             next_exposed: 1,
             next_announcement: 1,
             least_eager: EAGER_BYTES,

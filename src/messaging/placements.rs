@@ -113,6 +113,9 @@ impl Messenger {
                 && let Some(placement) = self.peers.get_mut(exposed.from).and_then(Peer::placement)
             {
                 placement.withdraw(exposed.key, false);
+                if !op.recv.space.is_user() {
+                    self.withdrawn.push((exposed.from, exposed.key));
+                }
             }
         }
     }
@@ -143,6 +146,13 @@ impl Messenger {
         announced: bool,
         key: u32,
     ) -> Result<()> {
+        // Its receive was cancelled, and no other one is for it: as when a measurement of the link has taken too long.
+        if !envelope.space.is_user()
+            && let Some(index) = self.withdrawn.iter().position(|withdrawn| *withdrawn == (rank, key))
+        {
+            self.withdrawn.swap_remove(index);
+            return Ok(());
+        }
         let bytes = envelope.bytes as usize;
         let here = Some(Exposed { from: rank, key, bytes });
         let op = match self.receives.arrive_placed(rank, envelope, announced) {
@@ -259,6 +269,7 @@ impl Messenger {
     /// The link to `rank` has ended: forgets the messages that were being placed, and returns them.
     pub(super) fn end_placements(&mut self, rank: Rank) -> Vec<Send> {
         self.placing_to.retain(|other| *other != rank);
+        self.withdrawn.retain(|(other, _)| *other != rank);
         let its = |(_, placing): &(u32, &Placing)| placing.send.to == rank;
         let tickets: Vec<u32> = self.placing.iter().filter(its).map(|(ticket, _)| ticket).collect();
         self.outgoing -= tickets.len();

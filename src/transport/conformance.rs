@@ -500,6 +500,42 @@ fn recv(data: &mut [u8], from: usize, slot: u64, owner: u32) -> Recv {
     Recv { from, space, slot, fingerprint, into, bytes, exact, more: false, reduce, token: token(owner) }
 }
 
+/// A measurement of a link gives its receive up when it has taken too long; the message comes all the same.
+#[test]
+fn a_message_of_a_collective_whose_receive_was_cancelled_does_no_harm() {
+    each(|pair| {
+        let mut ranks = Ranks::new(pair);
+        let space = Space::collective(1, 0);
+        let (late, next, mut first, mut second) =
+            (noise(3, 65_536), noise(4, 65_536), vec![0; 65_536], vec![0; 65_536]);
+        let receive = |into: &mut [u8], owner| Recv { space, exact: true, ..recv(into, 0, 5, owner) };
+        // SAFETY: the first receive is cancelled, all other operations are waited for, before the vectors are dropped.
+        unsafe {
+            // The links exist before anything is granted.
+            ranks.messengers[0].send(send(&[1], 1, 9, 9));
+            ranks.messengers[1].recv(recv(&mut [0], 0, 9, 9));
+            ranks.done(1, 9);
+            ranks.messengers[1].recv(receive(&mut first, 1));
+            (0..50).for_each(|_| ranks.progress());
+            ranks.messengers[1].cancel(1);
+            first.fill(7);
+            ranks.messengers[0].send(Send { space, ..send(&late, 1, 5, 1) });
+            (0..50).for_each(|_| ranks.progress());
+            // Where the message waits for its receive, as it is not known to be late.
+            let waits = ranks.messengers[1].unmatched(5).next().is_some();
+            let Ok(()) = ranks.messengers[1].is_connected(0).map(|_| ()) else { panic!("the link has broken") };
+            if !waits && ranks.events[0].iter().any(|event| event.token.owner == 1) {
+                ranks.messengers[1].recv(receive(&mut second, 2));
+                ranks.messengers[0].send(Send { space, ..send(&next, 1, 5, 2) });
+                ranks.done(1, 2);
+                assert!(second == next);
+            }
+        }
+        assert!(first.iter().all(|byte| *byte == 7));
+        (0..2).for_each(|side| ranks.messengers[side].cancel(1));
+    });
+}
+
 #[test]
 fn messages_of_all_sizes_pass_whether_or_not_the_receive_is_posted_first() {
     each(|pair| {

@@ -1,9 +1,9 @@
 //! Memory that devices access: the program's, as far as it is registered, and buffers of this library.
 //!
 //! A program could unmap memory and map other memory at the same address. A registration would not notice that: the device would go on
-//! to access the old pages. So, unless the program promises not to do that ([`Registration::All`]), only memory is registered whose
-//! lifetime the library knows, because it has allocated it, or because a buffer or request says so: from its first use on, or from its
-//! second if it is short, until it is released. All other memory is copied through buffers of the [`Pool`].
+//! to access the old pages. So only memory is registered whose lifetime the library knows, because it has allocated it, or because a buffer
+//! says so: from its first use on, or from its second if it is short, until it is released. All other memory is copied through buffers of
+//! the [`Pool`].
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
@@ -25,11 +25,9 @@ pub const VARIABLE: &str = "GLOO_RS_IB_REGISTRATION_CACHE";
 /// Which memory of the program is registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Registration {
-    /// What the library knows to stay mapped: allocations of the library, buffers, persistent requests.
+    /// What the library knows to stay mapped: its allocations, and buffers.
     #[default]
     Known,
-    /// All memory of large messages, for as long as the context lives.
-    All,
     /// None.
     Off,
 }
@@ -41,9 +39,8 @@ impl Registration {
             None => Ok(Self::Known),
             Some(value) => match value.to_str() {
                 Some("" | "known") => Ok(Self::Known),
-                Some("all") => Ok(Self::All),
                 Some("off") => Ok(Self::Off),
-                _ => Err(Error::invalid(format!("{VARIABLE} is {value:?}; it must be known, all or off"))),
+                _ => Err(Error::invalid(format!("{VARIABLE} is {value:?}; it must be known or off"))),
             },
         }
     }
@@ -181,7 +178,7 @@ impl Registry {
                 return Some(registered.keys);
             }
             range.uses += 1;
-            let is_short = range.bytes < AT_ONCE_BYTES && range.uses == 1 && self.policy == Registration::Known;
+            let is_short = range.bytes < AT_ONCE_BYTES && range.uses == 1;
             if is_short && !at_once {
                 return None;
             }
@@ -191,10 +188,6 @@ impl Registry {
             range.refused = registered.is_err();
             range.registered = registered.ok();
             return range.registered.as_ref().map(|registered| registered.keys);
-        }
-        if self.policy == Registration::All {
-            self.retain(memory.cast_mut(), bytes);
-            return self.find(memory, bytes, at_once);
         }
         None
     }
