@@ -269,7 +269,9 @@ fn one_rank_of_four() {
         numbers[from] += 1;
     }
     assert!(others.iter().all(|rank| numbers[*rank] == MESSAGES));
-    buffers.iter().for_each(|buffer| drop(buffer.wait_send(None).unwrap()));
+    for buffer in &buffers {
+        buffer.wait_send(None).unwrap();
+    }
     drop(buffers);
     // Nobody leaves before all have their messages.
     let barrier = Call::new(Shape::new(Collective::Barrier, job.rank, job.size, 0), DataType::Uint8);

@@ -19,6 +19,7 @@ enum Wait {
     Publication,
     Grant,
     Send,
+    Bind,
     Answer,
     Write,
 }
@@ -102,6 +103,11 @@ impl Messenger {
                 add(Wait::Send, rank, done, bytes, None);
             }
         }
+        for (key, write) in self.writes.iter().flat_map(|(key, all)| all.iter().map(move |write| (key, write))) {
+            if its(write.token) {
+                add(Wait::Bind, key.rank(), 0, write.bytes, Some((key.space(), key.slot())));
+            }
+        }
         for (_, request) in self.requests.iter().filter(|(_, r)| its(r.token)) {
             add(Wait::Answer, request.rank, 0, request.bytes, None);
         }
@@ -135,6 +141,7 @@ impl Messenger {
                 Wait::Grant => format!("for {who} to receive: 0 of {bytes} bytes sent{slot}"),
                 Wait::Send => format!("to send {done} of {bytes} bytes to {who}"),
                 Wait::Write => format!("for {who} to write into a buffer of {bytes} bytes{slot}"),
+                Wait::Bind => format!("for {who} to bind a buffer: 0 of {bytes} bytes written{slot}"),
                 Wait::Answer => format!("for {who} to answer a put or get of {bytes} bytes"),
             }
         }));

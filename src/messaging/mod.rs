@@ -379,6 +379,12 @@ impl Messenger {
         self.outgoing
     }
 
+    /// Receives for which memory is exposed.
+    #[cfg(test)]
+    pub(crate) fn exposed(&self) -> usize {
+        self.receives.ops().filter(|(_, op)| op.exposed.is_some()).count()
+    }
+
     /// Describes the state that remains although all operations have completed; `None` if there is none.
     #[cfg(test)]
     pub(crate) fn remaining_state(&self) -> Option<String> {
@@ -391,7 +397,7 @@ impl Messenger {
             (self.placing.len(), "messages that are being placed"),
             (self.peers.iter().map(|(_, peer)| peer.placing).sum(), "placed messages whose memory is in use"),
             (self.peers.iter().map(|(_, peer)| peer.unreported.len()).sum(), "messages sent and not reported"),
-            (self.receives.ops().filter(|(_, op)| op.exposed.is_some()).count(), "exposed receives"),
+            (self.exposed(), "exposed receives"),
             (self.peers.iter().map(|(_, peer)| peer.readings.len()).sum(), "offers"),
             (self.requests.len(), "puts or gets"),
             (self.regions.len(), "regions"),

@@ -22,7 +22,7 @@ pub(super) struct WaitingWrite {
     slot: Slot,
     offset: u64,
     from: *const u8,
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 /// The operation in terms of which an access by the link is kept until it has ended.

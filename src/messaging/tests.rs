@@ -212,7 +212,9 @@ fn a_close_notice_that_comes_when_the_stream_has_broken_gives_the_reason() {
             // SAFETY: the array outlives the messenger's use of it.
             unsafe { messenger.recv(recv) };
             let mut events = Vec::new();
-            (0..3).for_each(|_| drop(messenger.progress(Instant::now(), &mut events)));
+            for _ in 0..3 {
+                messenger.progress(Instant::now(), &mut events);
+            }
             let end = events.iter().find(|event| event.token == token).map(|event| &event.outcome);
             let Some(Outcome::Failed(error)) = end else { panic!("{events:?}") };
             assert!(error.message().contains(expected), "{expected}: {error}");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::loopback::{LinkModel, Network, Node, Random};
 use super::{Connector, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
+use crate::error::Error;
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
 #[cfg(all(feature = "cli", feature = "tls"))]
 use crate::net::tls;
@@ -119,6 +120,33 @@ fn over_memory(reads_above: Option<usize>, places_above: Option<usize>) -> Pair 
     pair(nodes, Box::new(step))
 }
 
+/// By queue pairs of a simulated fabric, with so many ports on each side.
+#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+fn over_queue_pairs(rails: usize) -> Pair {
+    use super::ibverbs::fake::{DeviceModel, Fabric, FabricNode, LeftBehind};
+    use super::ibverbs::rail::PathOptions;
+    let delay = Duration::from_micros(1)..Duration::from_micros(500);
+    let model =
+        LinkModel { delay: delay.clone(), capacity: 100_000, piece: 5000, reads_above: None, places_above: None };
+    let network = Network::new(7, model);
+    let fabric = Fabric::beside(&network, 7, delay);
+    let left = LeftBehind::new(&network);
+    let node = |rank: usize| -> Arc<dyn Device> {
+        let device = |rail: usize| DeviceModel::roce(&format!("fake{rail}"), (rank * rails + rail) as u16);
+        fabric.add_node(rank, (0..rails).map(device).collect());
+        let path = PathOptions { traffic_class: 0, timeout: 10, retry_count: 3 };
+        FabricNode::new(&network, &fabric, &left, path, |_| panic!("this test does not sleep"))
+    };
+    let nodes = [node(0), node(1)];
+    let step = move || {
+        network.step(network.now() + Duration::from_micros(100));
+        fabric.progress();
+        left.go_on();
+        network.now()
+    };
+    pair(nodes, Box::new(step))
+}
+
 fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
     let mut rank = 0;
     let mut connectors = devices.each_ref().map(|device| {
@@ -145,6 +173,8 @@ fn each(check: impl Fn(Pair)) {
     check(over_tls());
     check(over_shared_memory());
     check(over_memory(None, None));
+    #[cfg(all(feature = "ibverbs", target_os = "linux"))]
+    [1, 2].into_iter().for_each(|rails| check(over_queue_pairs(rails)));
     check(over_memory(Some(1000), None));
     check(over_memory(None, Some(1000)));
 }
@@ -154,6 +184,13 @@ impl Pair {
     /// says that it sleeps.
     fn shares_memory(&self) -> bool {
         self.connectors.iter().all(|connector| connector.host_group().is_some())
+    }
+
+    /// Lets some time pass.
+    fn pass_time(&self) {
+        for _ in 0..50 {
+            (self.step)();
+        }
     }
 
     /// The events that the connector of `side` reports now.
@@ -321,6 +358,21 @@ fn a_watched_link_is_reported_while_it_is_readable() {
         while pair.reports(1, |of| of.readable, 20) {
             assert_eq!(receive(b.as_mut(), 10), Err(ErrorKind::WouldBlock));
         }
+        if !descriptors.is_empty() && pair.connectors[1].set_sleeping(true) {
+            // A descriptor tells of what comes after that only.
+            assert!(!sys::poll(&descriptors[..1], Duration::ZERO));
+            assert_eq!(a.send(&[IoSlice::new(b"wake")]).unwrap(), 4);
+            let woken = (0..TRIES).any(|_| {
+                (pair.step)();
+                sys::poll(&descriptors[..1], Duration::ZERO)
+            });
+            assert!(woken && pair.reports(1, |of| of.readable, TRIES));
+            assert_eq!(receive_all(&pair, b.as_mut(), 4).0, b"wake");
+            pair.connectors[1].set_sleeping(false);
+            pair.connectors[1].set_sleeping(true);
+            assert!(!sys::poll(&descriptors[..1], Duration::ZERO));
+            descriptors.clear();
+        }
         assert!(descriptors.is_empty() || !sys::poll(&descriptors[..1], Duration::ZERO));
         assert_eq!(a.send(&[IoSlice::new(b"first")]).unwrap(), 5);
         assert!(pair.reports(1, |of| of.readable, TRIES));
@@ -378,7 +430,7 @@ fn sending_to_a_peer_that_is_gone_fails() {
         for _ in 0..TRIES {
             match a.send(&[IoSlice::new(&[0; 100])]) {
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return,
-                _ => drop((pair.step)()),
+                _ => drop(pair.events(0)),
             }
         }
         panic!("the link still accepts bytes");
@@ -596,11 +648,6 @@ impl Placer {
         }
         panic!("no message is placed");
     }
-
-    /// Lets some time pass.
-    fn pass_time(&mut self) {
-        (0..50).for_each(|_| drop((self.pair.step)()));
-    }
 }
 
 #[test]
@@ -641,7 +688,7 @@ fn nothing_is_placed_under_an_unknown_key_or_in_memory_of_another_length() {
             assert!(!placer.place(key, &noise(1, bytes), 1));
             placer.b.placement().unwrap().withdraw(key, true);
         }
-        placer.pass_time();
+        placer.pair.pass_time();
         assert!(memory.iter().all(|byte| *byte == 7));
     });
 }
@@ -655,7 +702,7 @@ fn memory_that_is_withdrawn_is_not_written() {
             let key = placer.expose_and_place(Some(memory.as_mut_ptr()), &message, 1);
             placer.b.placement().unwrap().withdraw(key, false);
             memory.fill(7);
-            placer.pass_time();
+            placer.pair.pass_time();
             assert!(memory.iter().all(|byte| *byte == 7));
             // The link has broken, or still works.
             if matches!(receive(placer.a.as_mut(), 10), Err(ErrorKind::WouldBlock)) {
@@ -678,7 +725,7 @@ fn a_message_that_is_cancelled_is_not_read_any_more() {
             assert_eq!(placer.a.send(&[IoSlice::new(b"h")]).unwrap(), 1);
             placer.a.placement().unwrap().cancel(ticket);
             message.fill(7);
-            placer.pass_time();
+            placer.pair.pass_time();
             assert_eq!(placer.a.placement().unwrap().finished(), None);
             // What was sent behind it arrives only if it has been written.
             match receive(placer.b.as_mut(), 10) {
@@ -711,7 +758,7 @@ fn no_memory_is_used_after_the_end_of_a_link_that_places_messages() {
                 // The side that receives.
                 drop(b);
                 memory.fill(7);
-                (0..50).for_each(|_| drop((pair.step)()));
+                pair.pass_time();
                 assert!(memory.iter().all(|byte| *byte == 7));
                 return;
             }
@@ -773,6 +820,29 @@ fn a_message_whose_send_is_cancelled_still_arrives() {
             assert_eq!(messenger.remaining_state(), None);
         }
     });
+}
+
+#[test]
+fn a_message_has_been_sent_if_its_receiver_ends_the_link_after_it() {
+    for _ in 0..5 {
+        each(|pair| {
+            let mut ranks = Ranks::new(pair);
+            let (sent, mut got) = (noise(13, 200_000), vec![0; 200_000]);
+            // SAFETY: the receive is waited for, and the messengers are dropped before the vectors.
+            unsafe {
+                ranks.messengers[1].recv(recv(&mut got, 0, 3, 1));
+                ranks.messengers[0].send(send(&sent, 1, 3, 1));
+            }
+            ranks.done(1, 1);
+            ranks.messengers[1].close(&Error::invalid("the end"), None);
+            // Its last bytes arrive before the sender looks again.
+            for _ in 0..10 {
+                (ranks.step)();
+            }
+            assert_eq!(ranks.done(0, 1), sent.len());
+            drop(ranks);
+        });
+    }
 }
 
 /// A message without memory is offered if the one before it is, because it must not overtake it.

@@ -103,6 +103,8 @@ impl Pair {
         self.settle();
         let taken_back = self.posted.iter().filter(|posted| posted.end == Some(End::Cancelled));
         assert!(taken_back.flat_map(|posted| &posted.memory).all(|byte| *byte == TAKEN_BACK));
+        #[cfg(test)]
+        self.check_exposed();
         if !self.broken {
             self.check();
         }
@@ -281,6 +283,12 @@ mod tests {
             let next = (0..2).filter_map(|node| network.next_event(node)).min();
             next.into_iter().for_each(|at| network.step(at));
             (network.now(), next.is_some())
+        }
+
+        /// Memory is exposed for those receives that wait for their messages, and no others.
+        pub(super) fn check_exposed(&self) {
+            let here: usize = self.messengers.iter().map(Messenger::exposed).sum();
+            assert_eq!(self.network.as_ref().map_or(0, Network::exposed), here);
         }
 
         /// An operation has failed because the link broke.

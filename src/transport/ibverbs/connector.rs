@@ -339,7 +339,6 @@ impl IbverbsConnector {
         self.timer = None;
         common.is_ending = false;
         for (_, connection) in connections {
-            common.is_ending |= connection.is_ending();
             let again = connection.tick(now, common);
             self.timer = [self.timer, again].into_iter().flatten().min();
             connection.go_on(common);
@@ -427,7 +426,7 @@ impl Connector for IbverbsConnector {
         let mut state = self.shared.lock();
         state.common.now = state.common.now.max(Some(now));
         state.poll();
-        let ending = state.common.is_ending;
+        let ending = state.common.is_ending || self.timer.is_some_and(|timer| timer <= now);
         drop(state);
         let look = std::mem::take(&mut self.look);
         if look || ending || !self.joining.is_empty() || self.inner.is_busy() || self.turns.is_multiple_of(TURNS) {
@@ -449,7 +448,7 @@ impl Connector for IbverbsConnector {
     fn next_timer(&self) -> Option<Instant> {
         let state = self.shared.lock();
         // A connection that has just broken does not know the time.
-        let now = state.common.now.filter(|_| state.common.is_ending && self.timer.is_none());
+        let now = state.common.now.filter(|_| state.common.is_ending);
         [self.inner.next_timer(), self.timer, now].into_iter().flatten().min()
     }
 

@@ -328,12 +328,6 @@ impl Pool {
         chunk.taken[first..first + granules].fill(false);
         chunk.free += granules;
     }
-
-    /// Whether no buffer is taken.
-    #[cfg(test)]
-    pub fn is_unused(&self) -> bool {
-        self.chunks.iter().all(|chunk| chunk.free == CHUNK_GRANULES)
-    }
 }
 
 /// The first place with so many free granules in a row.

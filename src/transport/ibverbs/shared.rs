@@ -37,7 +37,7 @@ pub struct Common {
     pub now: Option<Instant>,
     /// Connections that the connector must report, unless their conditions are not watched.
     pub touched: Vec<u32>,
-    /// Whether a connection may be broken, or have been ended by the peer.
+    /// Whether a connection has broken, or the peer has ended it, since the connector last looked after them.
     pub is_ending: bool,
 }
 

@@ -256,6 +256,12 @@ impl Network {
         self.state().status(node)
     }
 
+    /// Number of messages for which nodes expose memory.
+    #[cfg(test)]
+    pub fn exposed(&self) -> usize {
+        self.state().streams.iter().map(|stream| stream.placements.exposed()).sum()
+    }
+
     /// Number of bytes that `node` has sent.
     pub fn sent(&self, node: usize) -> u64 {
         self.state().nodes[node].sent

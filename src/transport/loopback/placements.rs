@@ -55,6 +55,12 @@ struct Write {
 }
 
 impl Placements {
+    /// Messages for which memory is exposed.
+    #[cfg(test)]
+    pub fn exposed(&self) -> usize {
+        self.exposed.len()
+    }
+
     /// When the last message will be written.
     pub fn last_write(&self) -> Option<Instant> {
         self.writes.back().map(|write| write.at)

@@ -50,10 +50,11 @@ impl Connection {
     /// The receive with this number has been read, and is posted again before long.
     pub(super) fn release(&mut self, index: u32, common: &mut Common) {
         self.to_post.push(index);
-        if self.to_post.len() >= (self.depth.receives / 4).max(1) && self.broken.is_none() {
-            if let Err(error) = self.post_receives(common) {
-                self.fail(&format!("cannot post receives: {error}"), common);
-            }
+        if self.to_post.len() >= (self.depth.receives / 4).max(1)
+            && self.broken.is_none()
+            && let Err(error) = self.post_receives(common)
+        {
+            self.fail(&format!("cannot post receives: {error}"), common);
         }
     }
 
@@ -79,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Fills `parts` from the front with bytes that have arrived; see [`Link::receive`].
+    /// Fills `parts` from the front with bytes that have arrived; see `Link::receive`.
     pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>], common: &mut Common) -> io::Result<usize> {
         let mut got = 0;
         let mut parts = parts.iter_mut().map(|part| &mut part[..]).filter(|part| !part.is_empty());

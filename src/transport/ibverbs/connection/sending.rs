@@ -67,10 +67,14 @@ impl Connection {
         self.depth.sends + self.depth.spare - (pair.posted - pair.retired) as usize
     }
 
-    /// Takes bytes from the front of `parts`; see [`Link::send`]. All that waits is posted with one call for each rail.
+    /// Takes bytes from the front of `parts`; see `Link::send`. All that waits is posted with one call for each rail.
     pub fn send(&mut self, parts: &[IoSlice<'_>], common: &mut Common) -> io::Result<usize> {
+        if self.has_ended(common) {
+            // The reason comes by `receive`.
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         if self.broken.is_some() {
-            // The reason comes by `receive`, perhaps in the peer's last words.
+            // It may come in the peer's last words.
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.queue_pieces(common);
