@@ -91,3 +91,38 @@ fn all_learn_that_a_rank_fails() {
     }
     assert!(failed > 0 || seeds().count() == 1);
 }
+
+/// Each work request of a job fails, one in each play, in every way that a device reports.
+#[test]
+fn a_work_request_that_fails_ends_the_job() {
+    use ibverbs_sys::ibv_wc_status as status;
+    let statuses = [
+        status::IBV_WC_RETRY_EXC_ERR,
+        status::IBV_WC_LOC_PROT_ERR,
+        status::IBV_WC_REM_ACCESS_ERR,
+        status::IBV_WC_FATAL_ERR,
+    ];
+    let mut random = Random::new(5);
+    let works = works(&mut random, 3);
+    let play = |script: &dyn Fn(&Fabric)| {
+        let (job, fabric, left) = run(5, 3, 1, &works, |_, fabric| script(fabric));
+        let errors = job.check_ends();
+        left.finish(&fabric);
+        fabric.assert_clean();
+        (errors, fabric)
+    };
+    let (errors, fabric) = play(&|_| ());
+    assert_eq!(errors.expect("all goes well").len(), 0);
+    let counts = fabric.counts(1);
+    let requests = counts.sends.iter().chain(&counts.writes).sum::<u64>() + counts.reads;
+    assert!(requests > 10);
+    let mut failed = 0;
+    for n in 0..requests {
+        let status = statuses[n as usize % statuses.len()];
+        let (errors, _) = play(&|fabric| fabric.fail_request(1, n, status));
+        let errors = errors.unwrap_or_else(|wrong| panic!("request {n} with status {status}: {wrong}"));
+        failed += u64::from(!errors.is_empty());
+    }
+    // Those that do not matter are of the end.
+    assert!(failed > requests / 2, "{failed} of {requests}");
+}

@@ -10,7 +10,7 @@ use super::messages::{Messages, Sealed};
 use super::{Body, run, sleep};
 use crate::context::{Context, ContextOptions};
 use crate::engine::Spin;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Device;
 use crate::transport::loopback::{LinkModel, Network, Node, NodeStatus};
 
@@ -173,11 +173,40 @@ impl Job {
                 let _ = writeln!(wrong, "rank {rank} took {:?}: {error}", at.duration_since(*began));
             }
         }
+        self.check_remains(wrong, status == NodeStatus::Running)
+    }
+
+    /// Checks a job in which work requests, ports or devices may have failed, but no rank: each rank ends within the timeout, with success or
+    /// with an error that names a rank. Returns the errors.
+    pub fn check_ends(self) -> Result<Vec<Error>, String> {
+        let mut wrong = String::new();
+        let mut errors = Vec::new();
+        for (rank, ended) in self.ended.iter().enumerate() {
+            match &ended.failed {
+                None if ended.finished && ended.done == self.works => {}
+                None => drop(writeln!(wrong, "rank {rank} never ended")),
+                Some((error, began, at)) => {
+                    let took = at.duration_since(*began);
+                    let names = matches!(error.kind(), ErrorKind::ConnectionLost | ErrorKind::Timeout)
+                        && error.details().rank.is_some();
+                    if !names || took > TIMEOUT + GRACE {
+                        let _ = writeln!(wrong, "rank {rank} after {took:?}: {:?}: {error}", error.kind());
+                    }
+                    errors.push(error.clone());
+                }
+            }
+        }
+        let all_succeed = errors.is_empty();
+        self.check_remains(wrong, all_succeed).map(|()| errors)
+    }
+
+    /// Adds to `wrong` what the job has left behind; its contexts are checked, too, if none has failed.
+    fn check_remains(self, mut wrong: String, checks_contexts: bool) -> Result<(), String> {
         let touched = |returned: &ReturnedMemory| match returned {
             ReturnedMemory::Call(buffers) => !buffers.are_sealed(),
             ReturnedMemory::Messages(sealed) => !sealed.is_sealed(),
         };
-        if status == NodeStatus::Running {
+        if checks_contexts {
             for context in &self.contexts {
                 if let Some(left) = context.lock().expect("the lock").messenger.remaining_state() {
                     let _ = writeln!(wrong, "rank {}: {left}", context.rank());

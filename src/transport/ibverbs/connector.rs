@@ -2,11 +2,13 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::connection::Connection;
 use super::endpoint::{End, OFFER_BYTES, Offer, READY};
+use super::handles::DeviceContext;
 use super::link::{IbverbsLink, Linger};
 use super::memory::Registration;
 use super::rail::{PathOptions, Rail};
@@ -15,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::net::address::Address;
-use crate::sys::{self, Pollable, Poller, PollerKind, Registration as Watched};
+use crate::sys::{self, Pollable, Poller, PollerKind, Registration as Watched, Waker};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
 
@@ -100,6 +102,10 @@ pub struct IbverbsConnector {
     /// Readable if a queue has a completion, or if the inner connector has work.
     poller: Poller,
     _registrations: Vec<Watched>,
+    /// The rails' devices, and how many changes of each are known.
+    devices: Vec<(Arc<DeviceContext>, u32)>,
+    /// Woken by whoever takes a device's event.
+    waker: Arc<Waker>,
     inner_events: Vec<ConnectorEvent>,
     /// Calls of `progress`.
     turns: u32,
@@ -128,6 +134,7 @@ impl IbverbsConnector {
         inner.descriptors(&mut sources);
         let watched = sources.into_iter().map(|source| poller.add(source, sys::READ, 0));
         let registrations = watched.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let waker = Arc::new(Waker::new().map_err(failed)?);
         Ok(Self {
             rank: 0,
             inner,
@@ -142,6 +149,8 @@ impl IbverbsConnector {
             reasons: QuickMap::default(),
             poller,
             _registrations: registrations,
+            devices: Vec::new(),
+            waker,
             inner_events: Vec::new(),
             turns: 0,
             look: true,
@@ -160,8 +169,45 @@ impl IbverbsConnector {
         for queue in &state.common.queues {
             let watched = self.poller.add(Pollable::Socket(queue.descriptor()), sys::READ, 0);
             self._registrations.push(watched.map_err(|e| Error::io("cannot watch a completion queue", &e))?);
+            // The thread may be about to sleep. If this fails, the queue is broken, and the next poll says so.
+            let _ = queue.arm();
         }
+        let devices: Vec<_> = state.common.rails.iter().map(|rail| rail.domain.context().clone()).collect();
+        drop(state);
+        devices
+            .into_iter()
+            .try_for_each(|device| self.watch_device(device))
+            .map_err(|e| Error::io("cannot watch a device", &e))
+    }
+
+    /// Watches the asynchronous events of a device, which this context or another one may take.
+    fn watch_device(&mut self, device: Arc<DeviceContext>) -> io::Result<()> {
+        // A device with several ports is watched once.
+        if self.devices.iter().any(|(known, _)| Arc::ptr_eq(known, &device)) {
+            return Ok(());
+        }
+        self._registrations.push(self.poller.add(Pollable::Socket(device.events()), sys::READ, 0)?);
+        if self.devices.is_empty() {
+            self._registrations.push(self.poller.add(Pollable::Socket(self.waker.as_raw_fd()), sys::READ, 0)?);
+        }
+        device.observe(&self.waker);
+        let changes = device.changes();
+        self.devices.push((device, changes));
         Ok(())
+    }
+
+    /// Handles changes of devices and their ports.
+    fn look_after_devices(&mut self) {
+        for (device, known) in &mut self.devices {
+            device.take_events();
+            if device.changes() == *known {
+                continue;
+            }
+            // First, so that a change that follows wakes again.
+            self.waker.clear();
+            *known = device.changes();
+            self.shared.lock().device_changed(device);
+        }
     }
 
     /// The inner connector has a link to `rank`: begins to connect queue pairs.
@@ -345,6 +391,12 @@ impl IbverbsConnector {
         }
     }
 
+    /// Whether a connection or link wants the connector to make progress.
+    fn is_due(&self) -> bool {
+        let state = self.shared.lock();
+        state.common.is_ending || state.common.is_due
+    }
+
     fn log(&self, level: Level, text: &str) {
         if let Some(log) = &self.log {
             log(level, &format!("rank {}: {text}", self.rank));
@@ -390,6 +442,7 @@ impl Connector for IbverbsConnector {
         if let Some(Joining { id: Some(id), .. }) = self.joining.remove(&(rank as u32)) {
             self.shared.lock().remove(id);
         }
+        self.early.retain(|(other, ..)| *other != rank);
         self.inner.give_up(rank);
     }
 
@@ -414,11 +467,7 @@ impl Connector for IbverbsConnector {
     }
 
     fn is_busy(&self) -> bool {
-        self.look
-            || !self.joining.is_empty()
-            || self.timer.is_some()
-            || self.inner.is_busy()
-            || self.shared.lock().common.is_ending
+        self.look || !self.joining.is_empty() || self.timer.is_some() || self.inner.is_busy() || self.is_due()
     }
 
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
@@ -426,11 +475,13 @@ impl Connector for IbverbsConnector {
         let mut state = self.shared.lock();
         state.common.now = state.common.now.max(Some(now));
         state.poll();
-        let ending = state.common.is_ending || self.timer.is_some_and(|timer| timer <= now);
+        let due = std::mem::take(&mut state.common.is_due);
+        let ending = due || state.common.is_ending || self.timer.is_some_and(|timer| timer <= now);
         drop(state);
         let look = std::mem::take(&mut self.look);
         if look || ending || !self.joining.is_empty() || self.inner.is_busy() || self.turns.is_multiple_of(TURNS) {
             self.progress_inner(now, events);
+            self.look_after_devices();
             self.tick(now);
         }
         let mut state = self.shared.lock();

@@ -4,18 +4,31 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ibverbs_sys as ffi;
 
 use super::library::{self, Library};
-use crate::sys::{self, ForkMark, RawSocket};
+use crate::sys::{self, ForkMark, RawSocket, Waker};
 
 /// An open device.
 pub struct DeviceContext {
     library: Arc<Library>,
     raw: NonNull<ffi::ibv_context>,
     mark: ForkMark,
+    health: Health,
+}
+
+/// What a device's asynchronous events have said. All contexts of a process share the device, and only one of them takes each event.
+#[derive(Default)]
+struct Health {
+    /// The device has failed, or was removed.
+    is_gone: AtomicBool,
+    /// Times that it or one of its ports has failed or become active.
+    changes: AtomicU32,
+    /// Threads that wait for a change.
+    observers: Mutex<Vec<Weak<Waker>>>,
 }
 
 // SAFETY: verbs may be called from any thread.
@@ -53,7 +66,11 @@ pub fn for_each_device<T>(
         let open = || {
             // SAFETY: as above.
             let raw = created(unsafe { (library.open_device)(device) })?;
-            Ok(Arc::new(DeviceContext { library: library.clone(), raw, mark: ForkMark::new()? }))
+            let (library, health) = (library.clone(), Health::default());
+            let context = DeviceContext { library, raw, mark: ForkMark::new()?, health };
+            // Else to look for an event would wait for one.
+            sys::socket::set_nonblocking(context.events())?;
+            Ok(Arc::new(context))
         };
         visit(&name, &open)
     };
@@ -97,7 +114,7 @@ impl DeviceContext {
         unsafe { (*self.raw.as_ptr()).async_fd }
     }
 
-    /// Takes an asynchronous event, if there is one: its type. [`DeviceContext::events`] must not block.
+    /// Takes an asynchronous event, if there is one: its type.
     pub fn take_event(&self) -> Option<ffi::ibv_event_type> {
         let mut event = ffi::ibv_async_event::default();
         // SAFETY: the device is open, and `event` valid for writes; it is acknowledged once.
@@ -108,6 +125,41 @@ impl DeviceContext {
             (self.library.ack_async_event)(&mut event);
         }
         Some(event.event_type)
+    }
+
+    /// Takes all asynchronous events; wakes all observers if the state of the device or of a port has changed.
+    pub fn take_events(&self) {
+        let mut has_changed = false;
+        while let Some(event) = self.take_event() {
+            match event {
+                ffi::IBV_EVENT_DEVICE_FATAL => self.health.is_gone.store(true, Ordering::Release),
+                ffi::IBV_EVENT_PORT_ERR | ffi::IBV_EVENT_PORT_ACTIVE => {}
+                _ => continue,
+            }
+            has_changed = true;
+        }
+        if has_changed {
+            self.health.changes.fetch_add(1, Ordering::Release);
+            let mut observers = self.health.observers.lock().unwrap_or_else(PoisonError::into_inner);
+            observers.retain(|observer| observer.upgrade().inspect(|waker| waker.wake()).is_some());
+        }
+    }
+
+    /// How often the state of the device or of a port has changed, as far as events that were taken say.
+    pub fn changes(&self) -> u32 {
+        self.health.changes.load(Ordering::Acquire)
+    }
+
+    /// Whether the device has failed or was removed, as far as events that were taken say.
+    pub fn is_gone(&self) -> bool {
+        self.health.is_gone.load(Ordering::Acquire)
+    }
+
+    /// From now on, `waker` is woken when [`DeviceContext::changes`] grows.
+    pub fn observe(&self, waker: &Arc<Waker>) {
+        let mut observers = self.health.observers.lock().unwrap_or_else(PoisonError::into_inner);
+        observers.retain(|observer| observer.strong_count() > 0);
+        observers.push(Arc::downgrade(waker));
     }
 
     /// Whether a parent process before fork has opened it.

@@ -11,6 +11,9 @@ use crate::transport::{Interest, Lingering, Link, OneSided, Placement};
 const EAGER_BYTES: usize = 16 << 10;
 /// Once in so many turns without bytes, a link looks for the peer's last words.
 const TURNS: u32 = 64;
+/// Once in so many times that it does, it lets the connector look after devices and silent peers: a thread that polls a few links may not
+/// call the connector for long.
+const LOOKS: u32 = 16;
 
 /// Keeps the connection of a link that has ended until the peer has all that was sent.
 pub type Linger = Arc<dyn Fn(Box<dyn Lingering>) + Send + Sync>;
@@ -41,12 +44,14 @@ pub struct IbverbsLink {
     linger: Linger,
     /// Times that nothing was received since it last looked for the end.
     turns: u32,
+    /// Times that it has looked.
+    looks: u32,
 }
 
 impl IbverbsLink {
     /// The link of the connection `id`, whose queue pairs are connected.
     pub fn new(shared: Arc<Shared>, id: u32, linger: Linger) -> Self {
-        Self { owned: Owned { shared, id }, linger, turns: 0 }
+        Self { owned: Owned { shared, id }, linger, turns: 0, looks: 0 }
     }
 }
 
@@ -63,7 +68,12 @@ impl Link for IbverbsLink {
         self.turns += 1;
         if self.turns >= TURNS {
             self.turns = 0;
-            self.owned.with(|connection, common| connection.look(common));
+            self.looks = self.looks.wrapping_add(1);
+            let is_due = self.looks.is_multiple_of(LOOKS);
+            self.owned.with(|connection, common| {
+                common.is_due |= is_due;
+                connection.look(common);
+            });
         }
         // After the look: what came before the end is received before it.
         self.owned.shared.lock().poll();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ibverbs_sys as ffi;
 
 use super::connection::{Connection, Depth};
-use super::handles::CompletionQueue;
+use super::handles::{CompletionQueue, DeviceContext};
 use super::memory::{Pool, Registration, Registry};
 use super::rail::{PathOptions, Rail};
 use crate::error::{Error, Result};
@@ -37,6 +37,8 @@ pub struct Common {
     pub now: Option<Instant>,
     /// Connections that the connector must report, unless their conditions are not watched.
     pub touched: Vec<u32>,
+    /// Whether a link that is tried without the connector wants it to make progress.
+    pub is_due: bool,
     /// Whether a connection has broken, or the peer has ended it, since the connector last looked after them.
     pub is_ending: bool,
 }
@@ -67,6 +69,7 @@ impl Shared {
             counters: Counters::default(),
             now: None,
             touched: Vec::new(),
+            is_due: false,
             is_ending: false,
         };
         // SAFETY: zero is a valid value of all fields.
@@ -161,9 +164,25 @@ impl State {
 
     /// A completion queue is unusable, for example because its device was removed.
     fn queue_broke(&mut self, index: usize, error: &io::Error) {
-        let text = format!("{}: {error}", self.common.rails[index].name);
+        let text = format!("{}: {error}", self.common.rails[index].describe());
         for connection in self.connections.values_mut() {
             connection.fail(&text, &mut self.common);
+        }
+    }
+
+    /// The state of this device or of one of its ports has changed: fails its connections, or lets retries decide whether they still work.
+    pub fn device_changed(&mut self, device: &Arc<DeviceContext>) {
+        let rails = self.common.rails.iter().enumerate();
+        let rails: Vec<usize> =
+            rails.filter(|(_, rail)| Arc::ptr_eq(rail.domain.context(), device)).map(|(index, _)| index).collect();
+        for rail in rails {
+            let text = format!("{}: the device has failed or was removed", self.common.rails[rail].name);
+            for connection in self.connections.values_mut().filter(|connection| connection.uses(rail)) {
+                match device.is_gone() {
+                    true => connection.fail(&text, &mut self.common),
+                    false => connection.probe_rail(rail, &mut self.common),
+                }
+            }
         }
     }
 

@@ -10,6 +10,9 @@ use crate::transport::ibverbs::endpoint::End;
 use crate::transport::ibverbs::shared::{Common, GRACE, KEEP_ALIVE};
 use crate::transport::{Interest, LastWords, Link};
 
+/// Why a connection is unusable whose requests ended without having been processed.
+pub(super) const FLUSHED: &str = "a queue pair has failed";
+
 /// Most bytes of the peer's last words: the rest of a message, and a text.
 const MAX_END_BYTES: usize = 8 << 20;
 
@@ -104,7 +107,7 @@ impl Connection {
         }
         if self.silent_until().is_some_and(|until| until <= now) {
             self.heard = Some(now);
-            self.probe(common);
+            self.probe_rail(0, common);
         }
     }
 
@@ -115,7 +118,12 @@ impl Connection {
 
     /// The connection is unusable.
     pub fn fail(&mut self, why: &str, common: &mut Common) {
-        self.broken.get_or_insert_with(|| why.to_owned());
+        match &mut self.broken {
+            // The reason may come later, by another queue.
+            Some(text) if text == FLUSHED => why.clone_into(text),
+            Some(_) => {}
+            None => self.broken = Some(why.to_owned()),
+        }
         common.is_ending = true;
         self.touch(common);
     }
@@ -147,6 +155,19 @@ impl Connection {
             self.kill("the link has ended", common);
         }
         (self.inner.take(), end.encode(), !self.drain(common))
+    }
+
+    /// Finds out whether the peer is still reached by `rail`: by a write of no bytes, unless a request waits for its completion anyway, which
+    /// comes in any case. Nothing else is done by other rails than the first while no message is divided among them.
+    pub fn probe_rail(&mut self, rail: usize, common: &mut Common) {
+        if rail == 0 && self.pairs.first().is_some_and(|pair| pair.signals.is_empty()) {
+            self.probe(common);
+        }
+    }
+
+    /// Whether its queue pairs include one of `rail`.
+    pub fn uses(&self, rail: usize) -> bool {
+        rail < self.pairs.len()
     }
 
     /// Posts a write of no bytes: its completion tells that all before it is over, and that the peer's device is there.

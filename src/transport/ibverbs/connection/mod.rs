@@ -364,9 +364,13 @@ impl Connection {
         let number = completion.wr_id();
         let (kind, rail) = ((number >> KIND_SHIFT) & 3, (number >> RAIL_SHIFT) as usize & 3);
         if let Some((status, vendor)) = completion.error() {
-            if let Some(what) = status::describe(status) {
-                let port = common.rails.get(rail).map(|rail| rail.describe()).unwrap_or_default();
-                self.fail(&format!("{port}: {what} (status {status}, vendor's code {vendor:#x})"), common);
+            match status::describe(status) {
+                Some(what) => {
+                    let port = common.rails.get(rail).map(|rail| rail.describe()).unwrap_or_default();
+                    self.fail(&format!("{port}: {what} (status {status}, vendor's code {vendor:#x})"), common);
+                }
+                // A queue pair that serves the peer's requests can fail although this side has posted none.
+                None => self.fail(ending::FLUSHED, common),
             }
             return;
         }

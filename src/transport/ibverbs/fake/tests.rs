@@ -566,7 +566,6 @@ fn ports_go_down_and_devices_vanish() {
     let two = Two::new();
     let [a, b] = &two.ends;
     let context = a.rail.domain.context();
-    crate::sys::socket::set_nonblocking(context.events()).unwrap();
     assert_eq!(context.take_event(), None);
     two.fabric.set_port(0, 0, 1, false);
     assert_eq!(context.take_event(), Some(ffi::IBV_EVENT_PORT_ERR));
