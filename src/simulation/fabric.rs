@@ -7,11 +7,15 @@ use std::time::Duration;
 use super::calls::CollectiveCall;
 use super::job::{Job, Work, contexts_on, reliable};
 use super::messages::Messages;
-use super::sleep;
+use super::{Body, idle, sleep};
+use crate::collective::{Collective, Shape};
+use crate::context::{Call, Context, Reduction};
+use crate::error::Result;
 use crate::transport::Device;
 use crate::transport::ibverbs::fake::{DeviceModel, Fabric, FabricNode, LeftBehind};
 use crate::transport::ibverbs::rail::PathOptions;
 use crate::transport::loopback::{Network, NodeStatus, Random};
+use crate::types::{DataType, ReduceOp};
 
 /// The time of a step of a packet.
 const DELAY: Range<Duration> = Duration::from_micros(1)..Duration::from_micros(20);
@@ -102,20 +106,23 @@ fn a_work_request_that_fails_ends_the_job() {
         status::IBV_WC_REM_ACCESS_ERR,
         status::IBV_WC_FATAL_ERR,
     ];
-    let mut random = Random::new(5);
-    let works = works(&mut random, 3);
-    let play = |script: &dyn Fn(&Fabric)| {
-        let (job, fabric, left) = run(5, 3, 1, &works, |_, fabric| script(fabric));
-        let errors = job.check_ends();
-        left.finish(&fabric);
-        fabric.assert_clean();
-        (errors, fabric)
+    // A job in which the rank posts many requests.
+    let job = |seed| {
+        let works = works(&mut Random::new(seed), 3);
+        let play = move |script: &dyn Fn(&Fabric)| {
+            let (job, fabric, left) = run(seed, 3, 1, &works, |_, fabric| script(fabric));
+            let errors = job.check_ends();
+            left.finish(&fabric);
+            fabric.assert_clean();
+            (errors, fabric)
+        };
+        let (errors, fabric) = play(&|_| ());
+        assert_eq!(errors.expect("all goes well").len(), 0);
+        let counts = fabric.counts(1);
+        let requests = counts.sends.iter().chain(&counts.writes).sum::<u64>() + counts.reads;
+        (requests, play)
     };
-    let (errors, fabric) = play(&|_| ());
-    assert_eq!(errors.expect("all goes well").len(), 0);
-    let counts = fabric.counts(1);
-    let requests = counts.sends.iter().chain(&counts.writes).sum::<u64>() + counts.reads;
-    assert!(requests > 10);
+    let (requests, play) = (0..).map(job).find(|(requests, _)| (40..200).contains(requests)).expect("there are many");
     let mut failed = 0;
     for n in 0..requests {
         let status = statuses[n as usize % statuses.len()];
@@ -125,4 +132,83 @@ fn a_work_request_that_fails_ends_the_job() {
     }
     // Those that do not matter are of the end.
     assert!(failed > requests / 2, "{failed} of {requests}");
+}
+
+/// An allreduce of one number.
+fn allreduce(context: &Context) -> Result<()> {
+    let (input, mut output) = (1f32, 0f32);
+    let call = Call {
+        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), 1),
+        algorithm: None,
+        dtype: DataType::Float32.into(),
+        reduction: Reduction::Op(ReduceOp::Sum),
+        inputs: &[(&raw const input).cast()],
+        outputs: &[(&raw mut output).cast()],
+        tag: 3,
+        timeout: None,
+        max_segment_bytes: None,
+    };
+    // SAFETY: both buffers have one number, and live until the call returns.
+    unsafe { context.run(&call) }
+}
+
+/// Rank 0 waits for rank 1, which makes its second call late; meanwhile `change` happens. Returns the result of rank 0, and how long after
+/// the change it ended.
+fn play_waiting(change: impl Fn(&Fabric)) -> (Result<()>, Duration) {
+    const BEFORE: Duration = Duration::from_secs(1);
+    let network = Network::new(3, reliable());
+    let fabric = Fabric::beside(&network, 3, DELAY);
+    let left = LeftBehind::new(&network);
+    let node = |rank: usize| -> Arc<dyn Device> {
+        fabric.add_node(rank, vec![DeviceModel::roce("fake0", rank as u16)]);
+        FabricNode::new(&network, &fabric, &left, PATH, sleep)
+    };
+    let contexts = contexts_on((0..2).map(node).collect(), &Job::options(false));
+    let mut ended = None;
+    let waits: Body<'_> = Box::new(|| {
+        allreduce(&contexts[0]).expect("all is well");
+        let began = network.now();
+        let result = allreduce(&contexts[0]);
+        ended = Some((result, (network.now() - began).saturating_sub(BEFORE)));
+    });
+    let is_late: Body<'_> = Box::new(|| {
+        allreduce(&contexts[1]).expect("all is well");
+        idle(&network, &contexts[1], BEFORE);
+        change(&fabric);
+        idle(&network, &contexts[1], 4 * BEFORE);
+        let _ = allreduce(&contexts[1]);
+    });
+    super::run(&network, vec![waits, is_late], |rank| contexts[rank].close());
+    contexts.iter().for_each(|context| context.close());
+    drop(contexts);
+    left.finish(&fabric);
+    ended.expect("rank 0 has ended")
+}
+
+/// What a change of rank 0's port or device does to it while it waits.
+fn assert_noticed(change: impl Fn(&Fabric), what: &str) {
+    let (result, took) = play_waiting(change);
+    let error = result.expect_err("the message cannot come");
+    assert!(took < Duration::from_secs(2), "{took:?}: {error}");
+    assert_eq!(error.details().rank, Some(1), "{error}");
+    assert!(error.message().contains("fake0:1") && error.message().contains(what), "{error}");
+}
+
+#[test]
+fn a_rank_that_only_waits_notices_that_its_device_is_removed() {
+    assert_noticed(|fabric| fabric.remove_device(0, 0), "fake0:1");
+}
+
+#[test]
+fn a_rank_that_only_waits_notices_that_its_port_goes_down() {
+    assert_noticed(|fabric| fabric.set_port(0, 0, 1, false), "its port is down");
+}
+
+#[test]
+fn a_port_that_is_down_for_a_short_time_ends_nothing() {
+    let (result, _) = play_waiting(|fabric| {
+        fabric.set_port(0, 0, 1, false);
+        fabric.set_port(0, 0, 1, true);
+    });
+    result.expect("retries have succeeded");
 }
