@@ -47,7 +47,6 @@ if group ranks "two ranks in each guest, over $TRANSPORT and shared memory"; the
   bench allreduce 7200 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
   bench alltoall 7201 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
   bench broadcast 7202 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
-  try_ranks 60 "messages from any rank" 7203 "$TRANSPORT_TESTS" --ignored --exact one_rank_of_four
 fi
 
 if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT and shared memory"; then
@@ -61,9 +60,14 @@ if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT 
 fi
 
 # What follows is about ibverbs, whatever TRANSPORT is.
-if group ports "two ports, one of which loses its network"; then
-  port=7400
-  for check in mixed striped cut unplugged; do
+if group ports "shared memory inside, two ports between"; then
+  try 100 mixed ./checks.sh mixed 7400
+  try 100 striped ./checks.sh striped 7401
+fi
+
+if group ends "one of two ports loses its network"; then
+  port=7402
+  for check in cut unplugged; do
     try 100 "$check" ./checks.sh "$check" "$port"
     port=$((port + 1))
   done
