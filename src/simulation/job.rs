@@ -178,6 +178,7 @@ impl Job {
 
     /// Checks a job in which work requests, ports or devices may have failed, but no rank: each rank ends within the timeout, with success or
     /// with an error that names a rank. Returns the errors.
+    #[cfg(feature = "ibverbs")]
     pub fn check_ends(self) -> Result<Vec<Error>, String> {
         let mut wrong = String::new();
         let mut errors = Vec::new();
