@@ -346,7 +346,7 @@ impl Collective {
         self.reduces() && !(matches!(op, ReduceOp::Average) && matches!(self, Self::Scan | Self::Exscan))
     }
 
-    /// The algorithms of this collective.
+    /// The algorithms of this collective: statics, because they are compared by address, and a constant may have several.
     pub const fn algorithms(self) -> &'static [Algorithm] {
         match self {
             Self::Allreduce => allreduce::ALGORITHMS,

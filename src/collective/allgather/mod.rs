@@ -11,7 +11,7 @@ use crate::schedule::{Builder, Span};
 
 // For powers of two `recursive_doubling` and `bruck` have equal costs; the first is listed earlier since it needs no
 // copies.
-pub(super) const ALGORITHMS: &[Algorithm] =
+pub(super) static ALGORITHMS: &[Algorithm] =
     &[ring::ALGORITHM, recursive_doubling::ALGORITHM, bruck::ALGORITHM, direct::ALGORITHM, shared_flat::ALGORITHM];
 
 /// Copies this rank's inputs to its block of the output. Returns what to send: a single input, which need not wait for

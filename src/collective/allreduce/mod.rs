@@ -25,7 +25,7 @@ mod tree;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[
+pub(super) static ALGORITHMS: &[Algorithm] = &[
     ring_segmented::ALGORITHM,
     ring_chunked::ALGORITHM,
     halving_doubling::ALGORITHM,

@@ -6,4 +6,4 @@ mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[pairwise::ALGORITHM, bruck::ALGORITHM, shared_flat::ALGORITHM];
+pub(super) static ALGORITHMS: &[Algorithm] = &[pairwise::ALGORITHM, bruck::ALGORITHM, shared_flat::ALGORITHM];

@@ -9,7 +9,7 @@ mod shared_hierarchical;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[
+pub(super) static ALGORITHMS: &[Algorithm] = &[
     dissemination::ALGORITHM,
     all_to_all::ALGORITHM,
     all_to_one::ALGORITHM,

@@ -9,7 +9,7 @@ mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[
+pub(super) static ALGORITHMS: &[Algorithm] = &[
     binomial::ALGORITHM,
     one_to_all::ALGORITHM,
     pipelined_chain::ALGORITHM,

@@ -6,4 +6,4 @@ mod pairwise_exchange;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[pairwise_exchange::ALGORITHM];
+pub(super) static ALGORITHMS: &[Algorithm] = &[pairwise_exchange::ALGORITHM];

@@ -10,7 +10,7 @@ mod shared_slices;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[
+pub(super) static ALGORITHMS: &[Algorithm] = &[
     ring::ALGORITHM,
     binomial::ALGORITHM,
     double_binary_tree::ALGORITHM,

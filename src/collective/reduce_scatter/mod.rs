@@ -7,5 +7,5 @@ mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] =
+pub(super) static ALGORITHMS: &[Algorithm] =
     &[ring::ALGORITHM, halving_doubling::ALGORITHM, direct::ALGORITHM, shared_flat::ALGORITHM];

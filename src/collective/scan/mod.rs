@@ -5,4 +5,4 @@ mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[recursive_doubling::ALGORITHM, shared_flat::ALGORITHM];
+pub(super) static ALGORITHMS: &[Algorithm] = &[recursive_doubling::ALGORITHM, shared_flat::ALGORITHM];

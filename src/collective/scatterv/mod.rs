@@ -6,4 +6,4 @@ mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[direct::ALGORITHM, binomial::ALGORITHM, shared_flat::ALGORITHM];
+pub(super) static ALGORITHMS: &[Algorithm] = &[direct::ALGORITHM, binomial::ALGORITHM, shared_flat::ALGORITHM];
