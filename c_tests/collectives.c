@@ -65,7 +65,8 @@ static void allreduce_in(gloo_rs_context_t *context, const char *algorithm, unsi
 }
 
 static void allreduce_places(void) {
-  static const char *const algorithms[] = {"hierarchical", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"};
+  static const char *const algorithms[] = {"hierarchical", "hierarchical_direct", "torus_2d",
+                                           "torus_nd",     "mesh_2d",             "spanning_trees"};
   const size_t counts[] = {0, 3, 1001, test_is_slow() ? 17000 : 100000};
   gloo_rs_context_t *context = connected_context();
   size_t a, c, dims[2];

@@ -19,7 +19,7 @@ use super::{RANK, SIZE, STORE, folder, wait_all};
 const TASK: &str = "GLOO_RS_TEST_TASK";
 /// Long enough for a busy machine; a test that waits for it has failed.
 const TIMEOUT: Duration = Duration::from_secs(25);
-const ALGORITHMS: [&str; 3] = ["hierarchical", "torus_2d", "torus_nd"];
+const ALGORITHMS: [&str; 4] = ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd"];
 
 /// An allreduce of `count` numbers, in place or not, with each rank's own at each place.
 fn allreduce(context: &Context, algorithm: Option<&str>, count: usize, tag: u64, in_place: bool) -> Result<(), Error> {

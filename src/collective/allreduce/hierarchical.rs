@@ -96,7 +96,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
 }
 
 /// Whether ranks of a group share memory. If there is only one group, algorithms on nothing but shared memory are better.
-fn uses_memory(shape: &Shape<'_>, groups: &[Vec<Rank>]) -> bool {
+pub(super) fn uses_memory(shape: &Shape<'_>, groups: &[Vec<Rank>]) -> bool {
     shape.shared && groups.len() > 1
 }
 

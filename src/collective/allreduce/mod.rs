@@ -6,6 +6,7 @@ mod branches;
 mod double_binary_tree;
 mod halving_doubling;
 mod hierarchical;
+mod hierarchical_direct;
 mod local;
 mod mesh_2d;
 mod recursive_doubling;
@@ -35,6 +36,7 @@ pub(super) static ALGORITHMS: &[Algorithm] = &[
     reduce_broadcast::ALGORITHM,
     double_binary_tree::ALGORITHM,
     hierarchical::ALGORITHM,
+    hierarchical_direct::ALGORITHM,
     torus_2d::ALGORITHM,
     torus_nd::ALGORITHM,
     mesh_2d::ALGORITHM,

@@ -49,7 +49,7 @@ fn range(on: On, collective: Collective, name: &str) -> (f64, f64) {
         (On::Cut, "ring" | "ring_segmented" | "ring_chunked") => (0.95, 1.12),
         (On::Cut, "direct") if collective == ReduceScatter => (0.95, 1.2),
         // A root reduces in rank order, which is not the order in which segments arrive.
-        (On::Cut, "reduce_broadcast" | "hierarchical") => (0.88, 1.05),
+        (On::Cut, "reduce_broadcast" | "hierarchical" | "hierarchical_direct") => (0.88, 1.05),
         // Two halves share links: the formulas contain the average number of collisions of their segments.
         (On::Cut, "double_binary_tree") => (0.82, 1.1),
         // The first segments of a step's message may be sent before the last ones of the step before, and delay them.
@@ -90,6 +90,8 @@ fn range(on: On, collective: Collective, name: &str) -> (f64, f64) {
         (On::HostsCut, "torus_2d" | "torus_nd") => (0.9, 1.63),
         // The last members' reductions overlap with the start of the ring.
         (On::HostsCut, "hierarchical") => (0.92, 1.15),
+        // The first segments wait while those that follow from the first members are reduced.
+        (On::HostsCut, "hierarchical_direct") => (0.93, 1.05),
         (On::Hosts | On::HostsCut, _) => (0.95, 1.07),
         // Messages in one direction need CPU time, for which incoming messages must wait.
         (On::Busy | On::BusyCut, "double_binary_tree") => (0.8, 1.25),
@@ -270,12 +272,12 @@ fn prices_for_any_number_of_ranks() {
 fn prices_on_hosts_of_several_ranks() {
     let (remote, local) = (Link { latency: 10e-6, bandwidth: 1e9 }, Link { latency: 1e-6, bandwidth: 20e9 });
     let (mut pairs, mut hosts, mut cut) = (Runs::new(On::Pairs), Runs::new(On::Hosts), Runs::new(On::HostsCut));
-    for name in ["hierarchical", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"] {
+    for name in ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"] {
         let algorithm = Collective::Allreduce.algorithm(name).unwrap();
         for size in [4, 6, 8, 12, 16, 17, 64] {
             for per_host in [4, size] {
                 // The first is `reduce_broadcast` in this case, see below; the second has no formula here.
-                if name == "hierarchical" && per_host >= size || name == "mesh_2d" && per_host < size {
+                if name.starts_with("hierarchical") && per_host >= size || name == "mesh_2d" && per_host < size {
                     continue;
                 }
                 for elements in [256 * size, 1 << 18] {
@@ -304,6 +306,7 @@ fn prices_of_a_root_on_one_host() {
     for (collective, name) in [
         (Collective::Allreduce, "reduce_broadcast"),
         (Collective::Allreduce, "hierarchical"),
+        (Collective::Allreduce, "hierarchical_direct"),
         (Collective::Reduce, "flat"),
     ] {
         let algorithm = collective.algorithm(name).unwrap();

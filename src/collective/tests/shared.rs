@@ -6,6 +6,7 @@ use super::calls::{Sample, forms};
 use super::topology::{groupings, in_topologies};
 use super::*;
 use crate::error::ErrorKind;
+use crate::schedule::Action;
 use crate::schedule::cost::{Access, Cost, Link, Network, SharedMemory};
 use crate::schedule::simulate::{Options, Simulation, simulate};
 use crate::sys::topology::domain;
@@ -222,7 +223,7 @@ fn formulas_agree_with_the_simulator() {
 }
 
 /// The algorithms on several hosts whose ranks share memory.
-const BETWEEN_HOSTS: [&str; 3] = ["hierarchical", "torus_2d", "torus_nd"];
+const BETWEEN_HOSTS: [&str; 4] = ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd"];
 
 /// Whether ranks send messages only to other hosts.
 fn sends_to_other_hosts_only(shapes: &[Shape<'_>], algorithm: &Algorithm) -> bool {
@@ -255,12 +256,39 @@ fn hosts_of_ranks_that_share_memory_exchange_messages_with_other_hosts_only() {
     }
 }
 
+/// The other tests have too few elements for several parts.
+#[test]
+fn a_leader_combines_and_publishes_long_buffers_in_parts() {
+    let algorithm = Collective::Allreduce.algorithm("hierarchical_direct").unwrap();
+    for size in [3, 6] {
+        for groups in groupings(size) {
+            for (count, inputs, outputs) in [(3 << 13, 0, 1), ((5 << 13) + 7, 1, 1), (50 << 13, 0, 2), (4 << 13, 3, 2)]
+            {
+                let call = shape(Collective::Allreduce, size, count);
+                let call = Shape { groups: &groups, shared: true, inputs, outputs, average: size % 2 == 0, ..call };
+                let shapes = all_ranks(call, |_| ());
+                let report = verify_all(&shapes, algorithm);
+                report.unwrap_or_else(|e| panic!("{size} ranks in {groups:?}, {count} elements: {e}"));
+            }
+        }
+    }
+    let published = |count| {
+        let groups = [0, 0, 1, 1];
+        let call = Shape { groups: &groups, shared: true, ..shape(Collective::Allreduce, 4, count) };
+        let steps = (algorithm.generate)(&call).unwrap().steps;
+        steps.iter().filter(|step| matches!(step.action, Action::Publish { .. })).count()
+    };
+    assert_eq!([1, 2 << 13, 5 << 13, 1 << 30].map(published), [1, 2, 5, 32]);
+}
+
 #[test]
 fn formulas_for_several_hosts_agree_with_the_simulator() {
     let memory = SharedMemory { by_value: 1e6, ..MEMORY };
-    let remote = Link { latency: 2e-5, bandwidth: 1e9 };
+    let tcp = (Link { latency: 2e-5, bandwidth: 1e9 }, 0.0);
+    let infiniband = (Link { latency: 2e-6, bandwidth: 12e9 }, 3e-7);
     let mut wrong = Vec::new();
-    for name in ["hierarchical", "torus_2d"] {
+    let on_tcp = ["hierarchical", "hierarchical_direct", "torus_2d"].map(|name| (name, tcp));
+    for (name, (remote, overhead)) in on_tcp.into_iter().chain([("hierarchical_direct", infiniband)]) {
         let algorithm = Collective::Allreduce.algorithm(name).unwrap();
         for (hosts, per_host) in [(2, 2), (2, 4), (4, 2), (8, 8)] {
             for (bytes, gamma) in [(1 << 10, 1e-10), (1 << 16, 0.0), (1 << 20, 1e-10), (1 << 24, 1e-10)] {
@@ -268,7 +296,7 @@ fn formulas_for_several_hosts_agree_with_the_simulator() {
                 let mut calls = Calls::new(Collective::Allreduce, size, bytes / 4, 0);
                 calls.groups = (0..size).map(|rank| (rank / per_host) as u32).collect();
                 calls.shared = true;
-                let network = Network { per_host, cores: per_host, memory, ..Network::flat(remote, gamma) };
+                let network = Network { per_host, cores: per_host, memory, overhead, ..Network::flat(remote, gamma) };
                 let options = Options { hosts: &calls.groups, ..Options::new(network) };
                 let (result, cost) = simulated_and_priced(size, &calls, algorithm, &options);
                 let ratio = cost.path / result.seconds;

@@ -45,6 +45,11 @@ fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(
             let leaders = 2.0 * (m - 1.0) * (alpha + s / (m * b)) + gamma * s * (m - 1.0) / m;
             equal(2.0 * (alpha + s / b) + gamma * (n - 1.0) * s + leaders)
         }
+        // The same within groups; a leader reduces the sums of all groups.
+        "hierarchical_direct" => {
+            let leaders = alpha + (m - 1.0) * (s / b + gamma * s);
+            equal(2.0 * (alpha + s / b) + gamma * (n - 1.0) * s + leaders)
+        }
         "torus_2d" => {
             let row = 2.0 * (n - 1.0) * (alpha + s / (n * b)) + gamma * s * (n - 1.0) / n;
             equal(row + 2.0 * (m - 1.0) * (alpha + s / (n * m * b)) + gamma * s * (m - 1.0) / (n * m))
@@ -72,7 +77,7 @@ fn simulated_times_are_those_of_the_literature() {
                 let mut calls = Calls::new(Collective::Allreduce, size, bytes / 4, 0);
                 let mut network = Network::flat(link, gamma);
                 match algorithm.name {
-                    "hierarchical" => {
+                    "hierarchical" | "hierarchical_direct" => {
                         calls.groups = (0..size).map(|rank| (rank / columns) as u32).collect();
                         network.per_host = columns;
                     }
@@ -165,7 +170,7 @@ fn hosts_of_several_ranks_are_faster_in_groups_than_in_a_ring() {
     let ring = play("ring_segmented", call, &options).seconds;
     // Over the network card: 2S(P-1)/P in the ring, 2S(m-1)/m in groups; the time within hosts is small.
     let most = (2.0 * 7.0 / 8.0) / (2.0 / 2.0);
-    for name in ["hierarchical", "torus_2d", "torus_nd"] {
+    for name in ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd"] {
         let gain = ring / play(name, call, &options).seconds;
         assert!((0.9 * most..1.05 * most).contains(&gain), "{name}: {gain} of {most}");
     }

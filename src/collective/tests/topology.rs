@@ -89,7 +89,7 @@ pub(super) fn in_topologies<T>(
 
 #[test]
 fn allreduce_in_groups() {
-    for name in ["hierarchical", "torus_2d", "torus_nd", "mesh_2d"] {
+    for name in ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd", "mesh_2d"] {
         for size in RANKS {
             prove_topologies(name, size, &groupings(size), |call, groups| Shape { groups, ..call });
         }
@@ -140,6 +140,33 @@ fn hierarchical_sends_only_between_leaders() {
         let call = Shape { groups: &pairs, ..shape(Collective::Allreduce, size, COUNT * size) };
         let leaders = size.div_ceil(2);
         assert_eq!(report("hierarchical", call).steps, 2 * (leaders - 1) + if size > 1 { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn one_message_is_on_the_path_between_leaders_that_send_to_all_others() {
+    // The same groups as above.
+    let groups = &[4, 0, 4, 4, 1, 0, 1, 4, 1];
+    let count = 9 * COUNT;
+    let call = Shape { groups, ..shape(Collective::Allreduce, 9, count) };
+    let Report { steps, traffic, .. } = report("hierarchical_direct", call);
+    assert_eq!(steps, 3 + 1 + 1);
+    for (rank, members) in [(0, 3), (1, 1), (4, 2)] {
+        let Traffic { messages, elements, scratch } = traffic[rank];
+        assert_eq!((messages, elements, scratch), (members + 2, (members + 2) * count, 3 * count));
+    }
+    for rank in [2, 3, 5, 6, 7, 8] {
+        let Traffic { messages, elements, scratch } = traffic[rank];
+        assert_eq!((messages, elements, scratch), (1, count, 0));
+    }
+    for size in RANKS {
+        let pairs: Vec<u32> = (0..size as u32).map(|rank| rank / 2).collect();
+        let call = Shape { groups: &pairs, ..shape(Collective::Allreduce, size, COUNT * size) };
+        let Report { steps, traffic, .. } = report("hierarchical_direct", call);
+        assert_eq!(steps, [0, 0, 2, 2].get(size).copied().unwrap_or(3), "{size} ranks");
+        let leaders = size.div_ceil(2);
+        let sent = traffic.iter().map(|traffic| traffic.elements).sum::<usize>();
+        assert_eq!(sent, COUNT * size * (2 * (size - leaders) + leaders * (leaders - 1)), "{size} ranks");
     }
 }
 

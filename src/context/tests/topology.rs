@@ -27,7 +27,8 @@ fn allreduce(context: &Context, algorithm: &str, place: impl Fn(Shape<'static>) 
     Ok(output[0])
 }
 
-const ALGORITHMS: [&str; 5] = ["hierarchical", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"];
+const ALGORITHMS: [&str; 6] =
+    ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"];
 
 #[test]
 fn groups_are_the_hosts_unless_the_caller_says_otherwise() {

@@ -86,10 +86,10 @@ pub struct gloo_rs_collective_options_t {
     /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks. Used by allreduce.
     pub base: usize,
     /// Group numbers of the ranks, in the order of ranks; ranks with equal numbers form a group. For the algorithms
-    /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL if the ranks of each host form a group. For the
-    /// algorithms on shared memory whose names begin with "shared_hierarchical": groups are last-level caches, those
-    /// with the same upper 16 bits of one socket; NULL for the caches that the library has found. The same on all ranks.
-    /// Used by allreduce, reduce, barrier.
+    /// "hierarchical", "hierarchical_direct", "torus_2d", "torus_nd" and "mesh_2d"; NULL if the ranks of each host form a
+    /// group. For the algorithms on shared memory whose names begin with "shared_hierarchical": groups are last-level
+    /// caches, those with the same upper 16 bits of one socket; NULL for the caches that the library has found. The same
+    /// on all ranks. Used by allreduce, reduce, barrier.
     pub groups: *const u32,
     /// Length of `groups`: the size of the context, or 0. Used by allreduce, reduce, barrier.
     pub num_groups: usize,
