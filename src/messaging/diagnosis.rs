@@ -215,23 +215,31 @@ impl Messenger {
             self.awaited(|token| token.owner == owner).into_keys().map(|(_, rank)| rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
-        ranks.retain(|rank| self.peers.get(*rank).is_some_and(Peer::is_established));
+        ranks.retain(|rank| *rank != self.rank);
+        let is_connected = |rank: &Rank| self.peers.get(*rank).is_some_and(Peer::is_established);
+        // Those without a connection first: nobody needs to reply for them.
+        ranks.sort_by_key(is_connected);
         ranks.truncate(QUERIED);
-        for rank in &ranks {
+        let connected: Vec<Rank> = ranks.iter().copied().filter(is_connected).collect();
+        for rank in &connected {
             let peer = self.peer(*rank);
             peer.query = Some(Query { since: now, reply: None });
             peer.push_control(&Message::Query);
             self.mark_dirty(*rank);
         }
         self.queried = ranks;
-        !self.queried.is_empty()
+        !connected.is_empty()
     }
 
     /// The replies to the last query.
     pub fn replies(&self) -> Replies {
-        let queried = self.queried.iter().filter_map(|rank| self.peers.get(*rank).filter(|p| p.is_established()));
         let (mut waiting, mut other) = (false, false);
-        for peer in queried {
+        for rank in &self.queried {
+            let Some(peer) = self.peers.get(*rank).filter(|peer| peer.is_established()) else {
+                // It does not wait for others, as far as anybody knows: it may be the cause.
+                other = true;
+                continue;
+            };
             match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {
                 // It may be the rank that hangs, even if others are late too.
                 None => return Replies::Missing,
