@@ -102,15 +102,17 @@ fn over_ibverbs() -> Option<Pair> {
     None
 }
 
-/// Each network in memory behaves differently.
+/// The seed of the next network in memory: each behaves differently.
 static SEED: AtomicU64 = AtomicU64::new(7);
 
 fn over_memory(reads_above: Option<usize>, places_above: Option<usize>) -> Pair {
+    over_network(SEED.fetch_add(1, Ordering::Relaxed), reads_above, places_above)
+}
+
+/// As [`over_memory`], with the network of this seed.
+fn over_network(seed: u64, reads_above: Option<usize>, places_above: Option<usize>) -> Pair {
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
-    let network = Network::new(
-        SEED.fetch_add(1, Ordering::Relaxed),
-        LinkModel { delay, capacity: 100_000, piece: 5000, reads_above, places_above },
-    );
+    let network = Network::new(seed, LinkModel { delay, capacity: 100_000, piece: 5000, reads_above, places_above });
     let node = || -> Arc<dyn Device> { Node::new(&network, |_| panic!("this test does not sleep")) };
     let nodes = [node(), node()];
     let step = move || {
@@ -848,7 +850,8 @@ fn a_message_has_been_sent_if_its_receiver_ends_the_link_after_it() {
 /// A message without memory is offered if the one before it is, because it must not overtake it.
 #[test]
 fn an_empty_message_cancelled_behind_an_offer_still_arrives() {
-    let mut ranks = Ranks::new(over_memory(Some(1000), None));
+    // With this seed the memory of the first message can be registered. If it could not, the second one would not be offered.
+    let mut ranks = Ranks::new(over_network(7, Some(1000), None));
     let (sent, mut got) = (noise(12, 200_000), vec![0; 200_000]);
     let nothing = Send { from: std::ptr::null(), bytes: 0, ..send(&sent, 1, 3, 2) };
     // SAFETY: the sends are cancelled, the receives are waited for; the vectors are not dropped before that.
