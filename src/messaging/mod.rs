@@ -382,6 +382,12 @@ impl Messenger {
         self.outgoing
     }
 
+    /// Messages that have been sent and are not reported.
+    #[cfg(test)]
+    pub(crate) fn unreported(&self) -> usize {
+        self.peers.iter().map(|(_, peer)| peer.unreported.len()).sum()
+    }
+
     /// Receives for which memory is exposed.
     #[cfg(test)]
     pub(crate) fn exposed(&self) -> usize {
@@ -399,7 +405,7 @@ impl Messenger {
             (self.offers.len(), "messages that were offered"),
             (self.placing.len(), "messages that are being placed"),
             (self.peers.iter().map(|(_, peer)| peer.placing).sum(), "placed messages whose memory is in use"),
-            (self.peers.iter().map(|(_, peer)| peer.unreported.len()).sum(), "messages sent and not reported"),
+            (self.unreported(), "messages sent and not reported"),
             (self.exposed(), "exposed receives"),
             (self.peers.iter().map(|(_, peer)| peer.readings.len()).sum(), "offers"),
             (self.requests.len(), "puts or gets"),

@@ -104,7 +104,7 @@ impl Pair {
         let taken_back = self.posted.iter().filter(|posted| posted.end == Some(End::Cancelled));
         assert!(taken_back.flat_map(|posted| &posted.memory).all(|byte| *byte == TAKEN_BACK));
         #[cfg(test)]
-        self.check_exposed();
+        self.check_placements();
         if !self.broken {
             self.check();
         }
@@ -285,10 +285,11 @@ mod tests {
             (network.now(), next.is_some())
         }
 
-        /// Memory is exposed for those receives that wait for their messages, and no others.
-        pub(super) fn check_exposed(&self) {
+        /// Memory is exposed for those receives that wait for their messages, and no others; and what has been sent is reported.
+        pub(super) fn check_placements(&self) {
             let here: usize = self.messengers.iter().map(Messenger::exposed).sum();
             assert_eq!(self.network.as_ref().map_or(0, Network::exposed), here);
+            assert_eq!(self.messengers.each_ref().map(Messenger::unreported), [0, 0]);
         }
 
         /// An operation has failed because the link broke.
