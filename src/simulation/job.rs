@@ -10,7 +10,7 @@ use super::messages::{Messages, Sealed};
 use super::{Body, run, sleep};
 use crate::context::{Context, ContextOptions};
 use crate::engine::Spin;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::transport::Device;
 use crate::transport::loopback::{LinkModel, Network, Node, NodeStatus};
 
@@ -180,6 +180,7 @@ impl Job {
     /// with an error that names a rank. Returns the errors.
     #[cfg(feature = "ibverbs")]
     pub fn check_ends(self) -> Result<Vec<Error>, String> {
+        use crate::error::ErrorKind;
         let mut wrong = String::new();
         let mut errors = Vec::new();
         for (rank, ended) in self.ended.iter().enumerate() {
