@@ -130,7 +130,8 @@ impl Messenger {
             }
         }
         let mut awaited: Vec<_> = self.awaited(|token| token.owner == owner).into_iter().collect();
-        awaited.sort_by_key(|((_, rank), _)| self.peer_state(*rank) > PeerState::Silent);
+        // Those that wait themselves last, since they are hardly the cause and only so many are shown.
+        awaited.sort_by_key(|((_, rank), _)| self.peer_state(*rank));
         parts.extend(awaited.iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
             let who = format!("{} ({})", self.peer_name(*rank), self.link_state(*rank, now));
             let slot = slot.map_or(String::new(), |(space, slot)| format!(" {}", space.describe(slot)));

@@ -129,6 +129,10 @@ fn a_work_request_that_fails_ends_the_job() {
         let (errors, _) = play(&|fabric| fabric.fail_request(1, n, status));
         let errors = errors.unwrap_or_else(|wrong| panic!("request {n} with status {status}: {wrong}"));
         failed += u64::from(!errors.is_empty());
+        // Only rank 1 sees the request's status; the others have it from its last words.
+        for error in errors {
+            assert!(error.message().contains("fake0:1"), "request {n} with status {status}: {error}");
+        }
     }
     // Those that do not matter are of the end.
     assert!(failed > requests / 2, "{failed} of {requests}");

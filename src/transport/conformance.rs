@@ -442,7 +442,7 @@ fn sending_to_a_peer_that_is_gone_fails() {
 /// Two ranks with the whole message protocol.
 struct Ranks {
     messengers: [Messenger; 2],
-    _devices: [Arc<dyn Device>; 2],
+    devices: [Arc<dyn Device>; 2],
     step: Box<dyn Fn() -> Instant>,
     events: [Vec<Event>; 2],
 }
@@ -454,7 +454,7 @@ impl Ranks {
             rank += 1;
             Messenger::new(rank - 1, 2, connector, None)
         });
-        Self { messengers, _devices: devices, step, events: Default::default() }
+        Self { messengers, devices, step, events: Default::default() }
     }
 
     fn progress(&mut self) {
@@ -523,7 +523,12 @@ fn a_message_of_a_collective_whose_receive_was_cancelled_does_no_harm() {
             (0..50).for_each(|_| ranks.progress());
             // Where the message waits for its receive, as it is not known to be late.
             let waits = ranks.messengers[1].unmatched(5).next().is_some();
-            let Ok(()) = ranks.messengers[1].is_connected(0).map(|_| ()) else { panic!("the link has broken") };
+            if let Err(error) = ranks.messengers[1].is_connected(0) {
+                // The loopback exposes the receive's own memory, and so may break; the others lend theirs.
+                assert_eq!(ranks.devices[1].transport(), "loopback", "{error}");
+                assert!(first.iter().all(|byte| *byte == 7));
+                return;
+            }
             if !waits && ranks.events[0].iter().any(|event| event.token.owner == 1) {
                 ranks.messengers[1].recv(receive(&mut second, 2));
                 ranks.messengers[0].send(Send { space, ..send(&next, 1, 5, 2) });
@@ -696,7 +701,12 @@ fn a_message_is_placed_before_what_is_sent_later_arrives() {
             let (message, mut memory, ticket) = (noise(number as u64, bytes), vec![0; bytes], number as u32);
             let into = (number % 3 > 0).then_some(memory.as_mut_ptr());
             let key = placer.expose_and_place(into, &message, ticket);
-            assert_eq!(placer.a.send(&[IoSlice::new(b"h")]).unwrap(), 1);
+            // With several ports nothing is accepted until those that follow no order have finished.
+            let accepted = (0..TRIES).any(|_| {
+                placer.pair.events(0);
+                matches!(placer.a.send(&[IoSlice::new(b"h")]), Ok(1))
+            });
+            assert!(accepted, "the link accepts nothing");
             assert_eq!(receive_all(&placer.pair, placer.b.as_mut(), 1).0, b"h");
             let placement = placer.b.placement().unwrap();
             match placement.placed(key) {

@@ -1,7 +1,7 @@
 //! What two ranks tell each other over their TCP connection, so that their queue pairs can be connected, and when their link ends.
 //!
 //! Each side sends one message of a fixed length, [`Offer`]: its queue pairs, or why it has none. When a side has connected its queue
-//! pairs, so that they can receive, it sends [`READY`]. The last message is [`End`], followed by the end of the stream.
+//! pairs, so that they can receive, it sends [`READY`]. The last message is [`End`] or [`Broke`], followed by the end of the stream.
 
 use super::memory::MAX_RAILS;
 use super::port::GidType;
@@ -135,6 +135,29 @@ pub struct End {
     pub notice: Vec<u8>,
 }
 
+/// What the peer of a connection that broke is told, in place of [`End`]: why, as this side knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broke {
+    /// A port of this side, and what has failed there.
+    pub why: String,
+}
+
+const BROKE: u8 = 0x42;
+
+impl Broke {
+    /// Encodes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let why = &self.why[..self.why.floor_char_boundary(REASON_BYTES)];
+        [&[BROKE], why.as_bytes()].concat()
+    }
+
+    /// Decodes all that a peer has sent before the end of the stream; `None` if that is something else.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&BROKE, why) = bytes.split_first()? else { return None };
+        (why.len() <= REASON_BYTES).then(|| Self { why: String::from_utf8_lossy(why).into_owned() })
+    }
+}
+
 const END: u8 = 0x45;
 const END_BYTES: usize = 1 + 8 + 4;
 
@@ -215,6 +238,13 @@ mod tests {
         fn any_end_survives_encoding(total: u64, rest: Vec<u8>, notice: Vec<u8>) {
             let end = End { total, rest, notice };
             prop_assert_eq!(End::decode(&end.encode()), Some(end));
+        }
+
+        #[test]
+        fn any_reason_survives_encoding(why in ".{0,60}") {
+            let broke = Broke { why };
+            prop_assert_eq!(Broke::decode(&broke.encode()), Some(broke.clone()));
+            prop_assert_eq!(End::decode(&broke.encode()), None);
         }
 
         #[test]

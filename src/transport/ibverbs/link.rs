@@ -34,6 +34,11 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
+        let words = self.with(|connection, _| connection.part());
+        // Without the lock, which what keeps links that have ended takes after its own.
+        if let Some((inner, words)) = words {
+            inner.end(Vec::new(), words);
+        }
         self.shared.lock().remove(self.id);
     }
 }

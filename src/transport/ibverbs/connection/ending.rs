@@ -6,7 +6,7 @@ use std::time::Instant;
 use ibverbs_sys as ffi;
 
 use super::{Connection, Ending, Exposure, Local, Pair};
-use crate::transport::ibverbs::endpoint::End;
+use crate::transport::ibverbs::endpoint::{Broke, End};
 use crate::transport::ibverbs::shared::{Common, GRACE, KEEP_ALIVE};
 use crate::transport::{Interest, LastWords, Link};
 
@@ -57,17 +57,19 @@ impl Connection {
         if !self.has_ended(common) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        match std::mem::replace(&mut self.ending, Ending::Gone) {
-            Ending::Peer(end) if end.total == self.received_bytes => {
-                self.tail = Some(([end.rest, end.notice].concat(), 0));
-                self.receive_end(into, common)
-            }
-            Ending::Peer(end) => Err(io::Error::other(LastWords(end.notice))),
-            _ => match &self.broken {
+        let Ending::Peer(end) = &mut self.ending else {
+            return match &self.broken {
                 Some(text) => Err(io::Error::new(io::ErrorKind::ConnectionReset, text.clone())),
                 None => Ok(0),
-            },
+            };
+        };
+        let end = std::mem::take(end);
+        self.ending = Ending::Gone;
+        if end.total != self.received_bytes {
+            return Err(io::Error::other(LastWords(end.notice)));
         }
+        self.tail = Some(([end.rest, end.notice].concat(), 0));
+        self.receive_end(into, common)
     }
 
     /// Looks for the peer's last words, or for the end of its process.
@@ -91,8 +93,9 @@ impl Connection {
         self.ending = match ended {
             Ok(end) => Ending::Peer(end),
             Err(error) => {
-                if let Some(error) = error {
-                    self.broken.get_or_insert_with(|| error.to_string());
+                let broke = Broke::decode(&self.inner_bytes).map(|broke| format!("its side says: {}", broke.why));
+                if let Some(why) = broke.or_else(|| error.map(|error| error.to_string())) {
+                    self.fail(&why, common);
                 }
                 Ending::Gone
             }
@@ -155,6 +158,12 @@ impl Connection {
             self.kill("the link has ended", common);
         }
         (self.inner.take(), end.encode(), !self.drain(common))
+    }
+
+    /// The link of a broken connection is dropped. Returns the connection for last words, and the words: only this side may know the reason.
+    pub fn part(&mut self) -> Option<(Box<dyn Link>, Vec<u8>)> {
+        let why = self.broken.clone().filter(|_| matches!(self.ending, Ending::No))?;
+        Some((self.inner.take()?, Broke { why }.encode()))
     }
 
     /// Finds out whether the peer is still reached by `rail`: by a write of no bytes, unless a request waits for its completion anyway, which
