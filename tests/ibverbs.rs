@@ -284,7 +284,8 @@ fn one_rank_of_four() {
     }
     drop(buffers);
     // Nobody leaves before all have their messages.
-    let barrier = Call::new(Shape::new(Collective::Barrier, job.rank, job.size, 0), DataType::Uint8);
+    let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, job.rank, job.size, 0) };
+    let barrier = Call::new(shape, DataType::Uint8);
     // SAFETY: it has no buffers.
     unsafe { context.run(&barrier) }.unwrap();
 }

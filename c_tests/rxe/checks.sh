@@ -30,10 +30,11 @@ start() { # PORT SIZE FIRST COUNT COMMAND...: so many ranks, from FIRST on, of a
   done
 }
 until_moved() { # DEVICE NUMBER: the job is at work once so many packets more have been sent and received
-  local before
+  local before moved=0 patience=300
   before=$(packets "$1")
-  until (($(packets "$1") - before >= $2)); do
+  until moved=$(($(packets "$1") - before)) && ((moved >= $2)); do
     jobs -r | grep -q . || fail "no rank runs any more"
+    ((patience-- > 0)) || fail "$1 has moved $moved packets, not $2"
     sleep 0.1
   done
 }
@@ -165,7 +166,7 @@ two_devices=(env GLOO_RS_IB_HCA=rxe0,rxe1 GLOO_RS_IB_TIMEOUT=16 GLOO_RS_IB_RETRY
 
 cut() { # PORT: the wire loses all
   local rank=$GUEST
-  start "$1" 2 "$rank" 1 "${two_devices[@]}" "$TOOL" bench allreduce --algorithm recursive_doubling --sizes 1Mi --iterations 1000000 --timeout 40
+  start "$1" 2 "$rank" 1 "${two_devices[@]}" "$TOOL" bench allreduce --sizes 4Mi --iterations 1000000 --timeout 40
   until_moved rxe1 1000
   began=$(now_ms)
   tc qdisc add dev net1 root netem loss 100%
