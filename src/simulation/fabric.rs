@@ -11,10 +11,11 @@ use super::{Body, idle, sleep};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction};
 use crate::error::Result;
-use crate::transport::Device;
+use crate::schedule::Action;
 use crate::transport::ibverbs::fake::{DeviceModel, Fabric, FabricNode, LeftBehind};
 use crate::transport::ibverbs::rail::PathOptions;
 use crate::transport::loopback::{Network, NodeStatus, Random};
+use crate::transport::{Counters, Device};
 use crate::types::{DataType, ReduceOp};
 
 /// The time of a step of a packet.
@@ -64,7 +65,13 @@ fn calls_succeed_over_queue_pairs() {
         let mut random = Random::new(seed);
         let (size, rails) = (2 + random.below(4), 1 + random.below(2));
         let works = works(&mut random, size);
-        let (job, fabric, left) = run(seed, size, rails, &works, |_, _| ());
+        let (job, fabric, left) = run(seed, size, rails, &works, |network, fabric| {
+            // Memory is registered slowly.
+            if seed % 3 == 0 {
+                let network = network.clone();
+                fabric.on_registration(move |_, _| network.step(network.now() + Duration::from_millis(20)));
+            }
+        });
         job.check(None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         left.finish(&fabric);
         assert_eq!(fabric.rnr(), 0, "seed {seed}");
@@ -72,6 +79,26 @@ fn calls_succeed_over_queue_pairs() {
         fabric.assert_clean();
     }
     assert!(posted > 0 || seeds().count() == 1);
+}
+
+/// Devices that register the frames of all connections, but no buffers of the pool: large messages are sent in the stream.
+#[test]
+fn calls_succeed_where_the_pool_cannot_be_registered() {
+    for seed in seeds() {
+        let mut random = Random::new(seed);
+        let size = 2 + random.below(3);
+        let works = works(&mut random, size);
+        let (job, fabric, left) = run(seed, size, 1, &works, |_, fabric| {
+            for node in 0..size {
+                // The frames of a connection have 1 MiB, bound buffers little, and a chunk of the pool has 4 MiB.
+                fabric.limit_registered_bytes(node, ((size as u64 - 1) << 20) + (900 << 10));
+            }
+        });
+        job.check(None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        left.finish(&fabric);
+        assert_eq!(fabric.rnr(), 0, "seed {seed}");
+        fabric.assert_clean();
+    }
 }
 
 #[test]
@@ -140,20 +167,86 @@ fn a_work_request_that_fails_ends_the_job() {
 
 /// An allreduce of one number.
 fn allreduce(context: &Context) -> Result<()> {
-    let (input, mut output) = (1f32, 0f32);
+    allreduce_by(context, None, &[1.0], &mut [0.0])
+}
+
+fn allreduce_by(context: &Context, algorithm: Option<&str>, input: &[f32], output: &mut [f32]) -> Result<()> {
     let call = Call {
-        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), 1),
-        algorithm: None,
+        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len()),
+        algorithm,
         dtype: DataType::Float32.into(),
         reduction: Reduction::Op(ReduceOp::Sum),
-        inputs: &[(&raw const input).cast()],
-        outputs: &[(&raw mut output).cast()],
+        inputs: &[input.as_ptr().cast()],
+        outputs: &[output.as_mut_ptr().cast()],
         tag: 3,
         timeout: None,
         max_segment_bytes: None,
     };
-    // SAFETY: both buffers have one number, and live until the call returns.
+    // SAFETY: both buffers have so many numbers, and live until the call returns.
     unsafe { context.run(&call) }
+}
+
+/// What each rank's queue pairs have done for three calls, after eight others.
+fn count_allreduces(size: usize, algorithm: &str, count: usize) -> Vec<Counters> {
+    let network = Network::new(5, reliable());
+    let fabric = Fabric::beside(&network, 5, DELAY);
+    let left = LeftBehind::new(&network);
+    let node = |rank: usize| -> Arc<dyn Device> {
+        fabric.add_node(rank, vec![DeviceModel::roce("fake0", rank as u16)]);
+        FabricNode::new(&network, &fabric, &left, PATH, sleep)
+    };
+    let contexts = contexts_on((0..size).map(node).collect(), &Job::options(false));
+    let mut counts: Vec<[Counters; 2]> = vec![Default::default(); size];
+    let bodies = contexts.iter().zip(&mut counts).map(|(context, counts)| -> Body<'_> {
+        Box::new(move || {
+            let input: Vec<f32> = (0..count).map(|at| (at % 100 + context.rank()) as f32).collect();
+            let mut output = vec![0.0; count];
+            for (calls, into) in [8, 3].into_iter().zip(counts.iter_mut()) {
+                for _ in 0..calls {
+                    allreduce_by(context, Some(algorithm), &input, &mut output).expect("all is well");
+                }
+                *into = context.counters().expect("a context").expect("it has queue pairs");
+            }
+            let ranks = (size * (size - 1) / 2) as f32;
+            assert!((0..count).all(|at| output[at] == (at % 100 * size) as f32 + ranks));
+        })
+    });
+    super::run(&network, bodies.collect(), |rank| contexts[rank].close());
+    contexts.iter().for_each(|context| context.close());
+    drop(contexts);
+    left.finish(&fabric);
+    fabric.assert_clean();
+    let difference = |[before, after]: [Counters; 2]| Counters {
+        writes: after.writes - before.writes,
+        reads: after.reads - before.reads,
+        registrations: after.registrations - before.registrations,
+        written_bytes: after.written_bytes - before.written_bytes,
+        ..after
+    };
+    counts.into_iter().map(difference).collect()
+}
+
+/// Of large messages, every byte that the schedule sends is written once, by RDMA, and nothing is registered any more.
+#[test]
+fn the_bytes_of_writes_are_those_that_the_schedule_sends() {
+    const COUNT: usize = 1 << 18;
+    for size in [2, 3, 4] {
+        for algorithm in ["ring", "ring_chunked", "recursive_doubling", "halving_doubling"] {
+            for (rank, counts) in count_allreduces(size, algorithm, COUNT).into_iter().enumerate() {
+                let shape = Shape::new(Collective::Allreduce, rank, size, COUNT);
+                let found = Collective::Allreduce.algorithm(algorithm).expect("there is such an algorithm");
+                let schedule = (found.generate)(&shape).expect("the shape is valid");
+                let sent = schedule.steps.iter().map(|step| match step.action {
+                    Action::Send { from, .. } => from.len,
+                    _ => 0,
+                });
+                let what = format!("rank {rank} of {size}, {algorithm}: {counts:?}");
+                assert_eq!(counts.written_bytes, 3 * 4 * sent.sum::<usize>() as u64, "{what}");
+                assert_eq!((counts.reads, counts.registrations), (0, 0), "{what}");
+                assert!(counts.writes > 0, "{what}");
+            }
+        }
+    }
 }
 
 /// Rank 0 waits for rank 1, which makes its second call late; meanwhile `change` happens. Returns the result of rank 0, and how long after
