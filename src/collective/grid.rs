@@ -21,6 +21,12 @@ pub(super) fn groups(shape: &Shape<'_>) -> Vec<Vec<Rank>> {
     groups
 }
 
+/// The index of the group of `rank`, its leader, which is its lowest rank, and its other members.
+pub(super) fn find_group(groups: &[Vec<Rank>], rank: Rank) -> (usize, Rank, &[Rank]) {
+    let home = groups.iter().position(|group| group.contains(&rank)).expect("every rank is in a group");
+    (home, groups[home][0], &groups[home][1..])
+}
+
 /// A grid of ranks: rows, which may differ in length, and further dimensions in which the rows are arranged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Grid {

@@ -23,14 +23,13 @@ const DELAY: Range<Duration> = Duration::from_micros(1)..Duration::from_micros(2
 /// A connection breaks after four times 4 ms.
 const PATH: PathOptions = PathOptions { traffic_class: 0, timeout: 10, retry_count: 3 };
 
-/// Runs `works` on `size` ranks with `rails` ports each. `script` may schedule failures first.
-fn run(
+/// Contexts of `size` ranks with `rails` ports each, connected by queue pairs of a fabric.
+fn contexts(
     seed: u64,
     size: usize,
     rails: usize,
-    works: &[Work],
-    script: impl FnOnce(&Network, &Fabric),
-) -> (Job, Fabric, LeftBehind) {
+    check_calls: bool,
+) -> (Network, Fabric, LeftBehind, Vec<Arc<Context>>) {
     let network = Network::new(seed, reliable());
     let fabric = Fabric::beside(&network, seed, DELAY);
     let left = LeftBehind::new(&network);
@@ -39,9 +38,28 @@ fn run(
         fabric.add_node(rank, (0..rails).map(device).collect());
         FabricNode::new(&network, &fabric, &left, PATH, sleep)
     };
-    let contexts = contexts_on((0..size).map(node).collect(), &Job::options(seed.is_multiple_of(2)));
+    let contexts = contexts_on((0..size).map(node).collect(), &Job::options(check_calls));
+    (network, fabric, left, contexts)
+}
+
+/// Runs `works` on `size` ranks with `rails` ports each. `script` may schedule failures first.
+fn run(
+    seed: u64,
+    size: usize,
+    rails: usize,
+    works: &[Work],
+    script: impl FnOnce(&Network, &Fabric),
+) -> (Job, Fabric, LeftBehind) {
+    let (network, fabric, left, contexts) = contexts(seed, size, rails, seed.is_multiple_of(2));
     script(&network, &fabric);
     (Job::over(network, contexts, works), fabric, left)
+}
+
+/// Closes the contexts, and lets time pass until their links have ended.
+fn close(contexts: Vec<Arc<Context>>, fabric: &Fabric, left: &LeftBehind) {
+    contexts.iter().for_each(|context| context.close());
+    drop(contexts);
+    left.finish(fabric);
 }
 
 fn works(random: &mut Random, size: usize) -> Vec<Work> {
@@ -188,14 +206,7 @@ fn allreduce_by(context: &Context, algorithm: Option<&str>, input: &[f32], outpu
 
 /// What each rank's queue pairs have done for three calls, after eight others.
 fn count_allreduces(size: usize, algorithm: &str, count: usize) -> Vec<Counters> {
-    let network = Network::new(5, reliable());
-    let fabric = Fabric::beside(&network, 5, DELAY);
-    let left = LeftBehind::new(&network);
-    let node = |rank: usize| -> Arc<dyn Device> {
-        fabric.add_node(rank, vec![DeviceModel::roce("fake0", rank as u16)]);
-        FabricNode::new(&network, &fabric, &left, PATH, sleep)
-    };
-    let contexts = contexts_on((0..size).map(node).collect(), &Job::options(false));
+    let (network, fabric, left, contexts) = contexts(5, size, 1, false);
     let mut counts: Vec<[Counters; 2]> = vec![Default::default(); size];
     let bodies = contexts.iter().zip(&mut counts).map(|(context, counts)| -> Body<'_> {
         Box::new(move || {
@@ -212,9 +223,7 @@ fn count_allreduces(size: usize, algorithm: &str, count: usize) -> Vec<Counters>
         })
     });
     super::run(&network, bodies.collect(), |rank| contexts[rank].close());
-    contexts.iter().for_each(|context| context.close());
-    drop(contexts);
-    left.finish(&fabric);
+    close(contexts, &fabric, &left);
     fabric.assert_clean();
     let difference = |[before, after]: [Counters; 2]| Counters {
         writes: after.writes - before.writes,
@@ -253,14 +262,7 @@ fn the_bytes_of_writes_are_those_that_the_schedule_sends() {
 /// the change it ended.
 fn play_waiting(change: impl Fn(&Fabric)) -> (Result<()>, Duration) {
     const BEFORE: Duration = Duration::from_secs(1);
-    let network = Network::new(3, reliable());
-    let fabric = Fabric::beside(&network, 3, DELAY);
-    let left = LeftBehind::new(&network);
-    let node = |rank: usize| -> Arc<dyn Device> {
-        fabric.add_node(rank, vec![DeviceModel::roce("fake0", rank as u16)]);
-        FabricNode::new(&network, &fabric, &left, PATH, sleep)
-    };
-    let contexts = contexts_on((0..2).map(node).collect(), &Job::options(false));
+    let (network, fabric, left, contexts) = contexts(3, 2, 1, false);
     let mut ended = None;
     let waits: Body<'_> = Box::new(|| {
         allreduce(&contexts[0]).expect("all is well");
@@ -276,9 +278,7 @@ fn play_waiting(change: impl Fn(&Fabric)) -> (Result<()>, Duration) {
         let _ = allreduce(&contexts[1]);
     });
     super::run(&network, vec![waits, is_late], |rank| contexts[rank].close());
-    contexts.iter().for_each(|context| context.close());
-    drop(contexts);
-    left.finish(&fabric);
+    close(contexts, &fabric, &left);
     ended.expect("rank 0 has ended")
 }
 

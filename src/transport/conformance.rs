@@ -526,10 +526,7 @@ fn a_message_of_a_collective_whose_receive_was_cancelled_does_no_harm() {
             if let Err(error) = ranks.messengers[1].is_connected(0) {
                 // The loopback exposes the receive's own memory, and so may break; the others lend theirs.
                 assert_eq!(ranks.devices[1].transport(), "loopback", "{error}");
-                assert!(first.iter().all(|byte| *byte == 7));
-                return;
-            }
-            if !waits && ranks.events[0].iter().any(|event| event.token.owner == 1) {
+            } else if !waits && ranks.events[0].iter().any(|event| event.token.owner == 1) {
                 ranks.messengers[1].recv(receive(&mut second, 2));
                 ranks.messengers[0].send(Send { space, ..send(&next, 1, 5, 2) });
                 ranks.done(1, 2);

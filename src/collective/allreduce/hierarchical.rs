@@ -18,7 +18,7 @@
 //! Steps: `2 (m - 1) + 2`, counting the concurrent receives of a leader from its `n - 1` members as one. A leader sends
 //! `2 S (m - 1) / m` bytes to other groups and `S` to each of its members; a member sends `S`.
 
-use super::super::grid::{SharedLink, groups};
+use super::super::grid::{SharedLink, find_group, groups};
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::ring::Ring;
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -36,8 +36,7 @@ const MOST_PARTS: usize = 32;
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let groups = groups(shape);
-    let home = groups.iter().position(|group| group.contains(&shape.rank)).expect("every rank is in a group");
-    let (leader, members) = (groups[home][0], &groups[home][1..]);
+    let (home, leader, members) = find_group(&groups, shape.rank);
     let output = shape.output(0);
     let in_memory = uses_memory(shape, &groups) && !members.is_empty() && shape.count > 0;
     let mut current = contribution(&mut b, &sources(shape), 0, output.len, output);

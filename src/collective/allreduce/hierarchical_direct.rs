@@ -17,7 +17,7 @@
 //! allgather `direct`, and every leader does all reductions instead of a share of them, as in `recursive_doubling` (Thakur,
 //! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005), in one step instead of `lg m`.
 
-use super::super::grid::{SharedLink, groups};
+use super::super::grid::{SharedLink, find_group, groups};
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::{hierarchical, reduce_broadcast};
@@ -37,8 +37,7 @@ const MOST_PARTS: usize = 32;
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let groups = groups(shape);
-    let home = groups.iter().position(|group| group.contains(&shape.rank)).expect("every rank is in a group");
-    let (leader, members) = (groups[home][0], &groups[home][1..]);
+    let (home, leader, members) = find_group(&groups, shape.rank);
     let (sources, output) = (sources(shape), shape.output(0));
     let in_memory = hierarchical::uses_memory(shape, &groups) && !members.is_empty() && shape.count > 0;
     if shape.rank != leader {
