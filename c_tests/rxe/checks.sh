@@ -63,7 +63,7 @@ killed() { # the others notice at once, and name it
   kill -KILL "${pids[1]}"
   for rank in 0 2; do
     ends "$rank" 1 8000
-    says "$rank" "rank $rank: (allreduce|barrier) .*: rank 1 at 10\.77\.0\.1:[0-9]+ is gone"
+    says "$rank" "rank $rank: (allreduce .* 16384 float32 \(65536 bytes\), .*|barrier .*): rank 1 at 10\.77\.0\.1:[0-9]+ is gone"
   done
 }
 
@@ -122,10 +122,10 @@ info() { # the tool shows the devices
   says info "^rails +rxe0:1, rxe1:1"
 }
 
-digits() { # PROGRAM DATA: two ranks learn the same over this transport as over TCP
+digits() { # PROGRAM DATA: four ranks learn the same over this transport as over TCP
   local transport
   for transport in tcp ibverbs; do
-    GLOO_RS_TRANSPORT=$transport GLOO_RS_SHM=0 GLOO_RS_TUNING=default "$TOOL" run -n 2 -- "$1" "$2" >"$said/$transport" 2>&1 || fail "over $transport"
+    GLOO_RS_TRANSPORT=$transport GLOO_RS_SHM=0 GLOO_RS_TUNING=default "$TOOL" run -n 4 -- "$1" "$2" >"$said/$transport" 2>&1 || fail "over $transport"
     says "$transport" "final loss [0-9.]+$"
     grep -o "final loss .*" "$said/$transport" >"$said/loss.$transport"
   done

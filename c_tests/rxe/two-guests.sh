@@ -47,6 +47,7 @@ if group ranks "two ranks in each guest, over $TRANSPORT and shared memory"; the
   bench allreduce 7200 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
   bench alltoall 7201 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
   bench broadcast 7202 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
+  try_ranks 60 "messages from any rank" 7203 "$TRANSPORT_TESTS" --ignored --exact one_rank_of_four
 fi
 
 if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT and shared memory"; then
