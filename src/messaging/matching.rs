@@ -140,8 +140,8 @@ pub enum Arrival {
     Op(u32),
     /// The unexpected message with this index.
     Unexpected(u32),
-    /// None: it is discarded.
-    Discard,
+    /// None: it is discarded. If it is for a receive that was cancelled, with the memory that was exposed for it.
+    Discard(Option<Exposed>),
 }
 
 /// Posted receives and unexpected messages of one context.
@@ -346,8 +346,7 @@ impl Receives {
     fn take_granted(&mut self, key: Key) -> Option<Arrival> {
         let op = self.granted.pop(key)?;
         if self.ops[op].cancelled {
-            self.ops.remove(op);
-            return Some(Arrival::Discard);
+            return Some(Arrival::Discard(self.ops.remove(op)?.exposed));
         }
         Some(Arrival::Op(op))
     }
@@ -358,7 +357,7 @@ impl Receives {
         let place = self.unexpected_order.iter(key).find(|queued| announced(&self.unexpected[*queued]));
         match place {
             Some(queued) => self.fill_position(queued, envelope),
-            None => Arrival::Discard,
+            None => Arrival::Discard(None),
         }
     }
 
@@ -390,7 +389,7 @@ impl Receives {
         let place = self.unexpected_order.iter(order).find(|queued| self.unexpected[*queued].offer == Some(key));
         match place {
             Some(queued) => self.fill_position(queued, envelope),
-            None => Arrival::Discard,
+            None => Arrival::Discard(None),
         }
     }
 

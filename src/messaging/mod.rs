@@ -388,15 +388,16 @@ impl Messenger {
         self.peers.iter().map(|(_, peer)| peer.unreported.len()).sum()
     }
 
-    /// Receives for which memory is exposed.
+    /// Receives for which memory is exposed, and cancelled ones whose messages may still be placed.
     #[cfg(test)]
     pub(crate) fn exposed(&self) -> usize {
-        self.receives.ops().filter(|(_, op)| op.exposed.is_some()).count()
+        self.receives.ops().filter(|(_, op)| op.exposed.is_some()).count() + self.withdrawn.len()
     }
 
     /// Describes the state that remains although all operations have completed; `None` if there is none.
     #[cfg(test)]
     pub(crate) fn remaining_state(&self) -> Option<String> {
+        let links = || self.peers.iter().filter_map(|(_, peer)| Some(peer.link.as_deref()?.exposures()));
         let left = [
             (self.outgoing, "messages that have not left"),
             (self.receives.len(), "receives"),
@@ -407,6 +408,8 @@ impl Messenger {
             (self.peers.iter().map(|(_, peer)| peer.placing).sum(), "placed messages whose memory is in use"),
             (self.unreported(), "messages sent and not reported"),
             (self.exposed(), "exposed receives"),
+            (links().map(|(own, _)| own).sum(), "exposed messages"),
+            (links().map(|(_, theirs)| theirs).sum(), "keys of the peer's memory"),
             (self.peers.iter().map(|(_, peer)| peer.readings.len()).sum(), "offers"),
             (self.requests.len(), "puts or gets"),
             (self.regions.len(), "regions"),

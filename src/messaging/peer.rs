@@ -175,6 +175,13 @@ impl Peer {
         self.link.as_deref_mut()?.placement()
     }
 
+    /// The peer does not place a message in the memory exposed under `key` any more.
+    pub fn withdraw(&mut self, key: u32) {
+        if let Some(placement) = self.placement() {
+            placement.withdraw(key, true);
+        }
+    }
+
     /// The link's access to the peer's memory, if it has it.
     pub fn one_sided(&mut self) -> Option<&mut dyn OneSided> {
         self.link.as_deref_mut()?.one_sided()

@@ -99,21 +99,21 @@ impl Messenger {
 
     /// Withdraws the memory that is exposed for the receive `op`, if any: its message comes in the stream.
     pub(super) fn withdraw(&mut self, peer: &mut Peer, op: u32) {
-        if let Some(exposed) = self.receives.op_mut(op).exposed.take()
-            && let Some(placement) = peer.placement()
-        {
-            placement.withdraw(exposed.key, true);
+        if let Some(exposed) = self.receives.op_mut(op).exposed.take() {
+            peer.withdraw(exposed.key);
         }
     }
 
-    /// Withdraws all memory that is exposed for receives of `owner`.
+    /// Withdraws all memory that is exposed for receives of `owner`. Their messages can still come, and are discarded then.
     pub(super) fn cancel_exposures(&mut self, owner: u32) {
-        for op in self.receives.ops_mut().filter(|op| op.recv.token.owner == owner) {
-            if let Some(exposed) = op.exposed.take()
+        for op in self.receives.ops_mut().filter(|op| op.recv.token.owner == owner && !op.cancelled) {
+            if let Some(exposed) = op.exposed
                 && let Some(placement) = self.peers.get_mut(exposed.from).and_then(Peer::placement)
             {
                 placement.withdraw(exposed.key, false);
+                // A receive that an announcement has matched stays until the message comes.
                 if !op.recv.space.is_user() {
+                    op.exposed = None;
                     self.withdrawn.push((exposed.from, exposed.key));
                 }
             }
@@ -151,14 +151,17 @@ impl Messenger {
             && let Some(index) = self.withdrawn.iter().position(|withdrawn| *withdrawn == (rank, key))
         {
             self.withdrawn.swap_remove(index);
+            peer.withdraw(key);
             return Ok(());
         }
         let bytes = envelope.bytes as usize;
         let here = Some(Exposed { from: rank, key, bytes });
         let op = match self.receives.arrive_placed(rank, envelope, announced) {
             Some(Arrival::Op(op)) if self.receives.op(op).exposed == here => self.receives.finish(op),
-            // The receive was cancelled, and its memory withdrawn.
-            Some(Arrival::Discard) => return Ok(()),
+            Some(Arrival::Discard(exposed)) if exposed == here => {
+                peer.withdraw(key);
+                return Ok(());
+            }
             _ => None,
         };
         let (Some(op), Some(placement)) = (op, peer.placement()) else {

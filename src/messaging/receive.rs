@@ -272,8 +272,10 @@ impl Messenger {
 
     fn begin_data(&mut self, rank: Rank, peer: &mut Peer, envelope: &Envelope, announced: bool) -> Incoming {
         let arrival = self.receives.arrive(rank, envelope, announced);
-        if let Arrival::Op(op) = arrival {
-            self.withdraw(peer, op);
+        match arrival {
+            Arrival::Op(op) => self.withdraw(peer, op),
+            Arrival::Discard(Some(exposed)) => peer.withdraw(exposed.key),
+            _ => {}
         }
         self.begin_arrival(rank, envelope, arrival)
     }
@@ -290,7 +292,7 @@ impl Messenger {
         let bytes = envelope.bytes as usize;
         match arrival {
             Arrival::Unexpected(message) => Incoming::new(bytes, Target::Unexpected(message), Finish::Nothing),
-            Arrival::Discard => Incoming::new(bytes, Target::Discard, Finish::Nothing),
+            Arrival::Discard(_) => Incoming::new(bytes, Target::Discard, Finish::Nothing),
             Arrival::Op(index) => {
                 let recv = &self.receives.op(index).recv;
                 if let Some(outcome) = refusal(recv, rank, envelope, || self.peer_name(rank)) {

@@ -199,6 +199,9 @@ impl Messenger {
             // If another message waits now, this one was cancelled, and a copy was sent.
             let waits = |index: u32| self.queued_sends[index].announced == Some(announcement);
             if !front.is_some_and(waits) {
+                if let Some(placement) = self.peer(order.rank()).placement().filter(|_| key != 0) {
+                    placement.forget(key);
+                }
                 return;
             }
         }
@@ -260,7 +263,7 @@ impl Messenger {
                     self.deliver(&op, self.rank, &envelope, bytes);
                 }
             }
-            Arrival::Discard => {}
+            Arrival::Discard(_) => {}
         }
         self.event(send.token, Outcome::Done { rank: self.rank, bytes: send.bytes });
     }

@@ -1,6 +1,6 @@
 //! For tests and fuzzing: a link over a socket pair, and a connector without connections. Tests pass links to the messenger.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -145,6 +145,8 @@ pub struct PlacingLink {
     stream: StreamLink,
     /// The memory exposed under a key, or null for `own`, and its length.
     exposed: HashMap<u32, (*mut u8, usize)>,
+    /// Keys of memory that was withdrawn although its message has not come.
+    withdrawn: HashSet<u32>,
     own: Vec<u8>,
     /// Tickets and memory of messages that are being written.
     placing: VecDeque<(u32, *const u8, usize)>,
@@ -157,7 +159,7 @@ impl PlacingLink {
     /// As [`StreamLink::new`].
     pub fn new(stream: UnixStream, ended: Ended) -> Self {
         let stream = StreamLink::new(stream, ended);
-        Self { stream, exposed: HashMap::new(), own: Vec::new(), placing: VecDeque::new() }
+        Self { stream, exposed: HashMap::new(), withdrawn: HashSet::new(), own: Vec::new(), placing: VecDeque::new() }
     }
 }
 
@@ -176,6 +178,11 @@ impl Link for PlacingLink {
 
     fn placement(&mut self) -> Option<&mut dyn Placement> {
         Some(self)
+    }
+
+    #[cfg(test)]
+    fn exposures(&self) -> (usize, usize) {
+        (self.exposed.len() + self.withdrawn.len(), 0)
     }
 
     fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
@@ -209,8 +216,15 @@ impl Placement for PlacingLink {
         None
     }
 
-    fn withdraw(&mut self, key: u32, _: bool) {
-        assert!(self.exposed.remove(&key).is_some());
+    fn withdraw(&mut self, key: u32, is_done: bool) {
+        assert!(self.exposed.remove(&key).is_some() || is_done && self.withdrawn.remove(&key));
+        if !is_done {
+            self.withdrawn.insert(key);
+        }
+    }
+
+    fn forget(&mut self, key: u32) {
+        assert!(key != 0);
     }
 
     unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool {

@@ -70,6 +70,13 @@ pub trait Link: Send {
         None
     }
 
+    /// With [`Link::placement`]: the number of messages for which memory is exposed or may still be written, and of the peer's keys that
+    /// are known.
+    #[cfg(test)]
+    fn exposures(&self) -> (usize, usize) {
+        (0, 0)
+    }
+
     /// One-sided access to the peer's memory, if the link supports it. Either both ends of a link do or neither.
     fn one_sided(&mut self) -> Option<&mut dyn OneSided> {
         None
@@ -150,8 +157,12 @@ pub trait Placement {
 
     /// Ends the exposure under `key`: the memory at `into` is not accessed afterwards. `is_done`: the peer does not write there
     /// any more, because it has placed the message, or sent it. Else the link may have to break, so that it cannot. Then its [`Link::send`] accepts
-    /// nothing more, its next [`Link::receive`] that finds no more bytes fails, and [`Link::end`] can still be called.
+    /// nothing more, its next [`Link::receive`] that finds no more bytes fails, and [`Link::end`] can still be called. If `is_done`
+    /// becomes true later, a second call says so: a buffer of the link's own can be used again.
     fn withdraw(&mut self, key: u32, is_done: bool);
+
+    /// No message will be placed under `key`, which the peer has exposed.
+    fn forget(&mut self, key: u32);
 
     /// Starts to write `bytes` bytes at `from` to what the peer has exposed under `key`. Bytes that are sent later arrive
     /// after them. Returns false if the link cannot do it, for example because the key is not known or is of memory of

@@ -285,7 +285,7 @@ mod tests {
             (network.now(), next.is_some())
         }
 
-        /// Memory is exposed for those receives that wait for their messages, and no others; and what has been sent is reported.
+        /// Memory is exposed for those receives that wait for their messages, or could not be told that none comes, and no others; and what has been sent is reported.
         pub(super) fn check_placements(&self) {
             let here: usize = self.messengers.iter().map(Messenger::exposed).sum();
             assert_eq!(self.network.as_ref().map_or(0, Network::exposed), here);

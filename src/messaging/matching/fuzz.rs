@@ -241,7 +241,7 @@ fn announced(real: &mut Receives, model: &mut Model, queued: &mut Vec<(u32, u32)
                 assert_eq!(real.op(op).recv.token.owner, owner);
                 model.into[rank] = Some((owner, op));
             }
-            (Arrival::Discard, (_, true)) => {}
+            (Arrival::Discard(None), (_, true)) => {}
             other => panic!("{other:?}"),
         }
         return;
@@ -252,7 +252,7 @@ fn announced(real: &mut Receives, model: &mut Model, queued: &mut Vec<(u32, u32)
             *message = Message::Half { met: None };
             queued.push((*number, index));
         }
-        (Arrival::Discard, None) => {}
+        (Arrival::Discard(None), None) => {}
         other => panic!("{other:?}"),
     }
 }

@@ -183,7 +183,7 @@ fn an_announced_message_that_a_grant_set_free_keeps_its_place() {
     let (op, _, met, bytes) = r.append(unexpected, &[7; LARGE]).unwrap();
     assert_eq!((op.recv.token.owner, met.bytes, bytes.len()), (0, LARGE as u64, LARGE));
     // Without an announcement.
-    assert_eq!(r.arrive(1, &envelope(6, LARGE as u64), true), Arrival::Discard);
+    assert_eq!(r.arrive(1, &envelope(6, LARGE as u64), true), Arrival::Discard(None));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn cancelled_receives_take_nothing_and_what_was_granted_is_thrown_away() {
     assert!(r.announce(2, &envelope(6, LARGE as u64), 0).is_some() || r.is_empty());
     r.post(recv(Source::Rank(2), 6, LARGE, 9), EAGER_BYTES);
     r.cancel(9, |_| panic!("nothing was arriving"));
-    assert_eq!(r.arrive(2, &envelope(6, LARGE as u64), true), Arrival::Discard);
+    assert_eq!(r.arrive(2, &envelope(6, LARGE as u64), true), Arrival::Discard(None));
     assert!(r.is_empty());
 }
 

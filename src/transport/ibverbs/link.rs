@@ -97,6 +97,11 @@ impl Link for IbverbsLink {
         Some(self)
     }
 
+    #[cfg(test)]
+    fn exposures(&self) -> (usize, usize) {
+        self.owned.with(|connection, _| connection.in_use())
+    }
+
     fn one_sided(&mut self) -> Option<&mut dyn OneSided> {
         Some(self)
     }
@@ -132,6 +137,10 @@ impl Placement for IbverbsLink {
 
     fn withdraw(&mut self, key: u32, is_done: bool) {
         self.owned.with(|connection, common| connection.withdraw(key, is_done, common));
+    }
+
+    fn forget(&mut self, key: u32) {
+        self.owned.with(|connection, _| connection.forget(key));
     }
 
     unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool {

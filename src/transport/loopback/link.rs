@@ -40,6 +40,11 @@ impl Link for LoopbackLink {
         places.is_some().then_some(self)
     }
 
+    #[cfg(test)]
+    fn exposures(&self) -> (usize, usize) {
+        self.network.state().in_use(self.node, self.peer)
+    }
+
     fn end(mut self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
         self.network.state().close_link(self.node, self.peer, Some((rest, close_notice)));
         self.ended = true;
@@ -78,8 +83,12 @@ impl Placement for LoopbackLink {
         Some(&self.taken)
     }
 
-    fn withdraw(&mut self, key: u32, _: bool) {
-        self.network.state().withdraw(self.node, self.peer, key);
+    fn withdraw(&mut self, key: u32, is_done: bool) {
+        self.network.state().withdraw(self.node, self.peer, key, is_done);
+    }
+
+    fn forget(&mut self, key: u32) {
+        self.network.state().forget(self.node, self.peer, key);
     }
 
     unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool {

@@ -256,7 +256,7 @@ impl Network {
         self.state().status(node)
     }
 
-    /// Number of messages for which nodes expose memory.
+    /// Number of messages for which nodes expose memory, or which may still be written there.
     #[cfg(test)]
     pub fn exposed(&self) -> usize {
         self.state().streams.iter().map(|stream| stream.placements.exposed()).sum()

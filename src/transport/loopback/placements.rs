@@ -3,7 +3,7 @@
 //! A message is written at a time of its own, late, from what its memory contains then. Memory that is taken back while it is in
 //! use, or the end of a link, either breaks the link or ends the use at once, at random.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 use super::network::{NodeState, NodeStatus, State, Stream};
@@ -13,6 +13,8 @@ use super::network::{NodeState, NodeStatus, State, Stream};
 pub(super) struct Placements {
     /// Memory that the receiver has exposed, by key.
     exposed: HashMap<u32, Exposure>,
+    /// Keys of memory that was withdrawn although the sender may still place a message there.
+    withdrawn: HashSet<u32>,
     /// The keys that the sender knows, with the lengths of their memory. It may know some that have been withdrawn.
     known: HashMap<u32, usize>,
     /// Messages that have not been written, in the order in which they will be.
@@ -55,10 +57,10 @@ struct Write {
 }
 
 impl Placements {
-    /// Messages for which memory is exposed.
+    /// Messages for which memory is exposed, or may still be written.
     #[cfg(test)]
     pub fn exposed(&self) -> usize {
-        self.exposed.len()
+        self.exposed.len() + self.withdrawn.len()
     }
 
     /// When the last message will be written.
@@ -79,6 +81,7 @@ impl Placements {
     /// The receiver ends the link at `now`: no memory is exposed any more. The sender learns at once what has been written.
     pub fn end_exposures(&mut self, now: Instant) {
         self.exposed.clear();
+        self.withdrawn.clear();
         self.known.clear();
         self.writes.clear();
         self.finished.iter_mut().for_each(|(at, ..)| *at = now.min(*at));
@@ -123,16 +126,32 @@ impl State {
         exposure.into.is_null().then(|| std::mem::take(&mut exposure.own))
     }
 
-    /// Ends an exposure.
-    pub fn withdraw(&mut self, node: usize, peer: usize, key: u32) {
+    /// Ends an exposure, or says that no message will be placed where one was ended.
+    pub fn withdraw(&mut self, node: usize, peer: usize, key: u32, is_done: bool) {
         let (index, is_running) = (self.stream(peer, node), self.status(node) == NodeStatus::Running);
         let forgets = self.random.one_in(2);
         let placements = &mut self.streams[index].placements;
-        let before = placements.exposed.remove(&key);
-        assert!(before.is_some() || !is_running, "nothing is exposed under the key {key}");
+        let before = placements.exposed.remove(&key).is_some() || is_done && placements.withdrawn.remove(&key);
+        assert!(before || !is_running, "nothing is exposed under the key {key}");
+        if !is_done {
+            placements.withdrawn.insert(key);
+        }
         if forgets {
             placements.known.remove(&key);
         }
+    }
+
+    /// `node` will place no message under `key`.
+    pub fn forget(&mut self, node: usize, peer: usize, key: u32) {
+        let index = self.stream(node, peer);
+        self.streams[index].placements.known.remove(&key);
+    }
+
+    /// Number of messages for which `node` exposes memory or that may still come, and of keys of `peer` that it knows.
+    #[cfg(test)]
+    pub fn in_use(&mut self, node: usize, peer: usize) -> (usize, usize) {
+        let (here, there) = (self.stream(peer, node), self.stream(node, peer));
+        (self.streams[here].placements.exposed(), self.streams[there].placements.known.len())
     }
 
     /// `node` starts to place a message. Fails at random.

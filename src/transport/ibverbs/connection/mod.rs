@@ -189,8 +189,6 @@ pub struct Connection {
     owed: usize,
     received_bytes: u64,
     exposures: QuickMap<u32, Exposure>,
-    /// Buffers into which the peer may still write although their message is not wanted any more.
-    abandoned: Vec<PoolBuffer>,
     // The end.
     broken: Option<String>,
     ending: Ending,
@@ -268,7 +266,6 @@ impl Connection {
             owed: 0,
             received_bytes: 0,
             exposures: QuickMap::default(),
-            abandoned: Vec::new(),
             broken: None,
             ending: Ending::No,
             grace: None,

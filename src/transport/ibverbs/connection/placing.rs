@@ -34,16 +34,33 @@ impl Connection {
         }
     }
 
-    /// Ends an exposure. If its message has not come, the peer may still write: then the connection is given up, unless that does no harm.
+    /// Ends an exposure. If its message has not come, the peer may still write: into a buffer it may, and this returns to the pool once it
+    /// does not any more; if it would be the program's memory, the connection is given up.
     pub fn withdraw(&mut self, key: u32, is_done: bool, common: &mut Common) {
-        match self.exposures.remove(&key) {
-            Some(Exposure::Buffer(buffer, _)) if is_done => common.pool.give_back(buffer),
-            Some(Exposure::Buffer(buffer, _)) => self.abandoned.push(buffer),
-            Some(Exposure::Direct) if !is_done => {
-                self.kill("a receive was cancelled for which the peer may still write", common)
+        match self.exposures.get(&key) {
+            Some(Exposure::Buffer(buffer, _)) if is_done => {
+                common.pool.give_back(*buffer);
+                self.exposures.remove(&key);
+            }
+            Some(Exposure::Direct) => {
+                self.exposures.remove(&key);
+                if !is_done {
+                    self.kill("a receive was cancelled for which the peer may still write", common);
+                }
             }
             _ => {}
         }
+    }
+
+    /// No message will be placed under `key`, which the peer has exposed.
+    pub fn forget(&mut self, key: u32) {
+        self.theirs.remove(&key);
+    }
+
+    /// See [`crate::transport::Link::exposures`].
+    #[cfg(test)]
+    pub fn in_use(&self) -> (usize, usize) {
+        (self.exposures.len(), self.theirs.len())
     }
 
     /// Starts to write a message to what the peer has exposed; see [`crate::transport::Placement::place`].
@@ -211,6 +228,6 @@ impl Connection {
             Exposure::Buffer(buffer, _) => Some(buffer),
             Exposure::Direct => None,
         });
-        placements.chain(exposures).chain(self.abandoned.drain(..)).for_each(|buffer| common.pool.give_back(buffer));
+        placements.chain(exposures).for_each(|buffer| common.pool.give_back(buffer));
     }
 }
