@@ -235,6 +235,49 @@ fn count_allreduces(size: usize, algorithm: &str, count: usize) -> Vec<Counters>
     counts.into_iter().map(difference).collect()
 }
 
+/// The frames of a later connection need memory that can be registered only once the pool, which a message has used, gives it back.
+#[test]
+fn a_later_connection_takes_memory_from_the_pool() {
+    const BYTES: usize = 512 << 10;
+    let (network, fabric, left, contexts) = contexts(6, 3, 1, false);
+    // Frames of a connection, a chunk of the pool, and half of what another connection needs.
+    (0..2).for_each(|node| fabric.limit_registered_bytes(node, (1 << 20) + (4 << 20) + (512 << 10)));
+    let network = &network;
+    let bodies = contexts.iter().map(|context| -> Body<'_> {
+        Box::new(move || {
+            let mut memory: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8 + 1).collect();
+            // SAFETY: it is dropped before the memory.
+            let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), BYTES) }.expect("a buffer");
+            if context.rank() == 2 {
+                idle(network, context, Duration::from_millis(20));
+            }
+            for turn in 0..3 {
+                match context.rank() {
+                    0 => {
+                        buffer.send(1, 5, 0, BYTES).expect("it is posted");
+                        buffer.wait_send(None).expect("it is sent");
+                    }
+                    1 => {
+                        buffer.recv(&[0], 5, 0, BYTES).expect("it is posted");
+                        buffer.wait_recv(None).expect("it arrives");
+                    }
+                    _ => {}
+                }
+                if turn == 0 && context.rank() < 2 {
+                    let used = context.counters().expect("a context").expect("it has queue pairs");
+                    assert_eq!(used.registrations, 2, "frames and a chunk of the pool");
+                }
+                allreduce(context).expect("all ranks connect");
+            }
+            drop(buffer);
+            assert!((0..BYTES).all(|at| memory[at] == (at % 251) as u8 + 1));
+        })
+    });
+    super::run(network, bodies.collect(), |rank| contexts[rank].close());
+    close(contexts, &fabric, &left);
+    fabric.assert_clean();
+}
+
 /// Of large messages, every byte that the schedule sends is written once, by RDMA, and nothing is registered any more.
 #[test]
 fn the_bytes_of_writes_are_those_that_the_schedule_sends() {

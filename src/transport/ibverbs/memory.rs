@@ -314,6 +314,15 @@ impl Pool {
         Some(())
     }
 
+    /// Ends the registrations of memory that no buffer uses, as far as the order of chunks permits. Returns whether there were any. Later
+    /// buffers may register memory again.
+    pub fn shrink(&mut self) -> bool {
+        let before = self.chunks.len();
+        while self.chunks.pop_if(|chunk| chunk.free == CHUNK_GRANULES).is_some() {}
+        self.exhausted = false;
+        self.chunks.len() < before
+    }
+
     /// Gives a buffer back.
     pub fn give_back(&mut self, buffer: PoolBuffer) {
         let chunk = &mut self.chunks[buffer.chunk as usize];

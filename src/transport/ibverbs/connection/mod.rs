@@ -233,7 +233,12 @@ impl Connection {
         let bytes = (depth.sends + depth.receives) * FRAME_BYTES;
         let pages = Pages::new(bytes).map_err(|e| cannot_register(bytes, &e))?;
         // SAFETY: the pages are freed after the registration has ended.
-        let registered = unsafe { Registered::new(&common.rails[..1], pages.start(), bytes) };
+        let register = || unsafe { Registered::new(&common.rails[..1], pages.start(), bytes) };
+        let registered = match register() {
+            // A connection cannot do without its frames, but messages can do without buffers of the pool.
+            Err(_) if common.pool.shrink() => register(),
+            registered => registered,
+        };
         let registered = registered.map_err(|e| cannot_register(bytes, &e))?;
         common.counters.registrations += 1;
         let mut connection = Self {
