@@ -83,10 +83,19 @@ build_digits() {
   export DIGITS=$PWD/build/digits/digits DIGITS_DATA
   copies+=(--copy "$DIGITS" --copy "$DIGITS_DATA")
 }
+# The guest's files are stripped, and valgrind does not start without the symbols of the dynamic linker.
+find_valgrind() {
+  local linker=/lib64/ld-linux-x86-64.so.2 id
+  id=$(readelf --notes "$linker" | sed -n 's/.*Build ID: //p')
+  for file in /usr/bin/valgrind{,.bin} /usr/libexec/valgrind "/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug"; do
+    [ -e "$file" ] || { echo "test-ibverbs: $file is missing: scripts/setup.sh" >&2; exit 1; }
+    copies+=(--copy "$file")
+  done
+}
 in_guests() { # NUMBER SECONDS SCRIPT
-  "$rxe/guest.sh" --guests "$1" --devices 2 --seconds "$2" --log "$at/console" "${copies[@]}" --folder "$at" \
+  "$rxe/guest.sh" --guests "$1" --devices 2 --memory 2048 --seconds "$2" --log "$at/console" "${copies[@]}" --folder "$at" \
     env GROUPS_WANTED="${wanted[*]}" TRANSPORT="$TRANSPORT" TOOL="$prefix/bin/gloo-rs" LIBRARY_TESTS="$LIBRARY_TESTS" \
-    TRANSPORT_TESTS="$TRANSPORT_TESTS" DIGITS="${DIGITS:-}" DIGITS_DATA="${DIGITS_DATA:-}" bash "./$3"
+    TRANSPORT_TESTS="$TRANSPORT_TESTS" C_TESTS="$c_tests" DIGITS="${DIGITS:-}" DIGITS_DATA="${DIGITS_DATA:-}" bash "./$3"
 }
 
 failed=()
@@ -94,8 +103,9 @@ build_rust_tests
 if [[ $which == one* ]]; then
   list_c_tests
   build_digits
+  find_valgrind
   echo "test-ibverbs: in one guest"
-  in_guests 1 900 one-guest.sh || failed+=("one guest")
+  in_guests 1 1200 one-guest.sh || failed+=("one guest")
 fi
 if [[ $which == *two ]]; then
   echo "test-ibverbs: in two guests"

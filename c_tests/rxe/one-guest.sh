@@ -1,6 +1,6 @@
 #!/bin/bash
-# The tests that scripts/test-ibverbs.sh runs in one guest. The folder also has verbs_smoke, and c-tests.sh, a list of the C tests; LIBRARY_TESTS
-# and TRANSPORT_TESTS are the programs of the Rust tests, DIGITS and DIGITS_DATA the example and its data.
+# The tests that scripts/test-ibverbs.sh runs in one guest. The folder also has verbs_smoke, and c-tests.sh, a list of the C tests, which are in
+# C_TESTS; LIBRARY_TESTS and TRANSPORT_TESTS are the programs of the Rust tests, DIGITS and DIGITS_DATA the example and its data.
 set -euo pipefail
 . ./groups.sh
 
@@ -37,6 +37,18 @@ fi
 
 if group failures "ranks that die or stop, too little memory, devices that are not there"; then
   for check in killed stopped locked names down absent; do try 60 "$check" ./checks.sh "$check"; done
+fi
+
+if group valgrind "errors in the use of memory, and leaks, by valgrind; since the machine is emulated, of two ranks that do little"; then
+  memcheck() { # SECONDS NAME OPTION OF VALGRIND... COMMAND...
+    try "$1" "$2" env GLOO_RS_TRANSPORT=ibverbs GLOO_RS_SHM=0 GLOO_RS_TUNING=default GLOO_RS_TESTS_SLOW=1 \
+      valgrind --quiet --error-exitcode=99 --trace-children=yes "${@:3}"
+  }
+  leaks=(--leak-check=full --show-leak-kinds=definite,indirect --errors-for-leak-kinds=definite,indirect)
+  memcheck 300 "devices and options" "${leaks[@]}" "$C_TESTS/ibverbs"
+  memcheck 300 "messages" "${leaks[@]}" "$C_TESTS/unbound_buffer" order_and_slots
+  # The tool ends without freeing what it has.
+  memcheck 300 "collectives" --leak-check=no "$TOOL" bench allreduce -n 2 --sizes 4,64Ki --iterations 2 --warmup 1 --timeout 200
 fi
 
 if group example "the tool and the digits example"; then
