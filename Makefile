@@ -31,7 +31,7 @@ local_prefix := build/prefix
 deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-algorithms bench-network bench-recovery peers install clean test \
+.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-recovery peers install clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
@@ -66,6 +66,11 @@ bench-host: setup-bench prefix peers ## the part of it on one host, beside Open 
 bench-tcp: setup-bench prefix peers ## the part of it over TCP: allreduce beside Gloo, Open MPI and the floor
 	$(heading) "Allreduce over TCP, beside Gloo, Open MPI and the floor"
 	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(RANKS),--ranks $(RANKS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
+
+bench-tls: setup-bench prefix ## times allreduce over TLS beside a bare pair of processes on the same TLS, and records it in docs/benchmarks
+	$(heading) "Allreduce over TLS, beside a bare pair"
+	@benches/peers/build.sh build/peers tls_pair
+	@benches/record.py tls $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
 
 bench-algorithms: setup-bench prefix ## times every algorithm beside what auto chooses, and records it in docs/benchmarks
 	$(heading) "Every algorithm, and what auto chooses"
@@ -189,6 +194,7 @@ test-bench: setup-bench prefix ## the benchmark's records, at small sizes and wi
 	@benches/peers/build.sh build/peers openmpi gloo floor bare
 	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
 	@benches/record.py host $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --quick --sizes 1Ki
+	@benches/record.py tls $(local_prefix)/bin/gloo-rs build/peers build/bench-test --rounds 1 --sizes 4
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
 	@benches/recovery.py build/bench-test --kills 12 --ranks 2,4 --dev
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick

@@ -48,7 +48,7 @@ def collectives(tool, folder, which):
                 series += [{"name": title, "points": line}] if line else []
             axes = {"x": {"label": "bytes per rank", "unit": "bytes"}, "y": {"label": label, "unit": unit}}
             name = report.plot_name(kind, collective, ranks, what)
-            title = f"{collective}, {ranks} ranks on one host" + (", TCP" if which == "tcp" else "")
+            title = f"{collective}, {ranks} ranks on one host" + {"tcp": ", TCP", "tls": ", TLS"}.get(which, "")
             draw(tool, folder, name, {"title": title, **axes, "series": series})
 
 
@@ -58,6 +58,10 @@ def host(tool, folder):
 
 def tcp(tool, folder):
     collectives(tool, folder, "tcp")
+
+
+def tls(tool, folder):
+    collectives(tool, folder, "tls")
 
 
 def algorithms(tool, folder):
@@ -98,5 +102,5 @@ def network(tool, folder):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    for record in (host, tcp, algorithms, network):
+    for record in (host, tcp, tls, algorithms, network):
         record(*sys.argv[1:])

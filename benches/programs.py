@@ -155,7 +155,8 @@ class GlooRs:
 
     def measure(self, setting, cell, iterations, seconds, patience):
         bind = {"bound": "core", "unbound": "none"}[setting]
-        command = [self.tool, "run", "-n", str(cell.ranks), "--bind-to", bind, "--no-prefix", "--"]
+        secure = ["--tls"] if self.transport == "tls" else []
+        command = [self.tool, "run", *secure, "-n", str(cell.ranks), "--bind-to", bind, "--no-prefix", "--"]
         environment = {"GLOO_RS_SHM": "0"} if self.transport == "tcp" else {}
         if self.peer and cell.dtype == "float32":
             return run([[*command, self.peer, *cell.arguments(iterations, seconds)]], patience, environment=environment)
@@ -282,6 +283,22 @@ class TcpFloor:
         text = setting.split()[-1]
         size = 0 if text == "default" else parse(text)
         return run([[self.peer, str(size), *cell.arguments(iterations, seconds)]], patience)
+
+
+class TlsPair:
+    """Two processes with one TLS connection: how they exchange, how they read, and the size of the send buffer."""
+
+    def __init__(self, folder):
+        self.peer = os.path.join(folder, "tls_pair_peer")
+
+    def settings(self, cell):
+        if cell.ranks != 2 or not cores_of(2):
+            return []
+        return [f"{how} {reads} {size}" for how in ("whole", "halves") for reads in ("direct", "buffered") for size in ("0", "128Ki")]
+
+    def measure(self, setting, cell, iterations, seconds, patience):
+        how, reads, size = setting.split()
+        return run([[self.peer, how, reads, str(parse(size)), *cell.arguments(iterations, seconds)]], patience)
 
 
 class Bare:

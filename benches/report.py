@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes tables of the measurements of record.py.
 
-    benches/report.py host|tcp FOLDER
+    benches/report.py host|tcp|tls FOLDER
 
-Reads host.csv or allreduce.csv in FOLDER and writes host.md or allreduce.md.
+Reads host.csv, allreduce.csv or tls.csv in FOLDER and writes host.md, allreduce.md or tls.md.
 """
 
 import csv
@@ -117,7 +117,31 @@ TCP = Kind(
 - With more ranks than cores, Gloo's are unbound; ours and Open MPI's are also bound, equally many to each core.
 """,
 )
-RECORDS = {"host": HOST, "tcp": TCP}
+TLS = Kind(
+    name="tls",
+    title="Allreduce of float32 sums over TLS on loopback",
+    peers={"tls_pair": "bare pair"},
+    floors={"gloo_rs_tcp": "gloo_rs, TCP"},
+    targets=[
+        *(Target("allreduce", (2,), "tls_pair", 1.5, **EXACT(size)) for size in (4, 1 << 10)),
+        *(Target("allreduce", (2,), "tls_pair", 1.25, **EXACT(size)) for size in (64 << 10, 4 << 20, 256 << 20)),
+    ],
+    tail=None,
+    text="""A time is the median iteration's, and an iteration's time its slowest rank's, after a barrier that is not timed; the
+buffers hold random numbers other than zero, and results are verified before and after. Ours are measured by `gloo-rs bench`. Up to
+64 KiB there is a second time, behind a stroke: that of a call in a loop of back-to-back calls without a barrier. All programs run in
+every round, one after the other, bound to cores and unbound. A figure is the median over the rounds, and a ratio, ours divided by
+theirs, the median of the rounds' ratios. A short trial of every setting of each program selects what goes through the rounds, and the
+best in a round stands for the program.
+
+- The **bare pair**, `benches/peers/tls_pair.rs`, is two processes, each with a core of its own, that poll one TLS 1.3 connection by the
+  same rustls and ring, with the same cipher. They exchange as many bytes each way as the allreduce must, and sum up where the bytes lie
+  decrypted. Its settings: each side sends everything and sums up everything (`whole`), or each sums up one half and sends the sums
+  (`halves`); rustls reads from the socket (`direct`) or through a buffer of 128 KiB (`buffered`); two sizes of send buffer.
+- **gloo_rs, TCP** is the same without TLS: what encryption costs.
+""",
+)
+RECORDS = {"host": HOST, "tcp": TCP, "tls": TLS}
 # Of `auto` to the best single algorithm, as algorithms.py measures them: in the median over sizes, and for any size.
 AUTO_MEDIAN, AUTO_WORST = 1.05, 1.20
 # Of 16-bit floats to as many of float32; and how far single runs may be from their median.

@@ -91,6 +91,12 @@ class Targets(unittest.TestCase):
         self.assertEqual(verdicts("host", [row for row in rows if row["line_us"] < 0.2]), [near])
         self.assertIn("in 1 of 3 it took", report.state_of(report.points_of(rows))[0])
 
+    def test_tls_is_compared_with_the_bare_pair(self):
+        for size, ours, met in [(4, 1.5, "yes"), (64 << 10, 1.5, "**no**"), (64 << 10, 1.25, "yes"), (4 << 20, 1.26, "**no**")]:
+            times = [("gloo_rs", ours), ("tls_pair", 1), ("gloo_rs_tcp", 0.5)]
+            rows = [line(0, program, "", 2, size, us) for program, us in times]
+            self.assertEqual(verdicts("tls", rows), [("bare pair", f"{ours:.3g}", met)])
+
     def test_large_calls_are_compared_with_the_memory_too(self):
         times = [("gloo_rs", 60), ("impi", 80), ("memory", 30)]
         rows = [line(0, program, "", 2, 256 << 20, us) for program, us in times]

