@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use gloo_rs::collective::Collective;
 use gloo_rs::context::{Context, ContextOptions};
 use gloo_rs::error::Error;
+use gloo_rs::rendezvous::tcp::TcpStoreOptions;
 use gloo_rs::rendezvous::{PrefixStore, Store, TcpStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 
@@ -45,14 +46,26 @@ pub struct Report {
 pub struct Job {
     pub store: TcpStore,
     pub children: Vec<Child>,
+    /// More variables of the ranks' environment.
+    variables: Vec<(&'static str, String)>,
     readers: Vec<JoinHandle<Vec<String>>>,
 }
 
 impl Job {
     /// Starts all ranks. `what` is an argument for the scenario.
     pub fn start(scenario: &str, what: &str) -> Self {
-        let mut job =
-            Self { store: TcpStore::serve("127.0.0.1", 0).unwrap(), children: Vec::new(), readers: Vec::new() };
+        Self::start_with(scenario, what, &TcpStoreOptions::default(), Vec::new())
+    }
+
+    /// As [`Job::start`], with a store with these options and ranks with these variables.
+    pub fn start_with(
+        scenario: &str,
+        what: &str,
+        options: &TcpStoreOptions,
+        variables: Vec<(&'static str, String)>,
+    ) -> Self {
+        let store = TcpStore::serve_with("127.0.0.1", 0, options).unwrap();
+        let mut job = Self { store, children: Vec::new(), variables, readers: Vec::new() };
         (0..SIZE).for_each(|rank| job.spawn(scenario, what, rank));
         job
     }
@@ -64,6 +77,7 @@ impl Job {
             .env(VARIABLE, format!("{rank} {} {scenario} {what}", self.store.port()))
             // These are about connections.
             .env("GLOO_RS_SHM", if scenario == "descriptors" || what == "reset" { "0" } else { "1" })
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -51,7 +51,11 @@ fn assert_prompt(report: &Report) {
 
 #[test]
 fn a_rank_is_killed() {
-    let mut job = Job::start("lost", "killed");
+    kill_in_the_middle(Job::start("lost", "killed"));
+}
+
+/// Kills a rank of the job, and checks what the others say.
+pub fn kill_in_the_middle(mut job: Job) {
     job.wait_all("in the middle/");
     std::thread::sleep(Duration::from_millis(100));
     job.children[VICTIM].kill().unwrap();

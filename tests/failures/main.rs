@@ -11,6 +11,9 @@ mod silent;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;
+// The tool's feature brings the crate that makes certificates.
+#[cfg(all(feature = "cli", feature = "tls"))]
+mod tls;
 
 /// Not a test by itself: one process of a job that a test starts.
 #[test]

@@ -38,7 +38,11 @@ pub fn one_rank(rank: &Rank) {
 
 #[test]
 fn a_rank_is_stopped() {
-    let job = Job::start("silent", "stopped");
+    stop_in_the_middle(Job::start("silent", "stopped"));
+}
+
+/// Stops a rank of the job until the others have given up, and checks what all say.
+pub fn stop_in_the_middle(job: Job) {
     job.wait_all("in the middle/");
     std::thread::sleep(Duration::from_millis(100));
     job.signal(VICTIM, libc::SIGSTOP);

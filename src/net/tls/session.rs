@@ -9,12 +9,17 @@ use rustls::{ClientConfig, ClientConnection, Connection, Error as TlsError, Serv
 
 use crate::sys::{self, RawSocket};
 
-/// Bytes that are read from the socket at once.
-const READ_BYTES: usize = 64 << 10;
+/// Bytes that are read from the socket at once: the more, the fewer system calls, and the fewer records that end in another read. Only
+/// pages that were written take memory.
+const READ_BYTES: usize = 128 << 10;
 /// Most bytes that are encrypted before they are sent.
 const WRITE_BYTES: usize = 256 << 10;
 /// Most parts that are encrypted at once.
 const PARTS: usize = 16;
+
+/// Where rustls's text refers to its manual.
+const CUT: &str =
+    "the connection has ended, and the TLS session has not: the peer's process has ended, or the connection was cut";
 
 /// What both sides of a session know and nobody else does: `tls-exporter` of RFC 9266.
 pub type Binding = [u8; 32];
@@ -26,6 +31,8 @@ pub struct Session {
     incoming: Box<[u8]>,
     begin: usize,
     end: usize,
+    /// The last read has taken all that the socket had.
+    drained: bool,
     /// Decrypted bytes that were not received.
     decrypted: usize,
     /// The peer has ended the session.
@@ -67,7 +74,7 @@ impl Session {
     fn new(mut tls: Connection) -> Self {
         tls.set_buffer_limit(Some(WRITE_BYTES));
         let incoming = vec![0; READ_BYTES].into_boxed_slice();
-        Self { tls, incoming, begin: 0, end: 0, decrypted: 0, ended: false, failed: None, cut: None }
+        Self { tls, incoming, begin: 0, end: 0, drained: false, decrypted: 0, ended: false, failed: None, cut: None }
     }
 
     /// `None` until the handshake is over.
@@ -90,10 +97,15 @@ impl Session {
     pub fn receive(&mut self, socket: RawSocket, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         // The answer to a peer's message of the session may not have been sent. An error is found by what is sent next.
         let _ = self.flush(socket);
+        self.drained = false;
         let mut filled = 0;
         for part in parts {
             let mut at = 0;
             while at < part.len() {
+                // A small message would else take a second system call, which finds nothing.
+                if filled > 0 && self.drained && !self.has_received() {
+                    return Ok(filled);
+                }
                 match self.receive_some(socket, &mut part[at..]) {
                     Ok(0) => return Ok(filled),
                     Ok(n) => (at, filled) = (at + n, filled + n),
@@ -124,10 +136,14 @@ impl Session {
                 continue;
             }
             (self.begin, self.end) = (0, sys::receive(socket, &mut [IoSliceMut::new(&mut self.incoming)])?);
+            self.drained = self.end < self.incoming.len();
             if self.end == 0 {
                 self.tls.read_tls(&mut io::empty())?;
                 // The end of the session, or an error if there was none.
-                return self.tls.reader().read(into);
+                return self.tls.reader().read(into).map_err(|error| match error.kind() {
+                    ErrorKind::UnexpectedEof => io::Error::new(ErrorKind::UnexpectedEof, CUT),
+                    _ => error,
+                });
             }
         }
     }

@@ -148,6 +148,14 @@ impl Connection {
         Ok(instance)
     }
 
+    /// Ends the connection in an orderly way, which TLS distinguishes from one that was cut; not to be called in a child by fork, whose
+    /// parent goes on with the session.
+    pub(super) fn end(mut self) {
+        self.stream.close();
+        // The socket has room, since the server has taken every request.
+        let _ = self.stream.flush();
+    }
+
     /// Sends a request, which includes its length, and returns the reply's frame without its length. After the request has been
     /// sent, the reply must begin within `patience`; while it is being sent, the server must read some of it within that time. After an
     /// error the connection must not be used again.

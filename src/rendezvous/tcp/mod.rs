@@ -23,6 +23,7 @@ use crate::log::{self, LogCallback};
 use crate::net::admission::ConnectionStatistics;
 use crate::net::stream::{Security, Transport};
 use crate::secret::{JobToken, SecretKey};
+use crate::sys::ForkMark;
 use connection::{Connection, Fault};
 use protocol::{MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Reply, Request};
 use server::{Limits, Server};
@@ -60,6 +61,7 @@ pub struct TcpStore {
     security: Security,
     idle: Mutex<Vec<Connection>>,
     server: Option<Server>,
+    mark: ForkMark,
 }
 
 /// Options of a [`TcpStore`].
@@ -99,6 +101,7 @@ impl TcpStore {
         let log = log::or_environment(options.log.clone())?;
         let security = Security::of(&Transport::choose(options.transport.as_ref())?, log.as_ref())?;
         let failed = |error: &io::Error| Error::io(format!("{}: cannot serve a store", url(host, port)), error);
+        let mark = ForkMark::new().map_err(|error| failed(&error))?;
         let server = listen::listen(host, port)
             .and_then(|listener| Server::start(listener, limits, key.clone(), security.clone(), log));
         let server = server.map_err(|error| failed(&error))?;
@@ -108,7 +111,7 @@ impl TcpStore {
             .map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
         let instance = connection.instance;
         let idle = Mutex::new(vec![connection]);
-        Ok(Self { url, address, instance, key, security, idle, server: Some(server) })
+        Ok(Self { url, address, instance, key, security, idle, server: Some(server), mark })
     }
 
     /// Connects to the store that another rank serves; retries until `timeout`.
@@ -128,6 +131,7 @@ impl TcpStore {
             return Err(Error::invalid(format!("{url}: no server has port 0")));
         }
         let deadline = Deadline::after(timeout);
+        let mark = ForkMark::new().map_err(|error| Error::io(format_args!("{url}: cannot connect"), &error))?;
         let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
         let mut tries = 0;
         loop {
@@ -136,7 +140,7 @@ impl TcpStore {
                 Ok((address, connection)) => {
                     let instance = connection.instance;
                     let idle = Mutex::new(vec![connection]);
-                    return Ok(Self { url, address, instance, key, security, idle, server: None });
+                    return Ok(Self { url, address, instance, key, security, idle, server: None, mark });
                 }
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
@@ -176,6 +180,8 @@ impl TcpStore {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_CONNECTIONS {
             idle.push(connection);
+        } else {
+            connection.end();
         }
         Ok(frame)
     }
@@ -257,7 +263,10 @@ impl TcpStore {
 impl Drop for TcpStore {
     fn drop(&mut self) {
         // The server waits for its clients to disconnect, including this one.
-        self.idle.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        let idle = std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !self.mark.is_child() {
+            idle.into_iter().for_each(Connection::end);
+        }
         drop(self.server.take());
     }
 }

@@ -112,6 +112,14 @@ impl Peer {
     }
 }
 
+impl Drop for Peer {
+    /// Whatever the reason, the server sends no more: with TLS, the client can tell that nobody else has cut the connection.
+    fn drop(&mut self) {
+        self.stream.close();
+        let _ = self.stream.flush();
+    }
+}
+
 fn pass_or_gone(error: &io::Error) -> Result<(), Gone> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(()),

@@ -1,6 +1,7 @@
 //! Stores whose connections are TLS.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 use super::*;
@@ -31,6 +32,88 @@ fn a_store_serves_over_tls() {
     assert_eq!(missing.kind(), ErrorKind::Timeout);
     let statistics = server.statistics().unwrap();
     assert_eq!((statistics.accepted, statistics.refused()), (4, 0), "{statistics:?}");
+}
+
+/// A process between a client and a server that keeps what it passes on: what the client has sent, then what the server has.
+fn relay(port: u16) -> (u16, std::thread::JoinHandle<[Vec<u8>; 2]>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let relaying = std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let pass = |mut from: TcpStream, mut to: TcpStream| {
+            std::thread::spawn(move || {
+                let (mut kept, mut some) = (Vec::new(), [0; 4096]);
+                while let Ok(count @ 1..) = from.read(&mut some) {
+                    kept.extend(&some[..count]);
+                    let _ = to.write_all(&some[..count]);
+                }
+                let _ = to.shutdown(Shutdown::Write);
+                kept
+            })
+        };
+        let copy = |stream: &TcpStream| stream.try_clone().unwrap();
+        [pass(copy(&client), copy(&server)), pass(server, client)].map(|passing| passing.join().unwrap())
+    });
+    (own, relaying)
+}
+
+/// Of the last of the TLS records in `bytes`.
+fn last_record(mut bytes: &[u8]) -> &[u8] {
+    loop {
+        let (record, rest) = bytes.split_at(5 + usize::from(u16::from_be_bytes([bytes[3], bytes[4]])));
+        if rest.is_empty() {
+            return record;
+        }
+        bytes = rest;
+    }
+}
+
+#[test]
+fn a_store_that_is_dropped_ends_its_sessions() {
+    let authority = Authority::new();
+    let options = over(Transport::Tls(authority.member()));
+    // An alert of two bytes, its type and an authentication tag, in a record of application data. No request or reply has two bytes.
+    let close_notify = [0x17, 3, 3, 0, 19];
+    for server_ends_first in [false, true] {
+        let mut server = Some(TcpStore::serve_with("127.0.0.1", 0, &options).unwrap());
+        let (port, relaying) = relay(server.as_ref().unwrap().port());
+        let client = TcpStore::connect_with("127.0.0.1", port, LONG, &options).unwrap();
+        client.set("k", b"v").unwrap();
+        if server_ends_first {
+            // After the time that it waits for its clients.
+            drop(server.take());
+        }
+        drop(client);
+        let [from_client, from_server] = relaying.join().unwrap();
+        assert_eq!(last_record(&from_client)[..5], close_notify, "server first: {server_ends_first}");
+        assert_eq!(last_record(&from_server)[..5], close_notify, "server first: {server_ends_first}");
+        drop(server);
+    }
+}
+
+/// It has the session's keys and numbers of records, and so has its parent.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_child_by_fork_does_not_end_its_parents_session() {
+    let authority = Authority::new();
+    let options = over(Transport::Tls(authority.member()));
+    let server = TcpStore::serve_with("127.0.0.1", 0, &options).unwrap();
+    let client = TcpStore::connect_with("127.0.0.1", server.port(), LONG, &options).unwrap();
+    client.set("k", b"v").unwrap();
+    // SAFETY: after fork, the child drops the store, which frees memory and closes a descriptor, and ends without anything else; its copy
+    // of the store is not used again.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            drop(std::ptr::read(&client));
+            libc::_exit(0);
+        }
+        let mut status = -1;
+        assert_eq!((libc::waitpid(child, &mut status, 0), status), (child, 0));
+    }
+    assert_eq!(client.get("k", LONG).unwrap(), b"v");
+    assert_eq!(server.statistics().unwrap().accepted, 2, "the same connection");
 }
 
 #[test]
