@@ -100,15 +100,23 @@ pub fn launch(job: &Job) -> Result<u8, Failure> {
     start(job, None)
 }
 
+/// Sets an attribute of this process that is a number.
+fn set(attribute: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
+    // The kernel reads five arguments, four of them unsigned long, whatever is passed.
+    let unused: libc::c_ulong = 0;
+    // SAFETY: the call accesses no memory of this process.
+    match unsafe { libc::prctl(attribute, value, unused, unused, unused) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// As [`launch`]; a helper has the connection to its launcher in `control`.
 fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
     let here = |what: &str, error: io::Error| Failure::from(format!("{what}: {error}"));
     let signals = Signals::catch().map_err(|error| here("cannot receive signals", error))?;
     // Adopts orphans of the ranks, to know when all processes of a rank's group have ended.
-    // SAFETY: the call accesses no memory of this process.
-    if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } != 0 {
-        return Err(here("cannot adopt orphans", io::Error::last_os_error()));
-    }
+    set(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(|error| here("cannot adopt orphans", error))?;
     let master = match &job.part.host {
         Some((_, master)) => master.clone(),
         None => {

@@ -70,12 +70,10 @@ impl Rank {
         let prepare = move || {
             // SAFETY: the functions are async-signal-safe, act on this process only, and their arguments live until they return.
             unsafe {
-                if libc::setpgid(0, 0) != 0
-                    || libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) != 0
-                    || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0
-                {
+                if libc::setpgid(0, 0) != 0 || libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) != 0 {
                     return Err(io::Error::last_os_error());
                 }
+                super::set(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)?;
                 // If a core has gone offline meanwhile, the rank runs unbound.
                 if let Some(cores) = &cores {
                     libc::sched_setaffinity(0, size_of_val(cores), cores);
