@@ -3,7 +3,6 @@
 #include <Python.h>
 
 #include <algorithm>
-#include <sstream>
 
 namespace gloo_rs_torch {
 namespace {
@@ -30,12 +29,6 @@ std::vector<size_t> counts_of(const std::vector<at::Tensor> &tensors) {
   std::vector<size_t> counts;
   for (const auto &tensor : tensors) counts.push_back(static_cast<size_t>(tensor.numel()));
   return counts;
-}
-
-// The elements of a tensor as bytes.
-at::Tensor bytes_of(const at::Tensor &tensor) {
-  const at::Tensor flat = dense(tensor).view(-1);
-  return flat.numel() == 0 ? at::empty({0}, at::kByte) : flat.view(at::kByte);
 }
 
 }  // namespace
@@ -197,9 +190,8 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::_allgather_base(at::Tensor &outp
 ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::allgather_coalesced(std::vector<Tensors> &outputs, Tensors &inputs,
                                                                     const c10d::AllgatherOptions &options) {
   const char *name = "allgather_coalesced";
+  check_tensors(name, inputs);
   require(outputs.size() == static_cast<size_t>(getSize()), name, "there must be one list of outputs per rank");
-  for (const auto &tensor : inputs) check_tensors(name, {tensor});
-  require(!inputs.empty(), name, "there is no tensor");
   for (const auto &list : outputs) {
     require(list.size() == inputs.size(), name, "each rank needs as many outputs as there are inputs");
     for (size_t i = 0; i < list.size(); ++i) {
@@ -208,25 +200,14 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::allgather_coalesced(std::vector<
     }
   }
   return submit(OpType::ALLGATHER_COALESCED, name, options.timeout, inputs, outputs, [outputs, inputs](Call &call) {
-    // Types may differ from tensor to tensor, so bytes are gathered.
-    Tensors bytes;
-    for (const auto &tensor : inputs) bytes.push_back(bytes_of(tensor));
-    const at::Tensor from = at::cat(bytes);
+    const at::Tensor from = flatten(inputs);
     const at::Tensor to = flat_like(from, from.numel() * call.context().size());
     call.type(from);
     call.options.count = static_cast<size_t>(from.numel());
     call.input(from);
     call.output(to);
     call.run(gloo_rs_allgather_with);
-    int64_t begin = 0;
-    for (const auto &list : outputs) {
-      for (const auto &tensor : list) {
-        const int64_t end = begin + static_cast<int64_t>(tensor.nbytes());
-        // A copy has the alignment that the type needs.
-        if (end > begin) at::Tensor(tensor).copy_(to.slice(0, begin, end).clone().view(tensor.scalar_type()).view(tensor.sizes()));
-        begin = end;
-      }
-    }
+    unflatten(to, concatenate(outputs));
   });
 }
 
