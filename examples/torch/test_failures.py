@@ -112,7 +112,7 @@ def missing_rank(rank, size, store):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     from gloo_rs_torch import ProcessGroupGlooRs
 
-    raises(lambda: ProcessGroupGlooRs(dist.PrefixStore("missing", store), rank, size, seconds(1)), f"connecting on rank {rank} of 3", "2")
+    raises(lambda: ProcessGroupGlooRs(dist.PrefixStore("missing", store), rank, size, seconds(1)), f"connecting on rank {rank} of 3", "have not arrived: 2")
 
 
 def different_calls(rank, size, store):
