@@ -12,13 +12,13 @@ import torch.distributed as dist
 
 import gloo_rs_torch  # noqa: F401  registers the backend
 
-# Ends tests that hang. No test expects that this time passes, nor that anything takes less.
+# Seconds after which a rank that hangs is ended. No test expects that this time passes, nor that anything takes less.
 LIMIT = 120
 TIMEOUT = datetime.timedelta(seconds=60)
 
 
-def start(function, rank, size, path, args):
-    signal.alarm(LIMIT)
+def start(function, rank, size, path, args, limit):
+    signal.alarm(limit)
     torch.set_num_threads(1)
     store = dist.FileStore(path, size)
     try:
@@ -27,18 +27,20 @@ def start(function, rank, size, path, args):
         sys.stderr.write(f"rank {rank} of {size}:\n{traceback.format_exc()}")
         sys.stderr.flush()
         os._exit(1)
-    # The interpreter's end is tested where a rank leaves by itself.
+    # As a program of one's own does, before the interpreter ends.
+    if dist.is_initialized():
+        dist.destroy_process_group()
     sys.stdout.flush()
     os._exit(0)
 
 
-def run(size, function, *args, killed=()):
+def run(size, function, *args, killed=(), limit=LIMIT):
     """Runs `function(rank, size, store, *args)` in `size` processes; all but the `killed` must end well."""
     # By fork, so that torch is loaded once.
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "store")
-        ranks = [context.Process(target=start, args=(function, rank, size, path, args)) for rank in range(size)]
+        ranks = [context.Process(target=start, args=(function, rank, size, path, args, limit)) for rank in range(size)]
         for rank in ranks:
             rank.start()
         for rank in ranks:
