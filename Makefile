@@ -33,7 +33,7 @@ local_prefix := build/prefix
 deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-algorithms bench-network bench-recovery bench-torch peers install clean test \
+.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-algorithms bench-network bench-recovery bench-gloo bench-torch peers install clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-fresh test-summary tsan fuzz
 
@@ -80,6 +80,11 @@ bench-network: setup-bench prefix ## times collectives between network namespace
 bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS times, and records how soon the others know and go on in docs/benchmarks
 	$(heading) "Ranks that are killed"
 	@benches/recovery.py docs/benchmarks --kills $(KILLS)
+
+bench-gloo: setup-bench prefix ## times a program written for Gloo over Gloo and over gloo_rs, and records it in docs/benchmarks
+	$(heading) "A program written for Gloo, over Gloo and over gloo_rs"
+	@benches/peers/build.sh build/peers gloo gloo_headers bare
+	@benches/record.py gloo $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
 
 bench-torch: setup-bench prefix ## times allreduce of torch.distributed beside its own backend over Gloo, and records it in docs/benchmarks
 	$(heading) "torch.distributed, over gloo_rs and over Gloo"
@@ -196,8 +201,10 @@ test-torch: prefix ## the backend of PyTorch's torch.distributed, beside its own
 test-bench: setup-bench prefix ## the benchmark's records, at small sizes and with few peers
 	$(heading) "The benchmark's records"
 	@python3 benches/test_report.py
-	@benches/peers/build.sh build/peers openmpi gloo floor bare
+	@benches/peers/build.sh build/peers openmpi gloo gloo_headers floor bare
 	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
+	@benches/record.py gloo $(local_prefix)/bin/gloo-rs build/peers build/bench-test --rounds 1 --sizes 4
+	@benches/torch.py $(local_prefix) build/bench-test --rounds 1 --sizes 4
 	@benches/record.py host $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --quick --sizes 1Ki
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
 	@benches/recovery.py build/bench-test --kills 12 --ranks 2,4 --dev

@@ -60,6 +60,10 @@ def tcp(tool, folder):
     collectives(tool, folder, "tcp")
 
 
+def gloo(tool, folder):
+    collectives(tool, folder, "gloo")
+
+
 def algorithms(tool, folder):
     """Time by size of every allreduce algorithm, for each number of ranks."""
     rows = [row for row in read(folder, "algorithms.csv") if row["collective"] == "allreduce"]
@@ -98,5 +102,5 @@ def network(tool, folder):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    for record in (host, tcp, algorithms, network):
+    for record in (host, tcp, gloo, algorithms, network):
         record(*sys.argv[1:])

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Measures gloo_rs beside other implementations on this host. Writes CSV, tables and plots.
 
-    benches/record.py host|tcp TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...]
+    benches/record.py host|tcp|gloo TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...]
                       [--collectives allreduce,...] [--quick] [--keep] [--budget SECONDS]
 
-`host` measures collectives with whatever each implementation has for ranks on one host, `tcp` allreduce over loopback TCP. PEERS is
+`host` measures collectives with whatever each implementation has for ranks on one host, `tcp` allreduce over loopback TCP, `gloo`
+allreduce of a program written for Gloo, over Gloo and over gloo_rs. PEERS is
 the folder that peers/build.sh filled; what is not there is left out.
 
 The speed of a machine varies over time, so all programs run in every round with the same sizes; a figure is the median of the
@@ -168,7 +169,7 @@ def finalists(rows, most):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", choices=["host", "tcp"])
+    parser.add_argument("record", choices=["host", "tcp", "gloo"])
     parser.add_argument("tool")
     parser.add_argument("peers")
     parser.add_argument("folder")
@@ -199,6 +200,10 @@ def main():
         known |= {"openmpi_tcp": programs.OpenMpiTcp(args.peers, "openmpi")} if there("openmpi") else {}
         known |= {"floor": programs.TcpFloor(args.peers)} if there("floor") else {}
         todo = cells(["allreduce"], all_ranks, args.sizes or ALLREDUCE)
+    elif args.record == "gloo":
+        ours = lambda shm: programs.Gloo(args.peers, "gloo_headers", ["default"], {"GLOO_RS_SHM": shm})
+        known = {"gloo_rs": ours("0"), "shared": ours("1"), "gloo": programs.Gloo(args.peers)}
+        todo = cells(["allreduce"], [2], args.sizes or "4,64Ki,4Mi,256Mi")
     else:
         known = {"gloo_rs": programs.GlooRs(args.tool, "auto", args.peers)}
         known |= {"openmpi": programs.OpenMpi(args.peers, "openmpi")} if there("openmpi") else {}
