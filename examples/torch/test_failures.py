@@ -42,11 +42,11 @@ def late_rank(rank, size, store):
     work = group.allreduce([tensor], options)
     # The wait's own timeout, which is before the call's.
     raises(lambda: work.wait(seconds(0.1)), "allreduce on rank 0 of 2 has not ended after 100 ms")
-    raises(work.wait, "allreduce on rank 0 of 2", "timed out after 500ms", "waiting for rank 1")
+    raises(work.wait, "allreduce on rank 0 of 2", "timed out after 500ms", "rank 1 at ")
     # Before the group's own timeout, of a minute.
     assert time.monotonic() - began < 50
-    assert work.is_completed() and "waiting for rank 1" in str(work.exception()), work.exception()
-    raises(work.get_future().wait, "waiting for rank 1")
+    assert work.is_completed() and "rank 1 at " in str(work.exception()), work.exception()
+    raises(work.get_future().wait, "rank 1 at ")
     raises(lambda: dist.all_reduce(tensor), "rank 1")
     store.set("given up", "")
 
