@@ -40,5 +40,5 @@ for GLOO_RS_SHM in 1 0; do
   export GLOO_RS_SHM
   run calls
   run failures
+  run training "$csv"
 done
-run training "$csv"

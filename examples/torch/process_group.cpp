@@ -412,7 +412,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::barrier(const c10d::BarrierOptio
 }
 
 void ProcessGroupGlooRs::monitoredBarrier(const c10d::BarrierOptions &options, bool all_ranks) {
-  const char *name = "monitored barrier";
+  const char *name = "monitored_barrier";
   const auto timeout = options.timeout.count() < 0 ? context_->timeout() : options.timeout;
   const auto deadline = Clock::now() + timeout;
   const uint64_t slot = kMonitoredSlots + monitored_++;
@@ -435,8 +435,10 @@ void ProcessGroupGlooRs::monitoredBarrier(const c10d::BarrierOptions &options, b
       if (!all_ranks) break;
     }
   }
-  require(missing.empty(), name, "rank" + std::string(all_ranks ? "s " : " ") + missing + " did not come within " +
-                                     std::to_string(timeout.count()) + " ms");
+  if (!missing.empty()) {
+    throw std::runtime_error("gloo_rs: " + context_->describe(name) + ": rank" + (all_ranks ? "s " : " ") + missing +
+                             " did not come within " + std::to_string(timeout.count()) + " ms");
+  }
   for (int rank = 1; rank < getSize(); ++rank) message(OpType::SEND, {nothing}, rank, slot)->wait(timeout);
 }
 

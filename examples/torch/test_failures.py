@@ -35,7 +35,7 @@ def late_rank(rank, size, store):
     work = dist.irecv(received := torch.zeros(4), 1)
     raises(lambda: work.wait(seconds(0.3)), "recv from rank 1 on rank 0 of 2", "timed out after 300ms")
     assert not work.is_completed()
-    raises(lambda: group.monitored_barrier(seconds(0.3)), "monitored barrier on rank 0 of 2", "rank 1 did not come")
+    raises(lambda: group.monitored_barrier(seconds(0.3)), "monitored_barrier on rank 0 of 2", "rank 1 did not come")
     options = dist.AllreduceOptions()
     options.timeout = seconds(0.5)
     began = time.monotonic()
