@@ -62,7 +62,7 @@ def write(args, rows, loads):
     table = "\n".join(lines)
     text = f"""# torch.distributed
 
-Made by `make bench-torch`, on {report.machine()}, {datetime.date.today()}; the machine's load was {loads[0]:.1f} before and {loads[1]:.1f} after.
+Made by `make bench-torch TORCH='--rounds {args.rounds}'`, on {report.machine()}, {datetime.date.today()}; the machine's load was {loads[0]:.1f} before and {loads[1]:.1f} after.
 
 `torch.distributed.all_reduce` of float32 with two ranks on one host, in Debian's PyTorch: over [the backend gloo_rs](../../examples/torch/README.md),
 and over PyTorch's own backend gloo, which uses TCP on loopback. Both groups are in the same two processes, and take turns in each of
