@@ -21,6 +21,8 @@ KILLS ?= 10000
 NETWORK ?=
 # More arguments for benches/algorithms.py.
 ALGORITHMS ?=
+# More arguments for benches/torch.py.
+TORCH ?=
 # Random jobs that `make test-simulation` plays.
 SEEDS ?= 20000
 # How long `make fuzz` runs each target.
@@ -31,9 +33,9 @@ local_prefix := build/prefix
 deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-recovery peers install clean test \
+.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-recovery bench-gloo bench-torch peers install clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
-  test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-bench test-machine test-fresh test-summary tsan fuzz
+  test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +86,15 @@ bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS t
 	$(heading) "Ranks that are killed"
 	@benches/recovery.py docs/benchmarks --kills $(KILLS)
 
+bench-gloo: setup-bench prefix ## times a program written for Gloo over Gloo and over gloo_rs, and records it in docs/benchmarks
+	$(heading) "A program written for Gloo, over Gloo and over gloo_rs"
+	@benches/peers/build.sh build/peers gloo gloo_headers bare
+	@benches/record.py gloo $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
+
+bench-torch: setup-bench prefix ## times allreduce of torch.distributed beside its own backend over Gloo, and records it in docs/benchmarks
+	$(heading) "torch.distributed, over gloo_rs and over Gloo"
+	@benches/torch.py $(local_prefix) docs/benchmarks $(TORCH)
+
 peers:
 	@benches/peers/build.sh build/peers
 
@@ -94,7 +105,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-loom test-simulation prefix test-header test-abi test-c test-ibverbs test-valgrind test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-loom test-simulation prefix test-header test-abi test-c test-ibverbs test-valgrind test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -188,11 +199,17 @@ test-demo: setup-demo prefix ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)
 
+test-torch: prefix ## the backend of PyTorch's torch.distributed, beside its own over Gloo
+	$(heading) "PyTorch's torch.distributed"
+	@scripts/test-torch.sh $(local_prefix)
+
 test-bench: setup-bench prefix ## the benchmark's records, at small sizes and with few peers
 	$(heading) "The benchmark's records"
 	@python3 benches/test_report.py
-	@benches/peers/build.sh build/peers openmpi gloo floor bare
+	@benches/peers/build.sh build/peers openmpi gloo gloo_headers floor bare
 	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
+	@benches/record.py gloo $(local_prefix)/bin/gloo-rs build/peers build/bench-test --rounds 1 --sizes 4
+	@benches/torch.py $(local_prefix) build/bench-test --rounds 1 --sizes 4
 	@benches/record.py host $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --quick --sizes 1Ki
 	@benches/record.py tls $(local_prefix)/bin/gloo-rs build/peers build/bench-test --rounds 1 --sizes 4
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5

@@ -64,6 +64,10 @@ def tls(tool, folder):
     collectives(tool, folder, "tls")
 
 
+def gloo(tool, folder):
+    collectives(tool, folder, "gloo")
+
+
 def algorithms(tool, folder):
     """Time by size of every allreduce algorithm, for each number of ranks."""
     rows = [row for row in read(folder, "algorithms.csv") if row["collective"] == "allreduce"]
@@ -102,5 +106,5 @@ def network(tool, folder):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    for record in (host, tcp, tls, algorithms, network):
+    for record in (host, tcp, tls, gloo, algorithms, network):
         record(*sys.argv[1:])

@@ -177,11 +177,13 @@ class GlooRs:
 
 
 class Gloo:
-    """With ranks bound to cores as in gloo_rs, and unbound, because its asynchronous mode has its own thread."""
+    """With ranks bound to cores as in gloo_rs, and unbound, because its asynchronous mode has its own thread. Also gloo_rs through
+    Gloo's headers, by the program `gloo_headers`."""
 
-    def __init__(self, folder):
-        self.peer = os.path.join(folder, "gloo_peer")
-        self.names = subprocess.run([self.peer, "list"], check=True, capture_output=True, text=True).stdout.splitlines()
+    def __init__(self, folder, name="gloo", algorithms=None, environment=None):
+        self.peer, self.environment = os.path.join(folder, f"{name}_peer"), environment
+        listed = lambda: subprocess.run([self.peer, "list"], check=True, capture_output=True, text=True).stdout.splitlines()
+        self.names = algorithms or listed()
 
     def settings(self, cell):
         # In the synchronous mode both sides write before they read: messages larger than the socket buffers time out.
@@ -193,7 +195,7 @@ class Gloo:
         cores = cores_of(cell.ranks) if name == setting else None
         with tempfile.TemporaryDirectory() as store:
             rest = [str(cell.ranks), store, name, *cell.arguments(iterations, seconds)]
-            return run([[self.peer, str(rank)] + rest for rank in range(cell.ranks)], patience, cores)
+            return run([[self.peer, str(rank)] + rest for rank in range(cell.ranks)], patience, cores, self.environment)
 
 
 class Launched:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures gloo_rs beside other implementations on this host. Writes CSV, tables and plots.
 
-    benches/record.py host|tcp|tls TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...]
+    benches/record.py host|tcp|tls|gloo TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...]
                       [--collectives allreduce,...] [--quick] [--keep] [--budget SECONDS]
 
 `host` measures collectives with whatever each implementation has for ranks on one host, `tcp` allreduce over loopback TCP, `tls`
-allreduce of two ranks over TLS. PEERS is
+allreduce of two ranks over TLS, `gloo` allreduce of a program written for Gloo, over Gloo and over gloo_rs. PEERS is
 the folder that peers/build.sh filled; what is not there is left out.
 
 The speed of a machine varies over time, so all programs run in every round with the same sizes; a figure is the median of the
@@ -169,7 +169,7 @@ def finalists(rows, most):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", choices=["host", "tcp", "tls"])
+    parser.add_argument("record", choices=["host", "tcp", "tls", "gloo"])
     parser.add_argument("tool")
     parser.add_argument("peers")
     parser.add_argument("folder")
@@ -205,6 +205,10 @@ def main():
         known |= {"tls_pair": programs.TlsPair(args.peers)} if there("tls_pair") else {}
         known |= {"gloo_rs_tcp": programs.GlooRs(args.tool, "tcp")}
         todo = cells(["allreduce"], [2], args.sizes or "4,1Ki,64Ki,4Mi,256Mi")
+    elif args.record == "gloo":
+        ours = lambda shm: programs.Gloo(args.peers, "gloo_headers", ["default"], {"GLOO_RS_SHM": shm})
+        known = {"gloo_rs": ours("0"), "shared": ours("1"), "gloo": programs.Gloo(args.peers)}
+        todo = cells(["allreduce"], [2], args.sizes or "4,64Ki,4Mi,256Mi")
     else:
         known = {"gloo_rs": programs.GlooRs(args.tool, "auto", args.peers)}
         known |= {"openmpi": programs.OpenMpi(args.peers, "openmpi")} if there("openmpi") else {}

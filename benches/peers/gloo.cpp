@@ -1,9 +1,11 @@
-// Measures Gloo's allreduce over TCP on this host: one process per rank.
+// Measures allreduce through Gloo's API on this host: one process per rank. build.sh compiles it twice, against Debian's libgloo
+// (gloo_peer) and against the headers of gloo_rs (gloo_headers_peer), without a difference.
 //
 //   gloo_peer RANK SIZE FOLDER ALGORITHM allreduce SIZES ITERATIONS SECONDS LOOP
 //   gloo_peer list
 //
-// `list` prints the algorithms of Debian's libgloo, in both modes.
+// `list` prints Gloo's algorithms, in both modes. `default` is AllreduceOptions without an algorithm: Gloo's ring, and what
+// gloo_rs selects.
 
 #include <map>
 
@@ -59,7 +61,8 @@ std::map<std::string, Algorithm> algorithms() {
   using Options = gloo::AllreduceOptions::Algorithm;
   // Gloo's unbound buffers, which the options style uses, do not support the synchronous mode.
   std::map<std::string, Algorithm> all = {{"ring", {options_style(Options::RING), false, false}},
-                                          {"bcube", {options_style(Options::BCUBE), false, false}}};
+                                          {"bcube", {options_style(Options::BCUBE), false, false}},
+                                          {"default", {options_style(Options::UNSPECIFIED), false, false}}};
   const std::map<std::string, Make> classes = {
       {"class ring", class_style<gloo::AllreduceRing<float>>()},
       {"class bcube", class_style<gloo::AllreduceBcube<float>>()},
@@ -142,7 +145,8 @@ class Gloo : public Peer {
 int main(int argc, char **argv) try {
   const auto known = algorithms();
   if (argc == 2 && std::string(argv[1]) == "list") {
-    for (const auto &[name, algorithm] : known) std::printf("%s\n", name.c_str());
+    for (const auto &[name, algorithm] : known)
+      if (name != "default") std::printf("%s\n", name.c_str());
     return 0;
   }
   if (argc != 5 + Request::ARGUMENTS || !known.count(argv[4])) {

@@ -1,0 +1,44 @@
+#!/bin/bash
+# Builds the backend of torch.distributed, and tests it beside torch's own over Gloo.
+# usage: scripts/test-torch.sh PREFIX    (where gloo_rs is installed)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+prefix=$(realpath "$1")
+
+# Debian's, whose torch it is; another one may come first on PATH.
+python=/usr/bin/python3
+csv=$(scripts/get-digits.sh)
+log=build/torch.log
+mkdir -p build
+# What Torch's package and its link say of themselves is of no interest.
+if ! { cmake -S examples/torch -B build/torch -DCMAKE_PREFIX_PATH="$prefix" -DPython_EXECUTABLE="$python" && cmake --build build/torch; } >"$log" 2>&1; then
+  cat "$log"
+  exit 1
+fi
+
+# torch's own backend looks for this host's name in DNS, unless it has an interface.
+export GLOO_SOCKET_IFNAME=lo PYTHONPATH=build/torch PYTHONDONTWRITEBYTECODE=1
+
+echo "--- sum"
+# In a network namespace: torch's store listens on all addresses, and on this port.
+namespace=(unshare --user --map-root-user --net)
+((EUID == 0)) && namespace=(unshare --net)
+# shellcheck disable=SC2016 # the inner shell expands
+sums=$(PATH="$PATH:/usr/sbin:/sbin" MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 "${namespace[@]}" bash -c 'ip link set lo up && exec "$@"' - \
+  "$prefix/bin/gloo-rs" run -n 2 -- "$python" -W ignore examples/torch/sum.py)
+wanted=$'[0] rank 0 of 2: [3.0, 3.0, 3.0]\n[1] rank 1 of 2: [3.0, 3.0, 3.0]'
+if [ "$(sort <<<"$sums")" != "$wanted" ]; then
+  printf 'test-torch: wrong sums:\n%s\n' "$sums"
+  exit 1
+fi
+run() { # NAME ARGUMENT...
+  echo "--- $1, GLOO_RS_SHM=$GLOO_RS_SHM"
+  # Some of these calls torch declares out of date.
+  "$python" -W ignore "examples/torch/test_$1.py" "${@:2}"
+}
+for GLOO_RS_SHM in 1 0; do
+  export GLOO_RS_SHM
+  run calls
+  run failures
+  run training "$csv"
+done
