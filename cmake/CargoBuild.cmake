@@ -43,6 +43,8 @@ configure_file("${PROJECT_SOURCE_DIR}/cmake/gloo_rs.map.in" "${gloo_rs_map}" @ON
 # The library and the tool differ in features, and cargo gives both builds' libraries one name: a folder for each.
 # The target is named, since another one of the environment or of cargo's configuration would be built instead.
 set(cargo_options --release --target "${rust_host}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml" ${GLOO_RS_CARGO_FLAGS})
+# As .cargo/config.toml, which counts in this folder only.
+set(cargo_environment "${CMAKE_COMMAND}" -E env "CMAKE=${PROJECT_SOURCE_DIR}/cmake/rdma-core.sh")
 set(library_out "${PROJECT_BINARY_DIR}/cargo/library")
 set(library_made "${library_out}/${rust_host}/release")
 set(tool_out "${PROJECT_BINARY_DIR}/cargo/tool")
@@ -52,7 +54,7 @@ string(REPLACE ";" "," library_features "${GLOO_RS_CARGO_FEATURES}")
 # Cargo knows what is out of date, so it is always asked; files that it leaves alone are not copied again.
 file(MAKE_DIRECTORY "${gloo_rs_lib_dir}")
 add_custom_target(gloo_rs_library ALL
-  COMMAND "${GLOO_RS_CARGO}" rustc ${cargo_options} --lib --crate-type staticlib --no-default-features
+  COMMAND ${cargo_environment} "${GLOO_RS_CARGO}" rustc ${cargo_options} --lib --crate-type staticlib --no-default-features
           "--features=${library_features}" --target-dir "${library_out}"
   COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${library_made}/libgloo_rs.a" "${gloo_rs_archive}"
   BYPRODUCTS "${gloo_rs_archive}"
@@ -92,7 +94,7 @@ add_dependencies(gloo_rs::static gloo_rs_library)
 
 if(GLOO_RS_BUILD_TOOL)
   add_custom_target(gloo_rs_tool ALL
-    COMMAND "${GLOO_RS_CARGO}" build ${cargo_options} --bin gloo-rs --no-default-features "--features=cli,${library_features}" --target-dir "${tool_out}"
+    COMMAND ${cargo_environment} "${GLOO_RS_CARGO}" build ${cargo_options} --bin gloo-rs --no-default-features "--features=cli,${library_features}" --target-dir "${tool_out}"
     BYPRODUCTS "${gloo_rs_tool_made}"
     COMMENT "Building the tool gloo-rs with cargo"
     USES_TERMINAL VERBATIM)

@@ -20,7 +20,7 @@ fail() {
 }
 
 digest() { # of all that sets a machine up: the dependencies, and what make runs
-  find Cargo.toml Cargo.lock cbindgen.toml Makefile CMakeLists.txt cmake scripts .ci/run c_tests/CMakeLists.txt c_tests/*.sh c_tests/rxe \
+  find .cargo Cargo.toml Cargo.lock cbindgen.toml Makefile CMakeLists.txt cmake scripts .ci/run c_tests/CMakeLists.txt c_tests/*.sh c_tests/rxe \
     examples/digits/CMakeLists.txt -type f | LC_ALL=C sort | xargs -d '\n' sha256sum | sha256sum | cut -d' ' -f1
 }
 is_current() { [ "$(cat "$stamp" 2>/dev/null)" = "$(digest)" ]; }

@@ -1,0 +1,13 @@
+#!/bin/sh
+# In the place of CMake for the crate ibverbs-sys, which builds all of rdma-core for the sake of its headers: those are there once it is
+# configured. Its libraries are not linked with anything here, take a minute to build, and cannot be built in a path with spaces, for
+# which its test of the linker fails, too.
+# usage: CMAKE=cmake/rdma-core.sh cargo build ...    (.cargo/config.toml says so for builds in this folder)
+set -eu
+for argument; do
+  case $argument in
+    */vendor/rdma-core) exec cmake "$@" -DLDSYMVER_MODE=GNU ;;
+  esac
+done
+if [ "${1:-}" = --build ] && grep -q '^CMAKE_PROJECT_NAME:STATIC=rdma-core$' "$2/CMakeCache.txt"; then exit 0; fi
+exec cmake "$@"
