@@ -10,7 +10,6 @@ which=${2:-"one two"}
 wanted=("${@:3}")
 rxe=c_tests/rxe
 at=$PWD/build/ibverbs
-c_tests=$PWD/build/c_tests/plain
 export TRANSPORT=${TRANSPORT:-ibverbs}
 # How many times as long as elsewhere a test may take in a guest, emulated and with the other's work on its processors.
 slower=3
@@ -31,20 +30,21 @@ cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -Wall -Wextra -Wpedantic -Werror "$
 copies=(--copy "$at")
 for file in "$prefix"/lib/libgloo_rs.so* "$prefix/bin/gloo-rs"; do copies+=(--copy "$file"); done
 
-# ctest is not there, so the tests with the label ibverbs become a script, and their programs go to the same paths.
-list_c_tests() {
-  cmake -S c_tests -B "$c_tests" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug >/dev/null
-  cmake --build "$c_tests" --parallel "$(nproc)" --target ibverbs_tests >/dev/null
-  ctest --test-dir "$c_tests" -L '^ibverbs$' --show-only=json-v1 >"$at/c-tests.json"
-  python3 - "$slower" "$at" <<'PYTHON'
+# ctest is not there, so the tests with the label ibverbs become a script, c-tests-KIND.sh, and their programs go to the same paths.
+list_c_tests() { # KIND OPTION OF cmake...: built in build/c_tests/KIND
+  local kind=$1 build=build/c_tests/$1 programs
+  cmake -S c_tests -B "$build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug "${@:2}" >/dev/null
+  cmake --build "$build" --parallel "$(nproc)" --target ibverbs_tests >/dev/null
+  ctest --test-dir "$build" -L '^ibverbs$' --show-only=json-v1 >"$at/c-tests.json"
+  python3 - "$slower" "$at" "$kind" <<'PYTHON'
 import json, os, shlex, sys
 
-slower, at = int(sys.argv[1]), sys.argv[2]
+slower, at, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 tests = json.load(open(f"{at}/c-tests.json"))["tests"]
 if not tests:
     sys.exit("test-ibverbs: no C test has the label ibverbs")
 programs = set()
-with open(f"{at}/c-tests.sh", "w") as script:
+with open(f"{at}/c-tests-{kind}.sh", "w") as script:
     for test in tests:
         properties = {each["name"]: each["value"] for each in test["properties"]}
         programs.update(word for word in test["command"] if os.path.isfile(word))
@@ -55,6 +55,19 @@ with open(f"{at}/programs", "w") as names:
 PYTHON
   mapfile -t programs <"$at/programs"
   for program in "${programs[@]}"; do copies+=(--copy "$program"); done
+}
+# The same with AddressSanitizer, and the library below them. On a stable compiler the flag is unstable: nothing that is installed is built so.
+list_c_tests_with_asan() {
+  local target=x86_64-unknown-linux-gnu built=${CARGO_TARGET_DIR:-target}/asan runtime file
+  RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" \
+    cargo rustc --locked --quiet --lib --crate-type cdylib --no-default-features --features ibverbs --target "$target" --target-dir "$built"
+  runtime=("$(rustc --print target-libdir)"/librustc-*_rt.asan.a)
+  [ -e "${runtime[0]}" ] || { echo "test-ibverbs: $(type -P rustc) has no runtime for AddressSanitizer; rustup's has" >&2; exit 1; }
+  list_c_tests asan -DGLOO_RS_TESTS_ASAN="$(realpath "$built")/$target/debug/libgloo_rs.so;${runtime[0]}"
+  export ASAN_SMOKE=$PWD/build/c_tests/asan/asan_smoke
+  copies+=(--copy "$ASAN_SMOKE")
+  # Names the functions in reports.
+  for file in "$(type -P addr2line)" "$(realpath "$(type -P addr2line)")"; do copies+=(--copy "$file"); done
 }
 # The library's own tests, and those of tests/ibverbs.rs, as `make test-rust` builds them.
 build_rust_tests() {
@@ -83,27 +96,18 @@ build_digits() {
   export DIGITS=$PWD/build/digits/digits DIGITS_DATA
   copies+=(--copy "$DIGITS" --copy "$DIGITS_DATA")
 }
-# The guest's files are stripped, and valgrind does not start without the symbols of the dynamic linker.
-find_valgrind() {
-  local linker=/lib64/ld-linux-x86-64.so.2 id
-  id=$(readelf --notes "$linker" | sed -n 's/.*Build ID: //p')
-  for file in /usr/bin/valgrind{,.bin} /usr/libexec/valgrind "/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug"; do
-    [ -e "$file" ] || { echo "test-ibverbs: $file is missing: scripts/setup.sh" >&2; exit 1; }
-    copies+=(--copy "$file")
-  done
-}
 in_guests() { # NUMBER SECONDS SCRIPT
   "$rxe/guest.sh" --guests "$1" --devices 2 --memory 2048 --seconds "$2" --log "$at/console" "${copies[@]}" --folder "$at" \
     env GROUPS_WANTED="${wanted[*]}" TRANSPORT="$TRANSPORT" TOOL="$prefix/bin/gloo-rs" LIBRARY_TESTS="$LIBRARY_TESTS" \
-    TRANSPORT_TESTS="$TRANSPORT_TESTS" C_TESTS="$c_tests" DIGITS="${DIGITS:-}" DIGITS_DATA="${DIGITS_DATA:-}" bash "./$3"
+    TRANSPORT_TESTS="$TRANSPORT_TESTS" ASAN_SMOKE="${ASAN_SMOKE:-}" DIGITS="${DIGITS:-}" DIGITS_DATA="${DIGITS_DATA:-}" bash "./$3"
 }
 
 failed=()
 build_rust_tests
 if [[ $which == one* ]]; then
-  list_c_tests
+  list_c_tests plain
+  if ((${#wanted[@]} == 0)) || [[ " ${wanted[*]} " == *" asan "* ]]; then list_c_tests_with_asan; fi
   build_digits
-  find_valgrind
   echo "test-ibverbs: in one guest"
   in_guests 1 1200 one-guest.sh || failed+=("one guest")
 fi

@@ -114,6 +114,16 @@ absent() { # no device at all
   for device in 0 1; do rdma link add "rxe$device" type rxe netdev "net$device"; done
 }
 
+reported() { # ERROR PROGRAM: AddressSanitizer says that asan_smoke makes it
+  local made=("$2" "$1")
+  case $1 in
+    program) refused "ERROR: AddressSanitizer: heap-buffer-overflow" "${made[@]}" && says refused "#0 .* in read_behind " ;;
+    # In the library's own code, not in a function of libc that it calls.
+    library) refused "ERROR: AddressSanitizer: heap-buffer-overflow" "${made[@]}" && says refused "#0 .* in .*gloo_rs::.* \(.*/libgloo_rs\.so" ;;
+    leak) refused "ERROR: LeakSanitizer: detected memory leaks" "${made[@]}" && says refused "in gloo_rs_store_get " ;;
+  esac
+}
+
 info() { # the tool shows the devices
   "$TOOL" info >"$said/info"
   says info "^ibverbs +rxe0:1 +RoCE, active, .* messages up to 8Mi"
