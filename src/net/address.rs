@@ -32,7 +32,7 @@ pub struct Address {
     pub segment: Option<Descriptor>,
     /// Whether messages use queue pairs of InfiniBand or RoCE, if the peer's do as well.
     pub ibverbs: bool,
-    /// Most connections of a link to it.
+    /// How many connections it wants in a link; 0 if that is for the tuner to say.
     pub streams: u8,
 }
 

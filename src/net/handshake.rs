@@ -464,6 +464,11 @@ impl Connector {
         &self.hello
     }
 
+    /// How many connections the link has.
+    pub fn streams(&self) -> u8 {
+        self.hello[77]
+    }
+
     /// The number that the headers of the connection's frames contain, once the proof has been made: from then on the acceptor may
     /// consider the connection as established.
     pub fn connection(&self) -> Option<u32> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, TcpKeepalive};
 
-use self::handshake::Step;
+use self::handshake::{Agreed, Step};
 use super::device::Shared;
 use super::held::Held;
 use super::link::{ClosingLink, TcpLink};
@@ -142,6 +142,8 @@ pub struct TcpConnector {
     size: usize,
     local: Address,
     token: JobToken,
+    /// Connections of links whose sides do not say how many.
+    tuned_streams: u8,
     log: Option<LogCallback>,
     poller: Poller,
     /// Of what [`Held`] holds.
@@ -188,6 +190,7 @@ impl TcpConnector {
                 streams: shared.streams,
             },
             token: token.clone(),
+            tuned_streams: 1,
             log: shared.log.clone(),
             poller,
             _held: watched,
@@ -368,13 +371,12 @@ impl TcpConnector {
         now: Instant,
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
-        let streams = self.streams_to(rank);
-        match self.go_on(rank, attempt, Part::first(streams)) {
+        match self.go_on(rank, attempt, Part::first(self.streams_to(rank))) {
             Ok(Step::Pending(attempt)) => {
                 self.set_state(rank, State::Connecting(attempt));
                 Ok(())
             }
-            Ok(Step::Answered(Answer::Accepted, connection, first)) => {
+            Ok(Step::Answered(Answer::Accepted, Agreed { connection, streams }, first)) => {
                 let theirs = self.peer(rank).map(|address| proofs::handle(&address.identity)).unwrap_or_default();
                 if streams == 1 {
                     let (registration, stream) = first;
@@ -491,8 +493,9 @@ impl TcpConnector {
 
     /// How many connections a link to `rank` has.
     fn streams_to(&self, rank: Rank) -> u8 {
-        let theirs = self.peer(rank).map_or(1, |address| address.streams);
-        self.local.streams.min(theirs).clamp(1, MAX_STREAMS)
+        let wanted = |address: &Address| if address.streams == 0 { self.tuned_streams } else { address.streams };
+        let theirs = self.peer(rank).map_or(1, wanted);
+        theirs.min(wanted(&self.local)).clamp(1, MAX_STREAMS)
     }
 
     /// Creates the link for authenticated connections. An error is final.
@@ -641,6 +644,10 @@ impl Connector for TcpConnector {
         into.push(self.poller.clone().into());
     }
 
+    fn set_streams(&mut self, streams: u8) {
+        self.tuned_streams = streams;
+    }
+
     fn location(&self, rank: Rank) -> Option<String> {
         self.target(rank).map(|at| at.to_string())
     }
@@ -658,7 +665,8 @@ impl Connector for TcpConnector {
             }
             Some(PeerConnection { state: State::Joining(joining), .. }) => {
                 let there = joining.others.iter().filter(|other| matches!(other, Other::Joined(..))).count();
-                format!("not connected: there are {} of {} connections", 1 + there, 1 + joining.others.len())
+                let all = 1 + joining.others.len();
+                format!("not connected: there are {} of {all} connections; its process has not answered yet", 1 + there)
             }
             Some(PeerConnection { state: State::Connecting(_), .. }) => {
                 "not connected: no answer from that address".to_owned()

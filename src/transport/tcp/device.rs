@@ -70,7 +70,7 @@ pub struct DeviceOptions {
     /// What carries the bytes of connections. `None`: as [`crate::net::stream::TRANSPORT`] says, else TCP.
     pub transport: Option<Transport>,
     /// Connections of each link, 1 to [`MAX_STREAMS`], if the peer wants as many; one with the transport `ibverbs`. `None`: as
-    /// [`STREAMS`] says, else 1.
+    /// [`STREAMS`] says, else as the tuner says.
     pub streams: Option<u32>,
     /// Which ports are used, with the transport `ibverbs`. `None`: as the environment says.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]
@@ -80,7 +80,7 @@ pub struct DeviceOptions {
 /// The environment variable with the number of connections of each link, for devices whose options do not say.
 pub const STREAMS: &str = "GLOO_RS_STREAMS";
 
-/// The number of connections that `option` or the environment asks for.
+/// The number of connections that `option` or the environment asks for; 0 if neither does.
 fn streams(option: Option<u32>) -> Result<u8> {
     let checked = |streams: u32| u8::try_from(streams).ok().filter(|streams| (1..=MAX_STREAMS).contains(streams));
     let wrong =
@@ -88,7 +88,7 @@ fn streams(option: Option<u32>) -> Result<u8> {
     let variable = std::env::var_os(STREAMS).filter(|value| !value.is_empty());
     match (option, variable) {
         (Some(streams), _) => checked(streams).ok_or_else(|| wrong("streams", &streams.to_string())),
-        (None, None) => Ok(1),
+        (None, None) => Ok(0),
         (None, Some(value)) => {
             let value = value.to_string_lossy();
             value.parse().ok().and_then(checked).ok_or_else(|| wrong(STREAMS, &format!("{value:?}")))
@@ -129,7 +129,7 @@ pub(super) struct Shared {
     shares_memory: bool,
     pub(super) transport: Transport,
     pub(super) security: Security,
-    /// Connections of each link, if the peer wants as many.
+    /// Connections of each link, if the peer wants as many; 0: as the tuner says.
     pub(super) streams: u8,
     /// The ports that contexts use, with the transport `ibverbs`; else none.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]

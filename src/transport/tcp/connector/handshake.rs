@@ -18,8 +18,16 @@ use crate::types::Rank;
 pub(super) enum Step {
     /// It goes on.
     Pending(Attempt),
-    /// The peer has answered; with the number of the connection.
-    Answered(Answer, u32, (Registration, Stream)),
+    /// The peer has answered.
+    Answered(Answer, Agreed, (Registration, Stream)),
+}
+
+/// What both sides know after a handshake.
+pub(super) struct Agreed {
+    /// The number of the connection.
+    pub connection: u32,
+    /// How many connections the link has.
+    pub streams: u8,
 }
 
 impl TcpConnector {
@@ -64,7 +72,8 @@ impl TcpConnector {
                     stream.send(&[IoSlice::new(&proof)]).map_err(|e| failed(&e))?;
                 }
                 Ok(Connecting::Done(answer, connection)) => {
-                    return Ok(Step::Answered(answer, connection, (registration, stream)));
+                    let agreed = Agreed { connection, streams: connector.streams() };
+                    return Ok(Step::Answered(answer, agreed, (registration, stream)));
                 }
                 Err(fault) => {
                     let _ = stream.send(&[IoSlice::new(&NO_PROOF)]);
