@@ -33,7 +33,7 @@ local_prefix := build/prefix
 deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-recovery bench-gloo bench-torch peers install clean test \
+.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-streams bench-recovery bench-gloo bench-torch peers install clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-fresh test-summary tsan fuzz
 
@@ -81,6 +81,10 @@ bench-algorithms: setup-bench prefix ## times every algorithm beside what auto c
 bench-network: setup-bench prefix ## times collectives between network namespaces with 1 Gbit/s links, and records it in docs/benchmarks
 	$(heading) "Collectives between hosts with 1 Gbit/s links"
 	@benches/network.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(NETWORK)
+
+bench-streams: setup-bench prefix ## times allreduce between network namespaces by several connections, and records it in docs/benchmarks
+	$(heading) "Links of several connections"
+	@benches/streams.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS times, and records how soon the others know and go on in docs/benchmarks
 	$(heading) "Ranks that are killed"

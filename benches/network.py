@@ -163,6 +163,13 @@ class Network:
 
     def bench(self, tool, hosts, per_host, arguments):
         """Runs `gloo-rs bench` with ranks on the first hosts, and returns its result line."""
+        line = self.run_ranks([tool, "bench", *arguments, "--json", "--timeout", str(PATIENCE)], hosts, per_host)
+        if not line["verified"]:
+            raise SystemExit(f"{' '.join(arguments)}: wrong results")
+        return line
+
+    def run_ranks(self, command, hosts=2, per_host=1):
+        """Runs a command of the tool with ranks on the first hosts, and returns the last line of JSON of rank 0."""
         self.port += 1
         processes = []
         try:
@@ -171,7 +178,6 @@ class Network:
                 variables |= {"LOCAL_RANK": rank % per_host, "LOCAL_WORLD_SIZE": per_host}
                 environment = os.environ | {name: str(number) for name, number in variables.items()}
                 environment["GLOO_RS_STORE"] = f"tcp://{self.address(0)}:{self.port}"
-                command = [tool, "bench", *arguments, "--json", "--timeout", str(PATIENCE)]
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
                 processes.append(self.hosts[rank // per_host].start(command, env=environment, **pipes))
             outputs = [process.communicate(timeout=PATIENCE) for process in processes]
@@ -181,11 +187,8 @@ class Network:
                 process.wait()
         for rank, (process, (_, errors)) in enumerate(zip(processes, outputs)):
             if process.returncode:
-                raise SystemExit(f"{' '.join(arguments)}: rank {rank}: {errors.strip()}")
-        line = json.loads(next(line for line in outputs[0][0].splitlines() if line.startswith("{")))
-        if not line["verified"]:
-            raise SystemExit(f"{' '.join(arguments)}: wrong results")
-        return line
+                raise SystemExit(f"{' '.join(command)}: rank {rank}: {errors.strip()}")
+        return json.loads([line for line in outputs[0][0].splitlines() if line.startswith("{")][-1])
 
 
 def bound(collective, size, ranks, bandwidth):

@@ -104,9 +104,9 @@ static void failures(void) {
   options.shared_memory = (gloo_rs_shared_memory_t)3;
   CHECK_INVALID(gloo_rs_device_create(&options, &other), "shared_memory is 3");
   options.shared_memory = GLOO_RS_SHARED_MEMORY_OFF;
-  options.reserved = 1;
-  CHECK_INVALID(gloo_rs_device_create(&options, &other), "reserved is 1");
-  options.reserved = 0;
+  options.streams = 17;
+  CHECK_INVALID(gloo_rs_device_create(&options, &other), "streams is 17; it must be 1 to 16");
+  options.streams = 0;
 
   options.hostname = "\xff";
   CHECK_INVALID(gloo_rs_device_create(&options, &other), "hostname is not UTF-8");

@@ -459,8 +459,9 @@ typedef struct gloo_rs_device_options_t {
   void (*log_destroy)(void *user);
   /// GLOO_RS_SHARED_MEMORY_DEFAULT, _ON or _OFF.
   enum gloo_rs_shared_memory_t shared_memory;
-  /// Must be 0.
-  uint32_t reserved;
+  /// The number of TCP connections between two ranks of different hosts, or of one host that share no memory: 1 to 16. Ranks that want
+  /// different numbers take the lower one. 0 for what the environment variable GLOO_RS_STREAMS says; 1 if it is not set.
+  uint32_t streams;
   /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or `ibverbs`, which is
   /// InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and `uv` fit together. All but `tcp` only if this
   /// build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.

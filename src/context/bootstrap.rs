@@ -223,6 +223,7 @@ impl Context {
             guard.messenger.set_peer(rank, &address.serialize())?;
         }
         guard.set_spin(self.spin(addresses, constants));
+        guard.messenger.set_streams(constants.streams as u8);
         self.engine().leave(guard);
         Ok(found)
     }
@@ -230,7 +231,10 @@ impl Context {
     /// Uses `tuner` from now on, unless a tuner was agreed on before. `found`: what each rank can share with those of its host.
     pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address], found: &[Sharing]) -> Result<()> {
         let tuner = tuner.with_shared_memory(self.share_memory(found)?, address::number_caches(addresses));
-        self.lock()?.set_spin(self.spin(addresses, tuner.constants()));
+        let mut guard = self.lock()?;
+        guard.set_spin(self.spin(addresses, tuner.constants()));
+        guard.messenger.set_streams(tuner.constants().streams as u8);
+        self.engine().leave(guard);
         let _ = self.agreed.set(tuner);
         Ok(())
     }

@@ -17,6 +17,7 @@ mod prepared;
 mod request;
 mod shared;
 mod split;
+mod streams;
 mod sync;
 #[cfg(all(feature = "cli", feature = "tls"))]
 mod tls;

@@ -12,7 +12,6 @@ use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
 use super::tls::{self, gloo_rs_tls_options_t};
-use crate::error::Error;
 use crate::log::{Level, LogCallback};
 use crate::transport::tcp::{Device, DeviceOptions};
 
@@ -94,8 +93,9 @@ pub struct gloo_rs_device_options_t {
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
     /// GLOO_RS_SHARED_MEMORY_DEFAULT, _ON or _OFF.
     pub shared_memory: MaybeUninit<gloo_rs_shared_memory_t>,
-    /// Must be 0.
-    pub reserved: u32,
+    /// The number of TCP connections between two ranks of different hosts, or of one host that share no memory: 1 to 16. Ranks that want
+    /// different numbers take the lower one. 0 for what the environment variable GLOO_RS_STREAMS says; 1 if it is not set.
+    pub streams: u32,
     /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or `ibverbs`, which is
     /// InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and `uv` fit together. All but `tcp` only if this
     /// build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
@@ -189,9 +189,6 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             let interface = pointer::optional_text(options.interface_name, "interface_name")?;
             (interface, pointer::optional_text(options.hostname, "hostname")?)
         };
-        if options.reserved != 0 {
-            return Err(Error::invalid(format!("reserved is {}; it must be 0", options.reserved)));
-        }
         // SAFETY: C initialised `shared_memory`, or it has its default.
         let shared_memory = unsafe {
             let values = [
@@ -212,6 +209,7 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             log: log.as_ref().map(Log::callback),
             shared_memory,
             transport,
+            streams: (options.streams > 0).then_some(options.streams),
             // SAFETY: the header demands NULL, or a struct with its size and a string.
             #[cfg(all(feature = "ibverbs", target_os = "linux"))]
             ibverbs: unsafe { ibverbs::options(options.ibverbs) }?,

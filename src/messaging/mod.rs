@@ -367,6 +367,11 @@ impl Messenger {
         self.connector.counters()
     }
 
+    /// See [`Connector::set_streams`].
+    pub fn set_streams(&mut self, streams: u8) {
+        self.connector.set_streams(streams);
+    }
+
     /// See [`Connector::retain_memory`].
     pub fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
         self.connector.retain_memory(memory, bytes);

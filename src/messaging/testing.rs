@@ -39,6 +39,7 @@ impl Unconnected {
             place: Default::default(),
             segment: None,
             ibverbs: false,
+            streams: 1,
         };
         Self { address, descriptor, turns }
     }

@@ -32,11 +32,13 @@ pub struct Address {
     pub segment: Option<Descriptor>,
     /// Whether messages use queue pairs of InfiniBand or RoCE, if the peer's do as well.
     pub ibverbs: bool,
+    /// How many connections it wants in a link; 0 if that is for the tuner to say.
+    pub streams: u8,
 }
 
 const SOCKET_BYTES: usize = 16 + 4 + 2;
 /// Offset of the sockets.
-const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4 + 1;
+const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4 + 1 + 1;
 const ADDRESS_BYTES: usize = SOCKETS_AT + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
@@ -53,6 +55,7 @@ impl Address {
         out.extend_from_slice(&process.to_le_bytes());
         out.extend_from_slice(&number.to_le_bytes());
         out.push(u8::from(self.ibverbs));
+        out.push(self.streams);
         for socket in self.sockets.iter().take(MAX_SOCKETS) {
             let (ip, scope) = match socket {
                 SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -100,6 +103,7 @@ impl Address {
             })
             .filter(|segment| segment.process != 0),
             ibverbs: bytes[49] != 0,
+            streams: bytes[50],
         })
     }
 
@@ -257,7 +261,7 @@ mod tests {
                 let sockets = sockets.into_iter().flatten().collect();
                 let [cache, socket] = cpus.map(|cpu| cpu.filter(|cpu| *cpu != u32::MAX));
                 let place = Place { cache, socket };
-                let address = Address { identity, sockets, host, cores: host.rotate_left(7), place, segment, ibverbs: host % 2 == 1 };
+                let address = Address { identity, sockets, host, cores: host.rotate_left(7), place, segment, ibverbs: host % 2 == 1, streams: port as u8 };
                 let bytes = address.serialize();
                 prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
                 prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);
@@ -280,6 +284,7 @@ mod tests {
             place: Place::default(),
             segment: None,
             ibverbs: false,
+            streams: 1,
         }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! | from | message | bytes |
 //! |---|---|---|
-//! | connector | [`Hello`] | magic (7), version (1), flags (1), rank (4), handle sought (16), own handle (16), nonce (32) |
+//! | connector | [`Hello`] | magic (7), version (1), flags (1), rank (4), handle sought (16), own handle (16), nonce (32), [`Part`]: streams (1), index (1), first (4) |
 //! | acceptor | challenge | magic (7), version (1), 4, flags (1), nonce (32), proof (32) |
 //! | connector | proof | 32 bytes |
 //! | acceptor | [`Answer`] | magic (7), version (1), 1 accepted, 2 yield or 3 refused, reason (1) |
@@ -41,7 +41,9 @@ const ONE_TLS: &str = "it uses TLS, and this process does not: GLOO_RS_TRANSPORT
 const CHALLENGE: u8 = 4;
 
 /// Length of a [`Hello`] on the wire.
-pub const HELLO_BYTES: usize = PREFIX_BYTES + 1 + 4 + 16 + 16 + 32;
+pub const HELLO_BYTES: usize = PREFIX_BYTES + 1 + 4 + 16 + 16 + 32 + 6;
+/// Most connections of a link.
+pub const MAX_STREAMS: u8 = 16;
 /// Length of a challenge on the wire.
 pub const CHALLENGE_BYTES: usize = ANSWER_BYTES + 32 + 32;
 /// Length of an [`Answer`] on the wire.
@@ -226,6 +228,24 @@ fn array<const N: usize>(wire: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|i| wire[at + i])
 }
 
+/// Which of the connections of a link one is. The first is made alone; the others name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Number of connections of the link: 1 to [`MAX_STREAMS`].
+    pub streams: u8,
+    /// Position of this one.
+    pub index: u8,
+    /// The number in the headers of the link's frames, which the first connection has agreed on; 0 for that one itself.
+    pub first: u32,
+}
+
+impl Part {
+    /// The first connection of a link that has so many.
+    pub fn first(streams: u8) -> Self {
+        Self { streams, index: 0, first: 0 }
+    }
+}
+
 /// The first message: names the two contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -239,6 +259,8 @@ pub struct Hello {
     pub from: Handle,
     /// The connector's nonce.
     pub nonce: Nonce,
+    /// Which connection of the link this is.
+    pub part: Part,
 }
 
 impl Hello {
@@ -250,19 +272,28 @@ impl Hello {
         out[9..13].copy_from_slice(&self.rank.to_le_bytes());
         out[13..29].copy_from_slice(&self.to);
         out[29..45].copy_from_slice(&self.from);
-        out[45..].copy_from_slice(&self.nonce);
+        out[45..77].copy_from_slice(&self.nonce);
+        (out[77], out[78]) = (self.part.streams, self.part.index);
+        out[79..].copy_from_slice(&self.part.first.to_le_bytes());
         out
     }
 
     /// Decodes the message.
     pub fn decode(wire: &[u8; HELLO_BYTES]) -> Result<Self, Fault> {
         check_prefix(wire)?;
+        let part = Part { streams: wire[77], index: wire[78], first: u32::from_le_bytes(array(wire, 79)) };
+        let is_possible =
+            part.index < part.streams && part.streams <= MAX_STREAMS && (part.index > 0 || part.first == 0);
+        if !is_possible {
+            return Err(Fault::Malformed);
+        }
         Ok(Self {
             has_token: flag(wire[8])?,
             rank: u32::from_le_bytes(array(wire, 9)),
             to: array(wire, 13),
             from: array(wire, 29),
             nonce: array(wire, 45),
+            part,
         })
     }
 }
@@ -282,6 +313,8 @@ pub struct Proven {
     pub rank: u32,
     /// The number that the headers of the connection's frames contain.
     pub frames: u32,
+    /// Which connection of the link this is.
+    pub part: Part,
 }
 
 /// Labels of the two proofs.
@@ -365,7 +398,7 @@ impl Acceptor {
             return Err(Fault::Proof);
         }
         let frames = frames(key, &transcript);
-        Ok(Accepting::Proven(Proven { to: hello.to, from: hello.from, rank: hello.rank, frames }))
+        Ok(Accepting::Proven(Proven { to: hello.to, from: hello.from, rank: hello.rank, frames, part: hello.part }))
     }
 
     fn challenge(&mut self, find: impl FnOnce(&Handle) -> Option<SecretKey>) -> Result<Accepting<Proven>, Fault> {
@@ -429,6 +462,11 @@ impl Connector {
     /// The first bytes to send.
     pub fn hello(&self) -> &[u8; HELLO_BYTES] {
         &self.hello
+    }
+
+    /// How many connections the link has.
+    pub fn streams(&self) -> u8 {
+        self.hello[77]
     }
 
     /// The number that the headers of the connection's frames contain, once the proof has been made: from then on the acceptor may

@@ -15,7 +15,7 @@ fn acceptor() -> Acceptor {
 
 fn connector_with(key: SecretKey) -> Connector {
     let (to, from) = (handle(&IDENTITY), handle(&OTHER));
-    Connector::new(key, &Hello { has_token: false, rank: 3, to, from, nonce: [2; 32] })
+    Connector::new(key, &Hello { has_token: false, rank: 3, to, from, nonce: [2; 32], part: Part::first(1) })
 }
 
 fn connector(job: &str) -> Connector {
@@ -45,7 +45,7 @@ fn proof(connector: &mut Connector, challenge: &[u8]) -> Proof {
 /// All four messages of a successful handshake.
 fn record(job: &str, nonces: [u8; 2]) -> (Vec<u8>, Vec<u8>, Proof, Proven) {
     let (mut acceptor, mut connector) = (Acceptor::new([nonces[0]; 32]), connector(job));
-    connector.hello[45..].fill(nonces[1]);
+    connector.hello[45..77].fill(nonces[1]);
     let challenge = challenge(&mut acceptor, &connector, job);
     let proof = proof(&mut connector, &challenge);
     let Ok(Accepting::Proven(proven)) = acceptor.take(&proof, find(job)) else { panic!("not proven") };
@@ -155,7 +155,7 @@ fn a_recorded_handshake_cannot_be_replayed() {
     assert_eq!(acceptor.take(&proof, find("t")), Err(Fault::Proof));
     // Replayed to the connector.
     let mut connector = connector("t");
-    connector.hello[45..].fill(9);
+    connector.hello[45..77].fill(9);
     assert_eq!(connector.take(&challenge), Err(Fault::Proof));
     // The frame numbers of another connection differ, too.
     assert_ne!(record("t", [1, 3]).3.frames, proven.frames);
@@ -252,8 +252,21 @@ fn answers_survive_the_wire() {
 
 proptest! {
     #[test]
-    fn hellos_survive_the_wire(has_token: bool, rank: u32, to: [u8; 16], from: [u8; 16], nonce: [u8; 32]) {
-        let hello = Hello { has_token, rank, to, from, nonce };
+    fn hellos_survive_the_wire(
+        (has_token, rank, to, from) in any::<(bool, u32, [u8; 16], [u8; 16])>(),
+        nonce in any::<[u8; 32]>(),
+        (streams, index, first) in any::<(u8, u8, u32)>(),
+    ) {
+        let hello = Hello { has_token, rank, to, from, nonce, part: Part { streams, index, first } };
+        let is_possible = (1..=MAX_STREAMS).contains(&streams) && index < streams && (index > 0 || first == 0);
+        prop_assert_eq!(Hello::decode(&hello.encode()), if is_possible { Ok(hello) } else { Err(Fault::Malformed) });
+    }
+
+    #[test]
+    fn the_connections_of_a_link_survive_the_wire(streams in 1..=MAX_STREAMS, place in any::<u8>(), number in any::<u32>()) {
+        let index = place % streams;
+        let part = Part { streams, index, first: if index == 0 { 0 } else { number } };
+        let hello = Hello { has_token: true, rank: 0, to: [1; 16], from: [2; 16], nonce: [3; 32], part };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
 

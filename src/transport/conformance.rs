@@ -30,7 +30,11 @@ struct Pair {
 const TRIES: usize = 30_000;
 
 fn over_tcp() -> Pair {
-    between_devices(false, tcp::Transport::Tcp)
+    between_devices(false, tcp::Transport::Tcp, 1)
+}
+
+fn over_several_connections() -> Pair {
+    between_devices(false, tcp::Transport::Tcp, 3)
 }
 
 /// By each way to wait for sockets that is not the system's best.
@@ -40,17 +44,18 @@ fn over_tcp_by_others() -> Vec<Pair> {
         #[cfg(feature = "uv")]
         tcp::Transport::Uv,
     ];
-    others.into_iter().map(|transport| between_devices(false, transport)).collect()
+    let each = |transport: tcp::Transport| [1, 2].map(|streams| between_devices(false, transport.clone(), streams));
+    others.into_iter().flat_map(each).collect()
 }
 
 #[cfg(all(feature = "cli", feature = "tls"))]
-fn over_tls() -> Pair {
+fn over_tls(streams: u32) -> Pair {
     let authority = tls::tests::Authority::new();
-    between_devices(false, tcp::Transport::Tls(authority.member()))
+    between_devices(false, tcp::Transport::Tls(authority.member()), streams)
 }
 
 fn over_shared_memory() -> Pair {
-    let mut pair = between_devices(true, tcp::Transport::Tcp);
+    let mut pair = between_devices(true, tcp::Transport::Tcp, 1);
     let addresses = pair.connectors.each_ref().map(|connector| connector.address().clone());
     let found = pair.connectors.each_mut().map(|connector| connector.open_memory(&addresses));
     pair.connectors.iter_mut().for_each(|connector| connector.share_memory(&found).unwrap());
@@ -58,11 +63,12 @@ fn over_shared_memory() -> Pair {
     pair
 }
 
-fn between_devices(shared_memory: bool, transport: tcp::Transport) -> Pair {
+fn between_devices(shared_memory: bool, transport: tcp::Transport, streams: u32) -> Pair {
     let device = || -> Arc<dyn Device> {
         let hostname = Some(Ipv4Addr::LOCALHOST.to_string());
-        let (shared_memory, transport) = (Some(shared_memory), Some(transport.clone()));
-        tcp::Device::create(&tcp::DeviceOptions { hostname, shared_memory, transport, ..Default::default() }).unwrap()
+        let (shared_memory, transport, streams) = (Some(shared_memory), Some(transport.clone()), Some(streams));
+        let options = tcp::DeviceOptions { hostname, shared_memory, transport, streams, ..Default::default() };
+        tcp::Device::create(&options).unwrap()
     };
     let step = || {
         std::thread::sleep(Duration::from_millis(1));
@@ -170,9 +176,10 @@ fn each(check: impl Fn(Pair)) {
         return check(pair);
     }
     check(over_tcp());
+    check(over_several_connections());
     over_tcp_by_others().into_iter().for_each(&check);
     #[cfg(all(feature = "cli", feature = "tls"))]
-    check(over_tls());
+    [1, 2].into_iter().for_each(|streams| check(over_tls(streams)));
     check(over_shared_memory());
     check(over_memory(None, None));
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]

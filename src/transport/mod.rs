@@ -370,6 +370,11 @@ pub trait Connector: Send {
         let _ = (memory, bytes);
     }
 
+    /// How many connections links have that are made from now on, where neither side's device says how many; the same on all ranks.
+    fn set_streams(&mut self, streams: u8) {
+        let _ = streams;
+    }
+
     /// What was counted of work requests, if links have queue pairs.
     fn counters(&self) -> Option<Counters> {
         None

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gloo_rs::net::address::Address;
-use gloo_rs::net::handshake::{self, Answer, Connecting, Connector, Hello, Identity, Reason};
+use gloo_rs::net::handshake::{self, Answer, Connecting, Connector, Hello, Identity, Part, Reason};
 use gloo_rs::rendezvous::Store;
 use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
 
@@ -41,7 +41,9 @@ fn is_dropped(mut stream: TcpStream) -> bool {
 
 /// A hello to a context that does not exist here.
 fn hello(seed: u8) -> Vec<u8> {
-    Hello { has_token: true, rank: 0, to: [seed; 16], from: [seed; 16], nonce: [seed; 32] }.encode().to_vec()
+    Hello { has_token: true, rank: 0, to: [seed; 16], from: [seed; 16], nonce: [seed; 32], part: Part::first(1) }
+        .encode()
+        .to_vec()
 }
 
 fn random_bytes(seed: usize, n: usize) -> Vec<u8> {
@@ -111,7 +113,10 @@ pub fn identities(job: &Job) -> [Identity; 2] {
 pub fn connect_as_rank_0(to: SocketAddr, [ours, theirs]: [Identity; 2]) {
     let key = handshake::key(&token().unwrap(), &theirs);
     let (sought, from) = (handshake::handle(&theirs), handshake::handle(&ours));
-    let mut connector = Connector::new(key, &Hello { has_token: true, rank: 0, to: sought, from, nonce: [2; 32] });
+    let mut connector = Connector::new(
+        key,
+        &Hello { has_token: true, rank: 0, to: sought, from, nonce: [2; 32], part: Part::first(1) },
+    );
     let mut stream = connect(to);
     stream.write_all(connector.hello()).unwrap();
     loop {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gloo_rs::context::{Context, ContextOptions};
-use gloo_rs::error::Error;
-use gloo_rs::rendezvous::Store;
+use gloo_rs::error::{Error, Result};
 use gloo_rs::rendezvous::launch::Launch;
+use gloo_rs::rendezvous::{PrefixStore, Store};
 use gloo_rs::transport::tcp::{Device, DeviceOptions, Transport};
 
 use crate::Failure;
@@ -104,5 +104,17 @@ impl Member {
         let context = Context::new(device.clone(), launch.rank, launch.size, &options).map_err(says)?;
         context.connect(&*launch.store).map_err(says)?;
         Ok(Self { context, store: launch.store })
+    }
+
+    /// The same rank once more, with a device and a context whose links have so many connections. `name` differs between calls with
+    /// one number.
+    pub fn with_streams(&self, streams: u32, name: &str, interface: Option<&str>, timeout: Duration) -> Result<Self> {
+        let interface = interface.map(str::to_owned);
+        let device = Device::create(&DeviceOptions { interface, streams: Some(streams), ..Default::default() })?;
+        let options = ContextOptions { timeout, ..Default::default() };
+        let context = Context::new(device, self.context.rank(), self.context.size(), &options)?;
+        let prefix = format!("gloo-rs-streams/{name}/{streams}");
+        context.connect(&PrefixStore::new(prefix, self.store.clone()))?;
+        Ok(Self { context, store: self.store.clone() })
     }
 }

@@ -263,6 +263,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
         place: Default::default(),
         segment: None,
         ibverbs: false,
+        streams: 1,
     };
     let mut memory = [0u8; 1];
     let send = buffer(&contexts[0], &mut memory);
@@ -290,6 +291,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
         place: Default::default(),
         segment: None,
         ibverbs: false,
+        streams: 1,
     }
     .serialize();
     let pair = contexts[0].pair(1).unwrap();
@@ -344,6 +346,7 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
             place: Default::default(),
             segment: None,
             ibverbs: false,
+            streams: 1,
         };
         contexts[0].set_timeout(Duration::from_millis(1500));
         let error = contexts[0].pair(1).unwrap().connect(&address.serialize()).unwrap_err();

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use super::*;
 use crate::net::address::Address;
-use crate::net::handshake::{self, Answer, Connecting, Connector, Hello};
+use crate::net::handshake::{self, Answer, Connecting, Connector, Hello, Part};
 use crate::types::{Slot, Space};
 use crate::wire::message::HEADER_BYTES;
 use crate::wire::{Envelope, Message};
@@ -21,7 +21,7 @@ pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
     let identity = Address::deserialize(&own).unwrap().identity;
     let key = handshake::key(&JobToken::from_environment(), &identity);
     let to = handshake::handle(&identity);
-    let hello = Hello { has_token: key.has_token(), rank: 0, to, from: [5; 16], nonce: [6; 32] };
+    let hello = Hello { has_token: key.has_token(), rank: 0, to, from: [5; 16], nonce: [6; 32], part: Part::first(1) };
     let mut connector = Connector::new(key, &hello);
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

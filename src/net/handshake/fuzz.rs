@@ -24,7 +24,14 @@ fn token(number: u8) -> JobToken {
 }
 
 fn connector(token: &JobToken) -> Connector {
-    let hello = Hello { has_token: false, rank: 3, to: handle(&IDENTITY), from: handle(&[8; 16]), nonce: [2; 32] };
+    let hello = Hello {
+        has_token: false,
+        rank: 3,
+        to: handle(&IDENTITY),
+        from: handle(&[8; 16]),
+        nonce: [2; 32],
+        part: Part::first(1),
+    };
     Connector::new(key(token, &IDENTITY), &hello)
 }
 

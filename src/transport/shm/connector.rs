@@ -328,6 +328,10 @@ impl Connector for ShmConnector {
         self.inner.set_sleeping(on)
     }
 
+    fn set_streams(&mut self, streams: u8) {
+        self.inner.set_streams(streams);
+    }
+
     fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
         self.inner.retain_memory(memory, bytes);
     }

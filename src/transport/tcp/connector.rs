@@ -12,18 +12,21 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, TcpKeepalive};
 
+use self::handshake::{Agreed, Step};
 use super::device::Shared;
 use super::held::Held;
-use super::link::{ClosingSocket, TcpLink};
+use super::link::{ClosingLink, TcpLink};
+use super::streams::Streams;
+use super::{number, of_number};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address, MAX_SOCKETS};
-use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Proven, Reason};
+use crate::net::handshake::{self as proofs, Answer, Handle, Identity, MAX_STREAMS, Part, Proven, Reason};
 use crate::net::stream::Stream;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
-use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration, topology};
+use crate::sys::{self, AsRaw, OwnedSocket, Pollable, Poller, Registration, topology};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest};
 use crate::types::Rank;
 
@@ -53,10 +56,10 @@ enum State {
     Idle,
     /// Needed; the next attempt is at this time.
     Retry(Instant),
-    /// A TCP connection is being established.
-    Connecting(Registration, OwnedSocket),
-    /// The hello has been sent; the mutual authentication is in progress.
-    Handshaking(Registration, Stream, Box<proofs::Connector>),
+    /// This rank connects.
+    Connecting(Attempt),
+    /// There is a first connection, and the link will have others.
+    Joining(Box<Joining>),
     /// The peer is connecting to this rank, and its connection will be kept. If it does not arrive until this time, the
     /// next attempt starts.
     Yielded(Instant),
@@ -64,6 +67,39 @@ enum State {
     Established,
     /// Final: no link will be established.
     Closed,
+}
+
+/// A connection that this rank makes.
+enum Attempt {
+    /// A TCP connection is being established.
+    Opening(Registration, OwnedSocket),
+    /// The hello has been sent; the mutual authentication is in progress.
+    Handshaking(Registration, Stream, Box<proofs::Connector>),
+}
+
+/// A link of several connections, some of which are missing. Its messages wait until there are all.
+struct Joining {
+    /// The identity that the peer has proven.
+    theirs: Handle,
+    /// The number of the link, on which the first connection has agreed.
+    connection: u32,
+    first: (Registration, Stream),
+    /// The others, in their order.
+    others: Vec<Other>,
+    /// Whether this rank makes them; else the peer does.
+    ours: bool,
+    /// Whether messages wait for the link.
+    needed: bool,
+}
+
+/// One of the connections of a link but the first.
+enum Other {
+    /// The peer has not made it yet.
+    Missing,
+    /// This rank makes it.
+    Connecting(Attempt),
+    /// It is there.
+    Joined(Option<Registration>, Stream),
 }
 
 /// A peer and the state of the connection to it.
@@ -106,6 +142,8 @@ pub struct TcpConnector {
     size: usize,
     local: Address,
     token: JobToken,
+    /// Connections of links whose sides do not say how many.
+    tuned_streams: u8,
     log: Option<LogCallback>,
     poller: Poller,
     /// Of what [`Held`] holds.
@@ -149,8 +187,10 @@ impl TcpConnector {
                 place: topology::place(),
                 segment: None,
                 ibverbs: false,
+                streams: shared.streams,
             },
             token: token.clone(),
+            tuned_streams: 1,
             log: shared.log.clone(),
             poller,
             _held: watched,
@@ -186,8 +226,7 @@ impl TcpConnector {
     }
 
     fn set_state(&mut self, rank: Rank, state: State) {
-        let pending =
-            matches!(state, State::Retry(_) | State::Connecting(..) | State::Handshaking(..) | State::Yielded(_));
+        let pending = matches!(state, State::Retry(_) | State::Connecting(_) | State::Joining(_) | State::Yielded(_));
         self.pending.retain(|r| *r != rank);
         if pending {
             self.pending.push(rank);
@@ -232,12 +271,12 @@ impl TcpConnector {
             );
             return Err(Error::new(ErrorKind::Io, text));
         };
-        match self.open(rank, to) {
-            Ok((registration, socket)) => {
+        match self.open(rank, 0, to) {
+            Ok(attempt) => {
                 // If there is another address, do not wait long for a network that drops packets.
                 let give_up = (self.targets(rank).len() > 1).then(|| now + ANSWER_TIME);
                 self.entry(rank).give_up = give_up;
-                self.set_state(rank, State::Connecting(registration, socket));
+                self.set_state(rank, State::Connecting(attempt));
                 Ok(())
             }
             Err(e) => {
@@ -247,8 +286,8 @@ impl TcpConnector {
         }
     }
 
-    /// Starts a TCP connection to `to`.
-    fn open(&self, rank: Rank, to: SocketAddr) -> io::Result<(Registration, OwnedSocket)> {
+    /// Starts a TCP connection to `to`, which becomes the one at `index` of a link.
+    fn open(&self, rank: Rank, index: usize, to: SocketAddr) -> io::Result<Attempt> {
         let socket = sys::socket::stream(Domain::for_address(to))?;
         socket.set_tcp_nodelay(true)?;
         // Connect from the address by which the peer knows this rank.
@@ -260,8 +299,8 @@ impl TcpConnector {
             Err(e) if !sys::socket::is_in_progress(&e) => return Err(e),
             _ => {}
         }
-        let registration = self.poller.add(&socket, sys::READ | sys::WRITE, rank as u64)?;
-        Ok((registration, OwnedSocket::from(socket)))
+        let registration = self.poller.add(&socket, sys::READ | sys::WRITE, number(rank, index))?;
+        Ok(Attempt::Opening(registration, OwnedSocket::from(socket)))
     }
 
     /// Handles a failed attempt: tries the next address, after a delay if all have been tried. An error is final.
@@ -294,7 +333,7 @@ impl TcpConnector {
             let entry = self.entry(rank);
             let result = match entry.state {
                 State::Retry(at) | State::Yielded(at) if at <= now => self.attempt(rank, now),
-                State::Connecting(..) if entry.give_up.is_some_and(|at| at <= now) => {
+                State::Connecting(_) if entry.give_up.is_some_and(|at| at <= now) => {
                     let text = format!("cannot connect to {}: no answer in {ANSWER_TIME:?}", self.peer_name(rank));
                     self.retry_later(rank, Error::new(ErrorKind::Timeout, text), now)
                 }
@@ -312,30 +351,66 @@ impl TcpConnector {
         }
     }
 
+    /// Goes on with the connection at `index` of the link to `rank`, on which something has happened. An error is final.
+    fn advance(&mut self, rank: Rank, index: usize, now: Instant, events: &mut Vec<ConnectorEvent>) -> Result<()> {
+        match std::mem::replace(&mut self.entry(rank).state, State::Idle) {
+            State::Connecting(attempt) => self.connect_first(rank, attempt, now, events),
+            State::Joining(joining) => self.join(rank, index, joining, now, events),
+            other => {
+                self.entry(rank).state = other;
+                Ok(())
+            }
+        }
+    }
+
     /// Continues an attempt to connect. An error is final.
-    fn advance(&mut self, rank: Rank, now: Instant, events: &mut Vec<ConnectorEvent>) -> Result<()> {
-        let Some(to) = self.peer(rank).map(|address| address.identity) else { return Ok(()) };
-        match self.continue_handshake(rank, &to) {
-            Ok(None) => Ok(()),
-            Ok(Some((Answer::Accepted, connection))) => {
-                match std::mem::replace(&mut self.entry(rank).state, State::Idle) {
-                    State::Handshaking(registration, stream, _) => {
-                        self.established(rank, (Some(registration), stream), &proofs::handle(&to), connection, events)
+    fn connect_first(
+        &mut self,
+        rank: Rank,
+        attempt: Attempt,
+        now: Instant,
+        events: &mut Vec<ConnectorEvent>,
+    ) -> Result<()> {
+        match self.go_on(rank, attempt, Part::first(self.streams_to(rank))) {
+            Ok(Step::Pending(attempt)) => {
+                self.set_state(rank, State::Connecting(attempt));
+                Ok(())
+            }
+            Ok(Step::Answered(Answer::Accepted, Agreed { connection, streams }, first)) => {
+                let theirs = self.peer(rank).map(|address| proofs::handle(&address.identity)).unwrap_or_default();
+                if streams == 1 {
+                    let (registration, stream) = first;
+                    let only = vec![(Some(registration), stream)];
+                    return self.established(rank, only, &theirs, connection, events);
+                }
+                let opened = match self.target(rank) {
+                    Some(at) => (1..usize::from(streams)).map(|index| self.open(rank, index, at)).collect(),
+                    None => Ok(Vec::new()),
+                };
+                match opened {
+                    Ok(attempts) => {
+                        let others = attempts.into_iter().map(Other::Connecting).collect();
+                        let joining = Joining { theirs, connection, first, others, ours: true, needed: true };
+                        self.set_state(rank, State::Joining(Box::new(joining)));
+                        Ok(())
                     }
-                    _ => Ok(()),
+                    Err(e) => {
+                        let error = Error::io(format_args!("cannot connect to {}", self.peer_name(rank)), &e);
+                        self.retry_later(rank, error, now)
+                    }
                 }
             }
-            Ok(Some((Answer::Yield, _))) => {
+            Ok(Step::Answered(Answer::Yield, ..)) => {
                 // The peer may abandon its own connection, or end, before that connection arrives here.
                 self.set_state(rank, State::Yielded(now + YIELD_TIME[usize::from(self.is_here(rank))]));
                 Ok(())
             }
             // Another process may use its port now, or the peer is about to end.
-            Ok(Some((Answer::Refused(Reason::NoContext), _))) => {
+            Ok(Step::Answered(Answer::Refused(Reason::NoContext), ..)) => {
                 let text = format!("{} has closed its context", self.peer_name(rank));
                 self.retry_later(rank, Error::new(ErrorKind::ConnectionLost, text), now)
             }
-            Ok(Some((Answer::Refused(reason), _))) => {
+            Ok(Step::Answered(Answer::Refused(reason), ..)) => {
                 let why = match reason {
                     Reason::Version => "it uses another version of the protocol",
                     Reason::Proof => "it could not authenticate this rank as part of its job",
@@ -352,26 +427,98 @@ impl TcpConnector {
         }
     }
 
-    /// Creates the link for an authenticated connection. An error is final.
+    /// Goes on with the connection at `index` of a link. If one fails, all are given up, and the next attempt finds out why. An error is
+    /// final.
+    fn join(
+        &mut self,
+        rank: Rank,
+        index: usize,
+        mut joining: Box<Joining>,
+        now: Instant,
+        events: &mut Vec<ConnectorEvent>,
+    ) -> Result<()> {
+        let fails = |connector: &mut Self, joining: Box<Joining>, text: &str| {
+            if joining.needed {
+                let text = format!("{} {text}", connector.peer_name(rank));
+                return connector.retry_later(rank, Error::new(ErrorKind::Io, text), now);
+            }
+            connector.set_state(rank, State::Idle);
+            Ok(())
+        };
+        if index == 0 {
+            if sys::has_ended(joining.first.1.raw()) {
+                return fails(self, joining, "closed the connection before the link had all of its connections");
+            }
+            if !joining.ours {
+                // A peer that waits for this rank's answers sends nothing but the notice that its context is closed.
+                let (registration, stream) = joining.first;
+                let first = vec![(Some(registration), stream)];
+                return self.established(rank, first, &joining.theirs, joining.connection, events);
+            }
+        }
+        let part = Part { streams: 1 + joining.others.len() as u8, index: index as u8, first: joining.connection };
+        let other = index.checked_sub(1).and_then(|at| joining.others.get_mut(at));
+        match other.map(|other| (std::mem::replace(other, Other::Missing), other)) {
+            Some((Other::Connecting(attempt), other)) => match self.go_on(rank, attempt, part) {
+                Ok(Step::Pending(attempt)) => *other = Other::Connecting(attempt),
+                Ok(Step::Answered(Answer::Accepted, _, (registration, stream))) => {
+                    *other = Other::Joined(Some(registration), stream);
+                }
+                Ok(Step::Answered(..)) => return fails(self, joining, "refused a further connection of the link"),
+                Err(error) => return self.retry_later(rank, error, now),
+            },
+            Some((Other::Joined(_, stream), _)) if sys::has_ended(stream.raw()) => {
+                return fails(self, joining, "closed a connection before the link had all of them");
+            }
+            Some((before, other)) => *other = before,
+            None => {}
+        }
+        self.complete(rank, joining, events)
+    }
+
+    /// Creates the link if it has all of its connections. An error is final.
+    fn complete(&mut self, rank: Rank, joining: Box<Joining>, events: &mut Vec<ConnectorEvent>) -> Result<()> {
+        if !joining.others.iter().all(|other| matches!(other, Other::Joined(..))) {
+            self.set_state(rank, State::Joining(joining));
+            return Ok(());
+        }
+        let Joining { theirs, connection, first: (registration, stream), others, .. } = *joining;
+        let others = others.into_iter().filter_map(|other| match other {
+            Other::Joined(registration, stream) => Some((registration, stream)),
+            _ => None,
+        });
+        let all = std::iter::once((Some(registration), stream)).chain(others).collect();
+        self.established(rank, all, &theirs, connection, events)
+    }
+
+    /// How many connections a link to `rank` has.
+    fn streams_to(&self, rank: Rank) -> u8 {
+        let wanted = |address: &Address| if address.streams == 0 { self.tuned_streams } else { address.streams };
+        let theirs = self.peer(rank).map_or(1, wanted);
+        theirs.min(wanted(&self.local)).clamp(1, MAX_STREAMS)
+    }
+
+    /// Creates the link for authenticated connections. An error is final.
     fn established(
         &mut self,
         rank: Rank,
-        (registration, stream): (Option<Registration>, Stream),
+        connections: Vec<(Option<Registration>, Stream)>,
         theirs: &Handle,
         connection: u32,
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
-        // Keepalive detects a host that disappears even if the peer waits longer, and keeps the entries in stateful
-        // firewalls.
-        let _ = socket2::SockRef::from(stream.socket()).set_tcp_keepalive(&KEEPALIVE);
-        if self.is_here(rank) {
-            // If this fails, the default size remains.
-            let _ = socket2::SockRef::from(stream.socket()).set_send_buffer_size(LOCAL_SEND_BUFFER);
+        for (_, stream) in &connections {
+            // Keepalive detects a host that disappears even if the peer waits longer, and keeps the entries in stateful
+            // firewalls.
+            let _ = socket2::SockRef::from(stream.socket()).set_tcp_keepalive(&KEEPALIVE);
+            if self.is_here(rank) {
+                // If this fails, the default size remains.
+                let _ = socket2::SockRef::from(stream.socket()).set_send_buffer_size(LOCAL_SEND_BUFFER);
+            }
         }
         self.entry(rank).theirs = Some(*theirs);
-        let link =
-            TcpLink::new(registration, stream, rank, self.poller.clone(), self.shared.clone(), self.held.clone())
-                .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
+        let link = TcpLink::new(connections, rank, self.poller.clone(), self.shared.clone(), self.held.clone())
+            .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
         self.set_state(rank, State::Established);
         events.push(ConnectorEvent::Established { rank, link: Box::new(link), connection });
         Ok(())
@@ -425,12 +572,19 @@ impl Connector for TcpConnector {
         self.pending.clear();
         for entry in self.peers.values_mut() {
             // The peer may have accepted, and would take the end of the connection for the end of this process.
-            if let State::Handshaking(registration, stream, connector) =
-                std::mem::replace(&mut entry.state, State::Closed)
-                && let (Some(connection), Some(notice)) = (connector.connection(), &close_notice)
-            {
+            let first = match std::mem::replace(&mut entry.state, State::Closed) {
+                State::Connecting(Attempt::Handshaking(registration, stream, connector)) => {
+                    connector.connection().map(|connection| (connection, registration, stream))
+                }
+                State::Joining(joining) => {
+                    let (registration, stream) = joining.first;
+                    Some((joining.connection, registration, stream))
+                }
+                _ => None,
+            };
+            if let (Some((connection, registration, stream)), Some(notice)) = (first, &close_notice) {
                 registration.end();
-                self.shared.linger(ClosingSocket::new(stream, notice(connection)));
+                self.shared.linger(ClosingLink::new(Streams::new([stream].into()), notice(connection)));
             }
         }
         self.closed = Some(close_notice);
@@ -444,7 +598,11 @@ impl Connector for TcpConnector {
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         for (stream, proven) in arrivals {
-            let result = self.accept(stream, &proven, events);
+            let result = if proven.part.index == 0 {
+                self.accept(stream, &proven, events)
+            } else {
+                self.accept_other(stream, &proven, events)
+            };
             self.report_failure(proven.rank as usize, result, events);
         }
         self.retry_due(now, events);
@@ -458,9 +616,9 @@ impl Connector for TcpConnector {
             if event.number == HELD {
                 continue;
             }
-            let rank = event.number as usize;
+            let (rank, index) = of_number(event.number);
             if self.pending.contains(&rank) {
-                let result = self.advance(rank, now, events);
+                let result = self.advance(rank, index, now, events);
                 self.report_failure(rank, result, events);
             } else {
                 // The end of a stream is reported as readable, whether it is orderly or not.
@@ -475,7 +633,7 @@ impl Connector for TcpConnector {
             let entry = self.peers.get(&(*rank as u32))?;
             match entry.state {
                 State::Retry(at) | State::Yielded(at) => Some(at),
-                State::Connecting(..) => entry.give_up,
+                State::Connecting(_) => entry.give_up,
                 _ => None,
             }
         };
@@ -486,13 +644,17 @@ impl Connector for TcpConnector {
         into.push(self.poller.clone().into());
     }
 
+    fn set_streams(&mut self, streams: u8) {
+        self.tuned_streams = streams;
+    }
+
     fn location(&self, rank: Rank) -> Option<String> {
         self.target(rank).map(|at| at.to_string())
     }
 
     fn why_not_connected(&self, rank: Rank) -> String {
         match self.peers.get(&(rank as u32)) {
-            Some(PeerConnection { state: State::Handshaking(..), .. }) => {
+            Some(PeerConnection { state: State::Connecting(Attempt::Handshaking(..)), .. }) => {
                 "not connected: its host has accepted the connection, but its process has not answered".to_owned()
             }
             Some(PeerConnection { state: State::Yielded(_), .. }) => {
@@ -501,7 +663,12 @@ impl Connector for TcpConnector {
             Some(PeerConnection { last_error: Some(error), attempts, .. }) => {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }
-            Some(PeerConnection { state: State::Connecting(..), .. }) => {
+            Some(PeerConnection { state: State::Joining(joining), .. }) => {
+                let there = joining.others.iter().filter(|other| matches!(other, Other::Joined(..))).count();
+                let all = 1 + joining.others.len();
+                format!("not connected: there are {} of {all} connections; its process has not answered yet", 1 + there)
+            }
+            Some(PeerConnection { state: State::Connecting(_), .. }) => {
                 "not connected: no answer from that address".to_owned()
             }
             _ => "not connected".to_owned(),

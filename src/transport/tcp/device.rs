@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use self::thread::Thread;
 use super::connector::{Arrivals, TcpConnector};
-use super::link::ClosingSocket;
+use super::link::ClosingLink;
+use super::streams::Streams;
 use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{self, Level, LogCallback};
@@ -25,7 +26,7 @@ use crate::net::address::Address;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::choice::{Choice, Chosen, Surroundings};
 use crate::net::gate::{self, Listeners};
-use crate::net::handshake::{self, Answer, Handle};
+use crate::net::handshake::{self, Answer, Handle, MAX_STREAMS};
 use crate::net::stream::{Security, Stream, Transport};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, ForkMark, Pollable, Poller, Registration, Waker};
@@ -68,9 +69,31 @@ pub struct DeviceOptions {
     pub shared_memory: Option<bool>,
     /// What carries the bytes of connections. `None`: as [`crate::net::stream::TRANSPORT`] says, else TCP.
     pub transport: Option<Transport>,
+    /// Connections of each link, 1 to [`MAX_STREAMS`], if the peer wants as many; one with the transport `ibverbs`. `None`: as
+    /// [`STREAMS`] says, else as the tuner says.
+    pub streams: Option<u32>,
     /// Which ports are used, with the transport `ibverbs`. `None`: as the environment says.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]
     pub ibverbs: Option<ibverbs::Options>,
+}
+
+/// The environment variable with the number of connections of each link, for devices whose options do not say.
+pub const STREAMS: &str = "GLOO_RS_STREAMS";
+
+/// The number of connections that `option` or the environment asks for; 0 if neither does.
+fn streams(option: Option<u32>) -> Result<u8> {
+    let checked = |streams: u32| u8::try_from(streams).ok().filter(|streams| (1..=MAX_STREAMS).contains(streams));
+    let wrong =
+        |source: &str, value: &str| Error::invalid(format!("{source} is {value}; it must be 1 to {MAX_STREAMS}"));
+    let variable = std::env::var_os(STREAMS).filter(|value| !value.is_empty());
+    match (option, variable) {
+        (Some(streams), _) => checked(streams).ok_or_else(|| wrong("streams", &streams.to_string())),
+        (None, None) => Ok(0),
+        (None, Some(value)) => {
+            let value = value.to_string_lossy();
+            value.parse().ok().and_then(checked).ok_or_else(|| wrong(STREAMS, &format!("{value:?}")))
+        }
+    }
 }
 
 struct Entry {
@@ -106,6 +129,8 @@ pub(super) struct Shared {
     shares_memory: bool,
     pub(super) transport: Transport,
     pub(super) security: Security,
+    /// Connections of each link, if the peer wants as many; 0: as the tuner says.
+    pub(super) streams: u8,
     /// The ports that contexts use, with the transport `ibverbs`; else none.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]
     rails: Vec<Arc<Rail>>,
@@ -151,6 +176,8 @@ impl Device {
         let security = Security::of(&transport, log.as_ref())?;
         #[cfg(all(feature = "ibverbs", target_os = "linux"))]
         let (rails, path) = rails(&transport, options.ibverbs.clone(), log.as_ref())?;
+        // Its links have one for each port, and the sockets only tell that a peer is there.
+        let streams = if transport.name() == "ibverbs" { 1 } else { streams(options.streams)? };
         let kind = transport.poller().of_pollers();
         let parts = Poller::new(kind).and_then(|poller| Ok((poller, Waker::new()?, ForkMark::new()?)));
         let (poller, waker, mark) = parts.map_err(failed)?;
@@ -167,6 +194,7 @@ impl Device {
                 != Some(false),
             transport,
             security,
+            streams,
             #[cfg(all(feature = "ibverbs", target_os = "linux"))]
             rails,
             #[cfg(all(feature = "ibverbs", target_os = "linux"))]
@@ -407,7 +435,7 @@ impl Shared {
     }
 
     /// Keeps a closed connection until its peer has received everything.
-    pub(super) fn linger(&self, mut closing: ClosingSocket) {
+    pub(super) fn linger(&self, mut closing: ClosingLink) {
         closing.send_notice();
         self.keep(Box::new(closing));
     }
@@ -421,7 +449,7 @@ impl Shared {
     /// Sends `notice` to a peer that connects to a context that has failed.
     pub(super) fn notify(&self, stream: Stream, connection: u32, notice: &CloseNotice) {
         let notice = [&Answer::Accepted.encode()[..], &notice(connection)].concat();
-        self.linger(ClosingSocket::new(stream, notice));
+        self.linger(ClosingLink::new(Streams::new([stream].into()), notice));
     }
 
     /// Removes a context. With a `notice`, it is remembered for peers that connect later.

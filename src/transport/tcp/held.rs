@@ -75,11 +75,6 @@ impl Holding {
         self.held.is_some()
     }
 
-    /// What the link holds, as it was last said.
-    pub fn holds(&self) -> Holds {
-        self.holds
-    }
-
     /// Says what the link holds now. Returns whether that has changed.
     pub fn set(&mut self, holds: Holds) -> bool {
         let changed = holds != std::mem::replace(&mut self.holds, holds);

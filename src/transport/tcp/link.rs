@@ -1,48 +1,62 @@
-//! A TCP connection as a [`Link`].
+//! TCP connections as a [`Link`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use super::device::Shared;
 use super::held::{Held, Holding, Holds};
+use super::number;
+use super::streams::Streams;
 use crate::net::stream::Stream;
 use crate::sys::{self, AsRaw, Poller, Registration};
 use crate::transport::{Interest, Lingering, Link};
 use crate::types::Rank;
 
-/// A connection to one peer. The connector's poller watches its socket, with the peer's rank as number.
+/// A connection to one peer, or several. The connector's poller watches their sockets.
 pub struct TcpLink {
-    /// `None` while the poller watches for nothing.
-    registration: Option<Registration>,
-    stream: Stream,
+    streams: Streams,
+    /// One for each connection.
+    watches: Box<[Watch]>,
     rank: Rank,
     poller: Poller,
     watched: Interest,
-    /// What the poller watches for.
-    bits: u32,
     shared: Arc<Shared>,
     holding: Holding,
 }
 
+/// What the poller watches a socket for.
+struct Watch {
+    /// `None` while it watches for nothing.
+    registration: Option<Registration>,
+    bits: u32,
+}
+
 impl TcpLink {
-    /// A link over a stream, whose socket `poller` watches already, by `registration`, or starts to.
+    /// A link over streams, whose sockets `poller` watches already, by their registrations, or starts to.
     pub(super) fn new(
-        registration: Option<Registration>,
-        stream: Stream,
+        connections: Vec<(Option<Registration>, Stream)>,
         rank: Rank,
         poller: Poller,
         shared: Arc<Shared>,
         held: Option<Arc<Held>>,
     ) -> io::Result<Self> {
-        let registration = match registration {
-            Some(registration) => registration.set(sys::READ, rank as u64).map(|()| registration),
-            None => poller.add(&stream, sys::READ, rank as u64),
-        }?;
+        let mut watches = Vec::with_capacity(connections.len());
+        let mut streams = Vec::with_capacity(connections.len());
+        for (index, (registration, stream)) in connections.into_iter().enumerate() {
+            let number = number(rank, index);
+            let registration = match registration {
+                Some(registration) => registration.set(sys::READ, number).map(|()| registration),
+                None => poller.add(&stream, sys::READ, number),
+            }?;
+            watches.push(Watch { registration: Some(registration), bits: sys::READ });
+            streams.push(stream);
+        }
         let watched = Interest { readable: true, writable: false };
         let holding = Holding::new(held, rank);
-        let registration = Some(registration);
-        let mut link = Self { registration, stream, rank, poller, watched, bits: sys::READ, shared, holding };
+        let (streams, watches) = (Streams::new(streams.into()), watches.into());
+        let mut link = Self { streams, watches, rank, poller, watched, shared, holding };
         link.note();
+        link.arm()?;
         Ok(link)
     }
 
@@ -50,53 +64,67 @@ impl TcpLink {
     #[inline]
     fn note(&mut self) {
         if self.holding.may_hold() {
-            let received = self.watched.readable && self.stream.has_received();
-            if self.holding.set(Holds { received, unsent: self.stream.has_unsent() }) {
+            let received = self.watched.readable && self.streams.has_received();
+            let unsent = (0..self.watches.len()).any(|index| self.streams.has_unsent(index));
+            if self.holding.set(Holds { received, unsent }) {
                 // If this fails, so does what is sent or received next.
                 let _ = self.arm();
             }
         }
     }
 
+    /// Where the link has several connections: lets the poller watch the one whose turn it is, since nothing moves on it.
+    #[inline]
+    fn follow(&mut self) {
+        if self.watches.len() > 1 {
+            let _ = self.arm();
+        }
+    }
+
     /// Lets the poller watch for what is wanted now.
     fn arm(&mut self) -> io::Result<()> {
         let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
-        let writable = self.watched.writable || self.holding.holds().unsent;
-        let bits = bit(self.watched.readable, sys::READ) | bit(writable, sys::WRITE);
-        if std::mem::replace(&mut self.bits, bits) == bits {
-            return Ok(());
-        }
-        let number = self.rank as u64;
-        match &self.registration {
-            // Without a registration: with empty interest, epoll would still report a broken connection, and wake its user repeatedly.
-            _ if bits == 0 => {
-                self.registration.take().into_iter().for_each(Registration::end);
-                Ok(())
+        let (sends_by, receives_by) = (self.streams.sends_by(), self.streams.receives_by());
+        for (index, watch) in self.watches.iter_mut().enumerate() {
+            let readable = self.watched.readable && index == receives_by;
+            let unsent = self.holding.may_hold() && self.streams.has_unsent(index);
+            let writable = self.watched.writable && index == sends_by || unsent;
+            let bits = bit(readable, sys::READ) | bit(writable, sys::WRITE);
+            if std::mem::replace(&mut watch.bits, bits) == bits {
+                continue;
             }
-            Some(registration) => registration.set(bits, number),
-            None => self.poller.add(&self.stream, bits, number).map(|new| self.registration = Some(new)),
+            let number = number(self.rank, index);
+            match &watch.registration {
+                // Without a registration: with empty interest, epoll would still report a broken connection, and wake its user repeatedly.
+                _ if bits == 0 => watch.registration.take().into_iter().for_each(Registration::end),
+                Some(registration) => registration.set(bits, number)?,
+                None => watch.registration = Some(self.poller.add(&self.streams.all()[index], bits, number)?),
+            }
         }
+        Ok(())
     }
 }
 
 impl Link for TcpLink {
     #[inline]
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let sent = self.stream.send(parts);
+        let sent = self.streams.send(parts);
         self.note();
+        self.follow();
         sent
     }
 
     #[inline]
     fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let received = self.stream.receive(parts);
+        let received = self.streams.receive(parts);
         self.note();
+        self.follow();
         received
     }
 
     fn flush(&mut self) {
         // An error is found again by what is sent or received next.
-        let _ = self.stream.flush();
+        let _ = self.streams.flush();
         self.note();
     }
 
@@ -107,62 +135,68 @@ impl Link for TcpLink {
     }
 
     fn end(self: Box<Self>, mut rest: Vec<u8>, close_notice: Vec<u8>) {
-        let Self { registration, stream, shared, .. } = *self;
-        registration.into_iter().for_each(Registration::end);
+        let Self { watches, streams, shared, .. } = *self;
+        watches.into_iter().filter_map(|watch| watch.registration).for_each(Registration::end);
         rest.extend(close_notice);
-        shared.linger(ClosingSocket::new(stream, rest));
+        shared.linger(ClosingLink::new(streams, rest));
     }
 }
 
-/// A socket that is being closed, and the rest of the close notice.
-pub(super) struct ClosingSocket {
-    stream: Stream,
+/// A link that is being closed, and the rest of the close notice.
+pub(super) struct ClosingLink {
+    streams: Streams,
     notice: Vec<u8>,
     closed: bool,
 }
 
-impl ClosingSocket {
-    pub(super) fn new(stream: Stream, notice: Vec<u8>) -> Self {
-        Self { stream, notice, closed: false }
+impl ClosingLink {
+    pub(super) fn new(streams: Streams, notice: Vec<u8>) -> Self {
+        Self { streams, notice, closed: false }
     }
 
     /// Sends as much of the notice as possible without blocking, and after it shuts down the sending direction. Returns
     /// whether that is done.
     pub(super) fn send_notice(&mut self) -> bool {
         while !self.notice.is_empty() {
-            match self.stream.send(&[IoSlice::new(&self.notice)]) {
+            match self.streams.send(&[IoSlice::new(&self.notice)]) {
                 Ok(n) => drop(self.notice.drain(..n)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(_) => self.notice.clear(),
             }
         }
         if !std::mem::replace(&mut self.closed, true) {
-            self.stream.close();
+            self.streams.close();
         }
-        if let Ok(false) = self.stream.flush() {
+        if let Ok(false) = self.streams.flush() {
             return false;
         }
-        let _ = socket2::SockRef::from(self.stream.socket()).shutdown(std::net::Shutdown::Write);
+        for stream in self.streams.all() {
+            let _ = socket2::SockRef::from(stream.socket()).shutdown(std::net::Shutdown::Write);
+        }
         true
     }
 }
 
-impl Lingering for ClosingSocket {
+impl Lingering for ClosingLink {
     /// Until the peer's kernel has acknowledged everything. Closing a socket with unread bytes discards what the peer has not acknowledged; acknowledged data
     /// remains readable there.
     fn linger(&mut self) -> bool {
         let sent = self.send_notice();
-        let fd = self.stream.raw();
         let mut staging = [0; 4096];
-        loop {
-            match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
-                // The peer has ended the stream, too, or the connection broke.
-                Ok(0) => return false,
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return false,
+        let mut acknowledged = true;
+        for stream in self.streams.all() {
+            let fd = stream.raw();
+            loop {
+                match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
+                    // The peer has ended the link, too, or the connection broke.
+                    Ok(0) => return false,
+                    Ok(_) => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => return false,
+                }
             }
+            acknowledged &= !sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0);
         }
-        !sent || sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0)
+        !sent || !acknowledged
     }
 }

@@ -1,12 +1,25 @@
 //! TCP over non-blocking sockets.
 //!
 //! One [`Device`] listens for a process. Each of its contexts has a [`connector`], which establishes at most one
-//! connection to each peer, on first use, from either side.
+//! link to each peer, on first use, from either side: one connection, or as many as both want.
 
 mod connector;
 pub mod device;
 mod held;
 mod link;
+mod streams;
 
 pub use crate::net::stream::Transport;
 pub use device::{Device, DeviceOptions};
+
+use crate::types::Rank;
+
+/// The number of the events of a connection to `rank`, that one of the link's connections.
+fn number(rank: Rank, index: usize) -> u64 {
+    (index as u64) << 32 | rank as u64
+}
+
+/// The rank of an event's number, and the connection's position.
+fn of_number(number: u64) -> (Rank, usize) {
+    (number as u32 as Rank, (number >> 32) as usize)
+}

@@ -5,6 +5,7 @@ mod constants;
 mod crossover;
 mod grid;
 mod report;
+mod streams;
 mod topology;
 
 use std::collections::BTreeMap;
@@ -141,6 +142,11 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     let old = if rank == 0 { args.old().map_err(Failure::usage)? } else { Tuning::default() };
     let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), (None, None))?);
     let says = |error: Error| ranks::says(rank, &error);
+    let streams = streams::choose(member, args.interface.as_deref(), args.timeout).map_err(says)?;
+    let streams = streams.map(|(better, streams)| {
+        *member = better;
+        streams
+    });
     let collectives = args.collectives(member.context.topology())?;
 
     let first = rank == 0;
@@ -169,6 +175,9 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
 
     let choices = report::choices(&points, ranks);
     let mut tuning = Tuning { choices, ..constants::measure(member, args.timeout).map_err(says)? };
+    if let Some(streams) = streams {
+        tuning.constants.insert("streams", streams.into());
+    }
     if args.topology {
         tuning.links = topology::measure(member).map_err(says)?;
     }

@@ -2,33 +2,51 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use super::{State, TcpConnector};
+use super::{Attempt, Joining, Other, State, TcpConnector, number};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
 use crate::net::address::Address;
 use crate::net::handshake::{
-    self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Fault, Hello, Identity, NO_PROOF, Proven, Reason,
+    self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Fault, Hello, NO_PROOF, Part, Proven, Reason,
 };
 use crate::net::stream::{self, Stream};
-use crate::sys::{self, AsRaw};
+use crate::sys::{self, AsRaw, OwnedSocket, Registration};
 use crate::transport::{Connector, ConnectorEvent};
 use crate::types::Rank;
 
+/// What has become of an attempt.
+pub(super) enum Step {
+    /// It goes on.
+    Pending(Attempt),
+    /// The peer has answered.
+    Answered(Answer, Agreed, (Registration, Stream)),
+}
+
+/// What both sides know after a handshake.
+pub(super) struct Agreed {
+    /// The number of the connection.
+    pub connection: u32,
+    /// How many connections the link has.
+    pub streams: u8,
+}
+
 impl TcpConnector {
-    /// Continues the handshake with `rank`, whose context has identity `to`. When it is complete, returns the answer
-    /// and the number of the connection.
-    pub(super) fn continue_handshake(&mut self, rank: Rank, to: &Identity) -> Result<Option<(Answer, u32)>> {
+    /// Goes on with a connection to `rank`, whose address is known.
+    pub(super) fn go_on(&self, rank: Rank, attempt: Attempt, part: Part) -> Result<Step> {
         let name = self.peer_name(rank);
         let failed = |e: &io::Error| Error::io(format_args!("cannot connect to {name}"), e);
         let refused = |fault: Fault| Error::new(ErrorKind::Mismatch, format!("cannot connect to {name}: {fault}"));
-        if matches!(self.entry(rank).state, State::Connecting(..))
-            && !self.send_hello(rank, to).map_err(|e| failed(&e))?
-        {
-            return Ok(None);
-        }
-        let State::Handshaking(registration, stream, connector) = &mut self.entry(rank).state else { return Ok(None) };
+        let attempt = match attempt {
+            Attempt::Opening(registration, socket) => {
+                self.send_hello(rank, (registration, socket), part).map_err(|e| failed(&e))?
+            }
+            handshaking => handshaking,
+        };
+        let Attempt::Handshaking(registration, mut stream, mut connector) = attempt else {
+            return Ok(Step::Pending(attempt));
+        };
         if stream.has_unsent() && stream.flush().map_err(|e| failed(&e))? {
-            let _ = registration.set(sys::READ, rank as u64);
+            let _ = registration.set(sys::READ, number(rank, usize::from(part.index)));
         }
         loop {
             let mut bytes = [0; CHALLENGE_BYTES];
@@ -40,7 +58,9 @@ impl TcpConnector {
                     return Err(Error::new(ErrorKind::Io, format!("{name} closed the connection without an answer")));
                 }
                 Ok(n) => n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Step::Pending(Attempt::Handshaking(registration, stream, connector)));
+                }
                 Err(e) => {
                     return Err(stream::fault(&e).map_or_else(|| failed(&e), refused));
                 }
@@ -51,7 +71,10 @@ impl TcpConnector {
                 Ok(Connecting::Send(proof)) => {
                     stream.send(&[IoSlice::new(&proof)]).map_err(|e| failed(&e))?;
                 }
-                Ok(Connecting::Done(answer, connection)) => return Ok(Some((answer, connection))),
+                Ok(Connecting::Done(answer, connection)) => {
+                    let agreed = Agreed { connection, streams: connector.streams() };
+                    return Ok(Step::Answered(answer, agreed, (registration, stream)));
+                }
                 Err(fault) => {
                     let _ = stream.send(&[IoSlice::new(&NO_PROOF)]);
                     return Err(refused(fault));
@@ -60,39 +83,38 @@ impl TcpConnector {
         }
     }
 
-    /// Sends the hello once the TCP connection is established. Returns whether it has been sent.
-    fn send_hello(&mut self, rank: Rank, to: &Identity) -> io::Result<bool> {
-        let (own, own_rank, key) = (self.handle(), self.rank as u32, handshake::key(&self.token, to));
-        let State::Connecting(_, socket) = &self.entry(rank).state else { return Ok(false) };
-        if let Some(e) = socket2::SockRef::from(socket).take_error()? {
+    /// Sends the hello once the TCP connection is established.
+    fn send_hello(
+        &self,
+        rank: Rank,
+        (registration, socket): (Registration, OwnedSocket),
+        part: Part,
+    ) -> io::Result<Attempt> {
+        if let Some(e) = socket2::SockRef::from(&socket).take_error()? {
             return Err(e);
         }
-        if sys::is_connected_to_itself(socket) {
+        if sys::is_connected_to_itself(&socket) {
             return Err(sys::socket::refused());
         }
-        let nonce = sys::random()?;
-        let hello = Hello { has_token: key.has_token(), rank: own_rank, to: handshake::handle(to), from: own, nonce };
-        let connector = handshake::Connector::new(key, &hello);
-        if socket2::SockRef::from(socket).peer_addr().is_err() {
+        if socket2::SockRef::from(&socket).peer_addr().is_err() {
             // Not connected yet.
-            return Ok(false);
+            return Ok(Attempt::Opening(registration, socket));
         }
-        let security = self.shared.security.clone();
-        let State::Connecting(registration, socket) = std::mem::replace(&mut self.entry(rank).state, State::Idle)
-        else {
-            return Ok(false);
-        };
-        let mut stream = security.connect(socket)?;
+        let to = self.peer(rank).map(|address| address.identity).unwrap_or_default();
+        let (own_rank, key, nonce) = (self.rank as u32, handshake::key(&self.token, &to), sys::random()?);
+        let (to, from) = (handshake::handle(&to), self.handle());
+        let hello = Hello { has_token: key.has_token(), rank: own_rank, to, from, nonce, part };
+        let connector = handshake::Connector::new(key, &hello);
+        let mut stream = self.shared.security.connect(socket)?;
         if stream.send(&[IoSlice::new(connector.hello())])? < connector.hello().len() {
             return Err(io::Error::other("the kernel did not accept the whole hello"));
         }
         let room = if stream.has_unsent() { sys::WRITE } else { 0 };
-        let _ = registration.set(sys::READ | room, rank as u64);
-        self.entry(rank).state = State::Handshaking(registration, stream, Box::new(connector));
-        Ok(true)
+        let _ = registration.set(sys::READ | room, number(rank, usize::from(part.index)));
+        Ok(Attempt::Handshaking(registration, stream, Box::new(connector)))
     }
 
-    /// Handles an incoming connection that is authenticated for this context. An error is final.
+    /// Handles an incoming connection that is authenticated for this context, the first of a link. An error is final.
     pub(super) fn accept(
         &mut self,
         mut stream: Stream,
@@ -124,18 +146,77 @@ impl TcpConnector {
             Answer::Refused(Reason::Stranger)
         } else {
             let ours_is_kept = self.rank < rank;
-            match self.entry(rank).state {
-                State::Connecting(..) | State::Handshaking(..) if ours_is_kept => Answer::Yield,
+            match &self.entry(rank).state {
+                State::Connecting(_) if ours_is_kept => Answer::Yield,
+                // The peer has accepted the first connection of this link, and may not have seen its end.
+                State::Joining(joining) if joining.ours => Answer::Yield,
                 State::Established => Answer::Refused(Reason::Connected),
                 State::Closed => Answer::Refused(Reason::Closed),
+                // Also where others of a link were missing: the peer has begun anew.
                 _ => Answer::Accepted,
             }
         };
-        // The peer has read everything sent so far, so the socket's send buffer has room for the answer.
-        let sent = stream.send(&[IoSlice::new(&answer.encode())]);
-        if answer == Answer::Accepted && matches!(sent, Ok(ANSWER_BYTES)) {
-            return self.established(rank, (None, stream), &proven.from, proven.frames, events);
+        if !answers(&mut stream, answer) {
+            return Ok(());
         }
+        let Part { streams, .. } = proven.part;
+        if streams == 1 {
+            return self.established(rank, vec![(None, stream)], &proven.from, proven.frames, events);
+        }
+        let failed = |e| Error::io("cannot watch a connection", &e);
+        let registration = self.poller.add(&stream, sys::READ, number(rank, 0)).map_err(failed)?;
+        let others = (1..streams).map(|_| Other::Missing).collect();
+        let needed = match &self.entry(rank).state {
+            State::Idle => false,
+            State::Joining(joining) => joining.needed,
+            _ => true,
+        };
+        let (theirs, connection, first) = (proven.from, proven.frames, (registration, stream));
+        let joining = Joining { theirs, connection, first, others, ours: false, needed };
+        self.set_state(rank, State::Joining(Box::new(joining)));
         Ok(())
     }
+
+    /// Handles a further connection of a link. An error is final.
+    pub(super) fn accept_other(
+        &mut self,
+        mut stream: Stream,
+        proven: &Proven,
+        events: &mut Vec<ConnectorEvent>,
+    ) -> Result<()> {
+        if sys::has_ended(stream.raw()) {
+            // The peer has given the link up.
+            return Ok(());
+        }
+        let (rank, Part { streams, index, first }) = (proven.rank as usize, proven.part);
+        let index = usize::from(index);
+        if rank < self.size
+            && let State::Joining(joining) = &mut self.entry(rank).state
+            && !joining.ours
+            && (joining.connection, joining.theirs, 1 + joining.others.len()) == (first, proven.from, streams.into())
+            && matches!(joining.others[index - 1], Other::Missing)
+        {
+            if answers(&mut stream, Answer::Accepted)
+                && let State::Joining(mut joining) = std::mem::replace(&mut self.entry(rank).state, State::Idle)
+            {
+                joining.others[index - 1] = Other::Joined(None, stream);
+                return self.complete(rank, joining, events);
+            }
+            return Ok(());
+        }
+        // The peer reads the notice from the first connection, once it has all of them.
+        if let Some(Some(notice)) = &self.closed {
+            self.shared.notify(stream, proven.frames, notice);
+            return Ok(());
+        }
+        // Of a link that has failed meanwhile: its peer begins anew, and learns why.
+        answers(&mut stream, Answer::Refused(Reason::Closed));
+        Ok(())
+    }
+}
+
+/// Sends the last message of the handshake. Returns whether the peer gets it, unless the connection breaks.
+fn answers(stream: &mut Stream, answer: Answer) -> bool {
+    // The peer has read everything sent so far, so the socket's send buffer has room for the answer.
+    matches!(stream.send(&[IoSlice::new(&answer.encode())]), Ok(ANSWER_BYTES)) && answer == Answer::Accepted
 }

@@ -1,19 +1,20 @@
 //! How long a connector asks a peer that is not there, by the time that it is told.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use super::{Arrivals, State, TcpConnector};
+use super::{Arrivals, Attempt, TcpConnector};
 use crate::error::{Error, ErrorKind};
 use crate::net::address::{self, Address};
 use crate::net::closed;
+use crate::net::handshake::Part;
 use crate::secret::JobToken;
 use crate::transport::tcp::{Device, DeviceOptions};
-use crate::transport::{self, Connector, ConnectorEvent};
+use crate::transport::{self, CloseNotice, Connector, ConnectorEvent, Link};
 
 /// How long a rank at `sockets` is asked before it is unreachable, and why it is; at most 10 s. `here`: it is on this host.
 fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
@@ -38,6 +39,7 @@ fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
                 place: Default::default(),
                 segment: None,
                 ibverbs: false,
+                streams: 1,
             },
         )
         .unwrap();
@@ -86,12 +88,20 @@ fn a_connection_to_itself_is_refused() {
     connector.set_rank(0, 2);
     let identity = [9; 16];
     let (sockets, host) = (vec![own.as_socket().unwrap()], address::host());
-    let address =
-        Address { identity, sockets, host, cores: 1, place: Default::default(), segment: None, ibverbs: false };
+    let address = Address {
+        identity,
+        sockets,
+        host,
+        cores: 1,
+        place: Default::default(),
+        segment: None,
+        ibverbs: false,
+        streams: 1,
+    };
     connector.set_peer(1, address).unwrap();
     let registration = connector.poller.add(&socket, crate::sys::READ, 1).unwrap();
-    connector.set_state(1, State::Connecting(registration, socket.into()));
-    let error = connector.continue_handshake(1, &identity).unwrap_err();
+    let attempt = Attempt::Opening(registration, socket.into());
+    let Err(error) = connector.go_on(1, attempt, Part::first(1)) else { panic!("it is not refused") };
     assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error}");
     assert!(error.message().contains("Connection refused"), "{error}");
 }
@@ -100,6 +110,122 @@ fn a_connection_to_itself_is_refused() {
 fn an_address_that_does_not_refuse_may_still_be_valid() {
     // 192.0.2.1 belongs to no host, and there is no route to it from loopback.
     assert!(patience(vec![closed(), SocketAddr::from(([192, 0, 2, 1], 9))], true).is_none());
+}
+
+/// Two connectors whose devices want so many connections; 0 knows 1, and 1 knows 0.
+fn two(streams: [u32; 2]) -> ([Arc<Device>; 2], [Box<dyn Connector>; 2]) {
+    let devices = streams.map(|streams| {
+        let hostname = Some("127.0.0.1".into());
+        Device::create(&DeviceOptions { hostname, streams: Some(streams), ..Default::default() }).unwrap()
+    });
+    let mut connectors =
+        devices.each_ref().map(|device| transport::Device::connector(device.clone(), &JobToken::none()).unwrap());
+    let addresses = connectors.each_ref().map(|connector| connector.address().clone());
+    for (rank, connector) in connectors.iter_mut().enumerate() {
+        connector.set_rank(rank, 2);
+        connector.set_peer(1 - rank, addresses[1 - rank].clone()).unwrap();
+    }
+    (devices, connectors)
+}
+
+/// Lets a connector go on until `done`, at most 5 s.
+fn until(connector: &mut Box<dyn Connector>, mut done: impl FnMut(&dyn Connector, Vec<ConnectorEvent>) -> bool) {
+    for _ in 0..5000 {
+        let mut events = Vec::new();
+        connector.progress(Instant::now(), &mut events);
+        if done(connector.as_ref(), events) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("it does not come so far");
+}
+
+fn established(events: Vec<ConnectorEvent>) -> Option<Box<dyn Link>> {
+    events.into_iter().find_map(|event| match event {
+        ConnectorEvent::Established { link, .. } => Some(link),
+        ConnectorEvent::Unreachable { error, .. } => panic!("{error}"),
+        ConnectorEvent::Ready { .. } => None,
+    })
+}
+
+#[test]
+fn a_link_has_as_many_connections_as_both_sides_want() {
+    for (streams, expected) in [([1, 1], 1), ([1, 3], 1), ([3, 2], 2), ([16, 16], 16)] {
+        // By one side, and by both at once.
+        for by in [&[0][..], &[1], &[0, 1]] {
+            let (devices, mut connectors) = two(streams);
+            by.iter().for_each(|rank| connectors[*rank].connect(1 - *rank));
+            let mut links = [None, None];
+            for _ in 0..5000 {
+                for (connector, link) in connectors.iter_mut().zip(&mut links) {
+                    let mut events = Vec::new();
+                    connector.progress(Instant::now(), &mut events);
+                    *link = link.take().or(established(events));
+                }
+                if links.iter().all(Option::is_some) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let [Some(one), Some(other)] = &mut links else { panic!("no link: {streams:?}, {by:?}") };
+            one.send(&[IoSlice::new(b"hello")]).unwrap();
+            let mut bytes = [0; 5];
+            while other.receive(&mut [IoSliceMut::new(&mut bytes)]).is_err() {}
+            assert_eq!(&bytes, b"hello");
+            if let [lone] = by {
+                assert_eq!(devices[1 - lone].statistics().accepted, expected, "{streams:?}");
+            }
+        }
+    }
+}
+
+/// The state in which 1 has accepted the first of three connections, and 0 has made the others.
+fn joining() -> ([Arc<Device>; 2], [Box<dyn Connector>; 2]) {
+    let (devices, mut connectors) = two([3, 3]);
+    connectors[0].connect(1);
+    let [one, other] = &mut connectors;
+    let incomplete = |connector: &dyn Connector, peer| {
+        connector.why_not_connected(peer).starts_with("not connected: there are 1 of 3 connections; ")
+    };
+    until(other, |other, _| {
+        one.progress(Instant::now(), &mut Vec::new());
+        incomplete(other, 0)
+    });
+    let accepted = || devices[1].statistics().accepted == 3;
+    until(one, |one, _| incomplete(one, 1) && accepted());
+    (devices, connectors)
+}
+
+#[test]
+fn a_context_that_fails_before_a_link_is_complete_says_why() {
+    let notice = || Some(Arc::new(|_| b"it has had enough".to_vec()) as CloseNotice);
+    for failing in [0, 1] {
+        let (_devices, mut connectors) = joining();
+        let [one, other] = &mut connectors;
+        let (failing, other) = if failing == 0 { (one, other) } else { (other, one) };
+        failing.close(notice());
+        let mut link = None;
+        until(other, |_, events| {
+            failing.progress(Instant::now(), &mut Vec::new());
+            link = established(events);
+            link.is_some()
+        });
+        let (mut bytes, mut link) = ([0; 17], link.unwrap());
+        while link.receive(&mut [IoSliceMut::new(&mut bytes)]).is_err() {}
+        assert_eq!(&bytes, b"it has had enough");
+    }
+}
+
+#[test]
+fn a_link_that_its_maker_gives_up_is_forgotten() {
+    let (_devices, [mut one, mut other]) = joining();
+    one.give_up(1);
+    until(&mut other, |other, events| {
+        assert!(events.is_empty());
+        other.why_not_connected(0) == "not connected"
+    });
+    assert!(!other.is_busy());
 }
 
 #[test]

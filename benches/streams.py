@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Times allreduce between two simulated hosts by 1, 2, 4 and 8 connections. Writes streams.csv and streams.md.
+
+    benches/streams.py TOOL OUTPUT_FOLDER [--rate 200mbit] [--rounds 3]
+
+Hosts are those of network.py. `htb` gives each connection a class of its own, with a limit, as clouds and long ways have one; the
+class is chosen by both ports. Once more without a limit. `gloo-rs tune` then says how many connections it would write to its file.
+"""
+
+import argparse
+import csv
+import os
+import statistics
+import sys
+
+import network
+import report
+
+NUMBERS = [1, 2, 4, 8]
+SIZES = {"4Mi": 4 << 20, "64Mi": 64 << 20}
+CLASSES = 1024
+# The exclusive or of both ports, modulo CLASSES, behind 14 bytes of Ethernet and 20 of IPv4: classes 1:10 and on.
+CLASSIFIER = f"7,40 0 0 34,7 0 0 0,40 0 0 36,172 0 0 0,84 0 0 {CLASSES - 1},4 0 0 {0x10010},22 0 0 0"
+
+
+class Hosts(network.Network):
+    """Two hosts, between which each connection has this rate, or any, if it is None."""
+
+    def __init__(self, rate):
+        super().__init__(2, "100gbit")
+        if rate:
+            classes = "\n".join(f"class add dev eth0 parent 1: classid 1:{0x10 + number:x} htb rate {rate} quantum 10000" for number in range(CLASSES))
+        for host in self.hosts:
+            host.run("tc qdisc delete dev eth0 root")
+            if rate:
+                host.run(f"tc qdisc add dev eth0 root handle 1: htb\ntc -batch - <<'END'\n{classes}\nEND\n"
+                         f"tc filter add dev eth0 parent 1: protocol all bpf bytecode '{CLASSIFIER}'")  # fmt: skip
+        for number in range(2):
+            self.switch.run(f"tc qdisc delete dev port{number} root")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tool", type=os.path.abspath)
+    parser.add_argument("folder")
+    parser.add_argument("--rate", default="200mbit")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    rows, chosen = [], {}
+    for rate in (args.rate, None):
+        hosts, name = Hosts(rate), rate or "none"
+        for number in range(args.rounds):
+            for size in SIZES:
+                for streams in NUMBERS:
+                    os.environ["GLOO_RS_STREAMS"] = str(streams)
+                    calls = 30 if rate is None or size == "4Mi" else 3
+                    arguments = ["allreduce", "--sizes", size, "--warmup", "2", "--iterations", str(calls)]
+                    line = hosts.bench(args.tool, 2, 1, arguments)
+                    rows.append({"limit": name, "bytes": SIZES[size], "streams": streams, "round": number, "p50_us": line["p50_us"]})
+                    print(f"limit {name}, {size}, {streams} connections: {line['p50_us'] / 1e3:.2f} ms", file=sys.stderr)
+        del os.environ["GLOO_RS_STREAMS"]
+        tuned = hosts.run_ranks([args.tool, "tune", "--collective", "allreduce", "--sizes", "4", "--budget", "1", "--json"])
+        chosen[name] = tuned["constants"]["streams"]
+        hosts.close()
+    write(args, rows, chosen)
+
+
+def write(args, rows, chosen):
+    with open(os.path.join(args.folder, "streams.csv"), "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    text = f"""# Allreduce by several connections
+
+Made by `make bench-streams`, on {report.machine()}.
+
+Two ranks, each in a network namespace, exchange float32 over a bridge. In the first part each connection is limited to {args.rate} in each
+direction by a class of `htb` of its own; in the second nothing is limited, so the two processors are the limit. A time is the median
+iteration's, the median of {args.rounds} rounds, in which all numbers of connections take turns; behind it, how many times as fast
+that is as one connection in the same round. [All lines](streams.csv).
+
+| limit of a connection | size | {" | ".join(f"{streams} connection{'s' * (streams > 1)}, ms" for streams in NUMBERS)} | `gloo-rs tune` takes |
+|---|---|{"---|" * len(NUMBERS)}---|
+""".splitlines()
+    for limit, tuned in chosen.items():
+        for size, count in SIZES.items():
+            times = {(row["streams"], row["round"]): row["p50_us"] for row in rows if (row["limit"], row["bytes"]) == (limit, count)}
+            cells = []
+            for streams in NUMBERS:
+                rounds = range(args.rounds)
+                gain = statistics.median(times[1, number] / times[streams, number] for number in rounds)
+                cells.append(f"{statistics.median(times[streams, number] for number in rounds) / 1e3:.2f}, {gain:.2f}×")
+            text.append(f"| {limit} | {size}B | {' | '.join(cells)} | {tuned:.0f} |")
+    with open(os.path.join(args.folder, "streams.md"), "w") as file:
+        file.write("\n".join(text) + "\n")
+
+
+if __name__ == "__main__":
+    main()

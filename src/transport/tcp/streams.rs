@@ -1,0 +1,182 @@
+//! The connections of a link. With several, the link's bytes go over them in turn, [`STRIPE_BYTES`] at a time, so both sides know where
+//! each byte is, and the connections carry nothing else.
+
+#[cfg(all(test, unix))]
+mod tests;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+
+use crate::net::stream::Stream;
+
+/// Bytes that one connection carries before it is the next one's turn. Small messages are sent by one call of the system nearly always, and a
+/// connection is given more before it has sent what it has: buffers of sockets are larger.
+const STRIPE_BYTES: usize = 64 << 10;
+
+/// Most parts that one call of the system gets of those that a call here is given.
+const PARTS: usize = 16;
+
+/// Where one direction is.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// The connection whose turn it is.
+    index: usize,
+    /// Bytes until it is the next one's.
+    left: usize,
+}
+
+impl Turn {
+    const FIRST: Self = Self { index: 0, left: STRIPE_BYTES };
+
+    /// So many bytes have passed, of `connections`.
+    fn pass(&mut self, bytes: usize, connections: usize) {
+        self.left -= bytes;
+        if self.left == 0 {
+            *self = Self { index: (self.index + 1) % connections, left: STRIPE_BYTES };
+        }
+    }
+}
+
+/// Cuts a list of parts: what is beyond its first bytes, as far as there is room.
+struct Cut {
+    skip: usize,
+    room: usize,
+}
+
+impl Cut {
+    /// The range of the next part, which has this length.
+    fn range(&mut self, length: usize) -> Range<usize> {
+        let from = self.skip.min(length);
+        let to = from + self.room.min(length - from);
+        (self.skip, self.room) = (self.skip - from, self.room - (to - from));
+        from..to
+    }
+}
+
+/// The connections of a link, at least one.
+pub struct Streams {
+    all: Box<[Stream]>,
+    sending: Turn,
+    receiving: Turn,
+}
+
+impl Streams {
+    /// In the order that both sides know.
+    pub fn new(all: Box<[Stream]>) -> Self {
+        assert!(!all.is_empty(), "a link without connection");
+        Self { all, sending: Turn::FIRST, receiving: Turn::FIRST }
+    }
+
+    /// The connections in their order.
+    pub fn all(&self) -> &[Stream] {
+        &self.all
+    }
+
+    /// The position of the connection that the next bytes are sent by.
+    pub fn sends_by(&self) -> usize {
+        self.sending.index
+    }
+
+    /// The position of the connection by which the next bytes come.
+    pub fn receives_by(&self) -> usize {
+        self.receiving.index
+    }
+
+    /// As [`Stream::send`].
+    #[inline]
+    pub fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut *self.all {
+            [only] => only.send(parts),
+            _ => self.send_in_turn(parts),
+        }
+    }
+
+    /// As [`Stream::receive`].
+    #[inline]
+    pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match &mut *self.all {
+            [only] => only.receive(parts),
+            _ => self.receive_in_turn(parts),
+        }
+    }
+
+    fn send_in_turn(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut done = 0;
+        loop {
+            let mut cut = Cut { skip: done, room: self.sending.left };
+            let mut now = [IoSlice::new(&[]); PARTS];
+            let ranges = parts.iter().map(|part| &part[cut.range(part.len())]).filter(|range| !range.is_empty());
+            let wanted = now.iter_mut().zip(ranges).fold(0, |wanted, (slot, range)| {
+                *slot = IoSlice::new(range);
+                wanted + range.len()
+            });
+            let sent = if wanted > 0 { self.all[self.sending.index].send(&now) } else { Ok(0) };
+            match sent {
+                Ok(sent) => {
+                    done += sent;
+                    self.sending.pass(sent, self.all.len());
+                    if sent < wanted || wanted == 0 {
+                        return Ok(done);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn receive_in_turn(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut done = 0;
+        loop {
+            let mut cut = Cut { skip: done, room: self.receiving.left };
+            let mut now: [IoSliceMut<'_>; PARTS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            let ranges = parts.iter_mut().map(|part| {
+                let range = cut.range(part.len());
+                &mut part[range]
+            });
+            let wanted =
+                now.iter_mut().zip(ranges.filter(|range| !range.is_empty())).fold(0, |wanted, (slot, range)| {
+                    let wanted = wanted + range.len();
+                    *slot = IoSliceMut::new(range);
+                    wanted
+                });
+            let received = if wanted > 0 { self.all[self.receiving.index].receive(&mut now) } else { Ok(0) };
+            match received {
+                Ok(received) => {
+                    done += received;
+                    self.receiving.pass(received, self.all.len());
+                    if received < wanted || wanted == 0 {
+                        return Ok(done);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Sends what was taken and is not in the sockets. Returns whether nothing is left.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        let mut all = true;
+        for stream in &mut self.all {
+            all &= !stream.has_unsent() || stream.flush()?;
+        }
+        Ok(all)
+    }
+
+    /// No more is sent: the peer will find the ends of all streams once all is flushed.
+    pub fn close(&mut self) {
+        self.all.iter_mut().for_each(Stream::close);
+    }
+
+    /// Whether [`Streams::receive`] may return bytes although nothing arrives at the socket.
+    #[inline]
+    pub fn has_received(&mut self) -> bool {
+        self.all[self.receiving.index].has_received()
+    }
+
+    /// Whether the connection at this position has taken bytes that are not in its socket.
+    pub fn has_unsent(&mut self, index: usize) -> bool {
+        self.all[index].has_unsent()
+    }
+}
