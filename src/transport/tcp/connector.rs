@@ -2,6 +2,7 @@
 //! connection initiated by the lower rank is kept.
 
 mod handshake;
+mod joining;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, TcpKeepalive};
 
 use self::handshake::{Agreed, Step};
+use self::joining::Joining;
 use super::device::Shared;
 use super::held::Held;
 use super::link::{ClosingLink, TcpLink};
@@ -22,11 +24,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address, MAX_SOCKETS};
-use crate::net::handshake::{self as proofs, Answer, Handle, Identity, MAX_STREAMS, Part, Proven, Reason};
+use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Part, Proven, Reason};
 use crate::net::stream::Stream;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
-use crate::sys::{self, AsRaw, OwnedSocket, Pollable, Poller, Registration, topology};
+use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration, topology};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest};
 use crate::types::Rank;
 
@@ -75,31 +77,6 @@ enum Attempt {
     Opening(Registration, OwnedSocket),
     /// The hello has been sent; the mutual authentication is in progress.
     Handshaking(Registration, Stream, Box<proofs::Connector>),
-}
-
-/// A link of several connections, some of which are missing. Its messages wait until there are all.
-struct Joining {
-    /// The identity that the peer has proven.
-    theirs: Handle,
-    /// The number of the link, on which the first connection has agreed.
-    connection: u32,
-    first: (Registration, Stream),
-    /// The others, in their order.
-    others: Vec<Other>,
-    /// Whether this rank makes them; else the peer does.
-    ours: bool,
-    /// Whether messages wait for the link.
-    needed: bool,
-}
-
-/// One of the connections of a link but the first.
-enum Other {
-    /// The peer has not made it yet.
-    Missing,
-    /// This rank makes it.
-    Connecting(Attempt),
-    /// It is there.
-    Joined(Option<Registration>, Stream),
 }
 
 /// A peer and the state of the connection to it.
@@ -383,22 +360,7 @@ impl TcpConnector {
                     let only = vec![(Some(registration), stream)];
                     return self.established(rank, only, &theirs, connection, events);
                 }
-                let opened = match self.target(rank) {
-                    Some(at) => (1..usize::from(streams)).map(|index| self.open(rank, index, at)).collect(),
-                    None => Ok(Vec::new()),
-                };
-                match opened {
-                    Ok(attempts) => {
-                        let others = attempts.into_iter().map(Other::Connecting).collect();
-                        let joining = Joining { theirs, connection, first, others, ours: true, needed: true };
-                        self.set_state(rank, State::Joining(Box::new(joining)));
-                        Ok(())
-                    }
-                    Err(e) => {
-                        let error = Error::io(format_args!("cannot connect to {}", self.peer_name(rank)), &e);
-                        self.retry_later(rank, error, now)
-                    }
-                }
+                self.connect_others(rank, theirs, Agreed { connection, streams }, first, now)
             }
             Ok(Step::Answered(Answer::Yield, ..)) => {
                 // The peer may abandon its own connection, or end, before that connection arrives here.
@@ -425,77 +387,6 @@ impl TcpConnector {
             Err(error) if error.kind() == ErrorKind::Mismatch => Err(error),
             Err(error) => self.retry_later(rank, error, now),
         }
-    }
-
-    /// Goes on with the connection at `index` of a link. If one fails, all are given up, and the next attempt finds out why. An error is
-    /// final.
-    fn join(
-        &mut self,
-        rank: Rank,
-        index: usize,
-        mut joining: Box<Joining>,
-        now: Instant,
-        events: &mut Vec<ConnectorEvent>,
-    ) -> Result<()> {
-        let fails = |connector: &mut Self, joining: Box<Joining>, text: &str| {
-            if joining.needed {
-                let text = format!("{} {text}", connector.peer_name(rank));
-                return connector.retry_later(rank, Error::new(ErrorKind::Io, text), now);
-            }
-            connector.set_state(rank, State::Idle);
-            Ok(())
-        };
-        if index == 0 {
-            if sys::has_ended(joining.first.1.raw()) {
-                return fails(self, joining, "closed the connection before the link had all of its connections");
-            }
-            if !joining.ours {
-                // A peer that waits for this rank's answers sends nothing but the notice that its context is closed.
-                let (registration, stream) = joining.first;
-                let first = vec![(Some(registration), stream)];
-                return self.established(rank, first, &joining.theirs, joining.connection, events);
-            }
-        }
-        let part = Part { streams: 1 + joining.others.len() as u8, index: index as u8, first: joining.connection };
-        let other = index.checked_sub(1).and_then(|at| joining.others.get_mut(at));
-        match other.map(|other| (std::mem::replace(other, Other::Missing), other)) {
-            Some((Other::Connecting(attempt), other)) => match self.go_on(rank, attempt, part) {
-                Ok(Step::Pending(attempt)) => *other = Other::Connecting(attempt),
-                Ok(Step::Answered(Answer::Accepted, _, (registration, stream))) => {
-                    *other = Other::Joined(Some(registration), stream);
-                }
-                Ok(Step::Answered(..)) => return fails(self, joining, "refused a further connection of the link"),
-                Err(error) => return self.retry_later(rank, error, now),
-            },
-            Some((Other::Joined(_, stream), _)) if sys::has_ended(stream.raw()) => {
-                return fails(self, joining, "closed a connection before the link had all of them");
-            }
-            Some((before, other)) => *other = before,
-            None => {}
-        }
-        self.complete(rank, joining, events)
-    }
-
-    /// Creates the link if it has all of its connections. An error is final.
-    fn complete(&mut self, rank: Rank, joining: Box<Joining>, events: &mut Vec<ConnectorEvent>) -> Result<()> {
-        if !joining.others.iter().all(|other| matches!(other, Other::Joined(..))) {
-            self.set_state(rank, State::Joining(joining));
-            return Ok(());
-        }
-        let Joining { theirs, connection, first: (registration, stream), others, .. } = *joining;
-        let others = others.into_iter().filter_map(|other| match other {
-            Other::Joined(registration, stream) => Some((registration, stream)),
-            _ => None,
-        });
-        let all = std::iter::once((Some(registration), stream)).chain(others).collect();
-        self.established(rank, all, &theirs, connection, events)
-    }
-
-    /// How many connections a link to `rank` has.
-    fn streams_to(&self, rank: Rank) -> u8 {
-        let wanted = |address: &Address| if address.streams == 0 { self.tuned_streams } else { address.streams };
-        let theirs = self.peer(rank).map_or(1, wanted);
-        theirs.min(wanted(&self.local)).clamp(1, MAX_STREAMS)
     }
 
     /// Creates the link for authenticated connections. An error is final.
@@ -664,9 +555,8 @@ impl Connector for TcpConnector {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }
             Some(PeerConnection { state: State::Joining(joining), .. }) => {
-                let there = joining.others.iter().filter(|other| matches!(other, Other::Joined(..))).count();
-                let all = 1 + joining.others.len();
-                format!("not connected: there are {} of {all} connections; its process has not answered yet", 1 + there)
+                let (there, all) = joining.progress();
+                format!("not connected: there are {there} of {all} connections; its process has not answered yet")
             }
             Some(PeerConnection { state: State::Connecting(_), .. }) => {
                 "not connected: no answer from that address".to_owned()

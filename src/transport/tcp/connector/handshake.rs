@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use super::{Attempt, Joining, Other, State, TcpConnector, number};
+use super::{Attempt, State, TcpConnector, number};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
 use crate::net::address::Address;
@@ -163,60 +163,12 @@ impl TcpConnector {
         if streams == 1 {
             return self.established(rank, vec![(None, stream)], &proven.from, proven.frames, events);
         }
-        let failed = |e| Error::io("cannot watch a connection", &e);
-        let registration = self.poller.add(&stream, sys::READ, number(rank, 0)).map_err(failed)?;
-        let others = (1..streams).map(|_| Other::Missing).collect();
-        let needed = match &self.entry(rank).state {
-            State::Idle => false,
-            State::Joining(joining) => joining.needed,
-            _ => true,
-        };
-        let (theirs, connection, first) = (proven.from, proven.frames, (registration, stream));
-        let joining = Joining { theirs, connection, first, others, ours: false, needed };
-        self.set_state(rank, State::Joining(Box::new(joining)));
-        Ok(())
-    }
-
-    /// Handles a further connection of a link. An error is final.
-    pub(super) fn accept_other(
-        &mut self,
-        mut stream: Stream,
-        proven: &Proven,
-        events: &mut Vec<ConnectorEvent>,
-    ) -> Result<()> {
-        if sys::has_ended(stream.raw()) {
-            // The peer has given the link up.
-            return Ok(());
-        }
-        let (rank, Part { streams, index, first }) = (proven.rank as usize, proven.part);
-        let index = usize::from(index);
-        if rank < self.size
-            && let State::Joining(joining) = &mut self.entry(rank).state
-            && !joining.ours
-            && (joining.connection, joining.theirs, 1 + joining.others.len()) == (first, proven.from, streams.into())
-            && matches!(joining.others[index - 1], Other::Missing)
-        {
-            if answers(&mut stream, Answer::Accepted)
-                && let State::Joining(mut joining) = std::mem::replace(&mut self.entry(rank).state, State::Idle)
-            {
-                joining.others[index - 1] = Other::Joined(None, stream);
-                return self.complete(rank, joining, events);
-            }
-            return Ok(());
-        }
-        // The peer reads the notice from the first connection, once it has all of them.
-        if let Some(Some(notice)) = &self.closed {
-            self.shared.notify(stream, proven.frames, notice);
-            return Ok(());
-        }
-        // Of a link that has failed meanwhile: its peer begins anew, and learns why.
-        answers(&mut stream, Answer::Refused(Reason::Closed));
-        Ok(())
+        self.await_others(rank, stream, proven)
     }
 }
 
 /// Sends the last message of the handshake. Returns whether the peer gets it, unless the connection breaks.
-fn answers(stream: &mut Stream, answer: Answer) -> bool {
+pub(super) fn answers(stream: &mut Stream, answer: Answer) -> bool {
     // The peer has read everything sent so far, so the socket's send buffer has room for the answer.
     matches!(stream.send(&[IoSlice::new(&answer.encode())]), Ok(ANSWER_BYTES)) && answer == Answer::Accepted
 }
