@@ -219,6 +219,7 @@ test-bench: setup-bench prefix ## the benchmark's records, at small sizes and wi
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
 	@benches/recovery.py build/bench-test --kills 12 --ranks 2,4 --dev
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
+	@benches/streams.py $(local_prefix)/bin/gloo-rs build/bench-test --quick
 
 test-machine: ## the same as test-fresh, if what sets a machine up has changed since that passed
 	$(heading) "A fresh machine, if its set-up has changed"
