@@ -46,9 +46,11 @@ impl Sshd {
         let config = format!(
             "ListenAddress 127.0.0.2:{port}\nListenAddress 127.0.0.3:{port}\nHostKey {}\nPidFile none\n\
              AuthorizedKeysFile {}\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
-             UsePAM no\nPermitRootLogin yes\nMaxStartups 100\n",
+             UsePAM no\nPermitRootLogin yes\nMaxStartups 100\nSetEnv HOME={}\n",
             at("host_key"),
-            at("authorized_keys")
+            at("authorized_keys"),
+            // So that the user's shell reads no start-up files, which may print something.
+            folder.path().display(),
         );
         fs::write(at("sshd_config"), config).unwrap();
         let mut command = Command::new("/usr/sbin/sshd");
