@@ -234,7 +234,7 @@ impl Context {
         let mut guard = self.lock()?;
         guard.set_spin(self.spin(addresses, tuner.constants()));
         guard.messenger.set_streams(tuner.constants().streams as u8);
-        self.engine().leave(guard);
+        drop(guard);
         let _ = self.agreed.set(tuner);
         Ok(())
     }
