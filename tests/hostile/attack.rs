@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gloo_rs::net::address::Address;
-use gloo_rs::net::handshake::{self, Answer, Connecting, Connector, Hello, Identity, Part, Reason};
+use gloo_rs::net::handshake::{self, Answer, Connecting, Connector, HELLO_BYTES, Hello, Identity, Part, Reason};
 use gloo_rs::rendezvous::Store;
 use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
 
@@ -137,7 +137,7 @@ pub const KINDS: usize = 12;
 pub fn attack(to: SocketAddr, kind: usize, seed: usize, overheard: &[u8]) -> bool {
     let mut stream = connect(to);
     // The store's hello has the same first bytes except for the last letter; its handshake is shorter, because it has no handles.
-    let (hello_bytes, has_token) = if overheard[7] == b'S' { (45, 12) } else { (77, 8) };
+    let (hello_bytes, has_token) = if overheard[7] == b'S' { (45, 12) } else { (HELLO_BYTES, 8) };
     let bytes = match kind {
         // A port scan.
         0 => return true,

@@ -17,7 +17,7 @@ use attack::{
     overhear_the_store, use_the_store,
 };
 use gloo_rs::net::admission::ConnectionStatistics;
-use gloo_rs::net::handshake::Identity;
+use gloo_rs::net::handshake::{HELLO_BYTES, Identity};
 use gloo_rs::rendezvous::Store;
 use job::{Job, LONG};
 
@@ -136,7 +136,7 @@ fn slow_connections_are_dropped_in_time() {
     job.work(|| {
         thread::scope(|scope| {
             // A rank allows 5 s for the handshake, the store 10 s.
-            let device = scope.spawn(|| hold_open(job.device(), &overheard[0], 77));
+            let device = scope.spawn(|| hold_open(job.device(), &overheard[0], HELLO_BYTES));
             let store = scope.spawn(|| hold_open(job.store(), &overheard[1], 45));
             let took = [device.join().unwrap(), store.join().unwrap()];
             assert!(took[0] < Duration::from_secs(15) && took[1] < Duration::from_secs(20), "{took:?}");
