@@ -177,7 +177,8 @@ impl Device {
         #[cfg(all(feature = "ibverbs", target_os = "linux"))]
         let (rails, path) = rails(&transport, options.ibverbs.clone(), log.as_ref())?;
         // Its links have one for each port, and the sockets only tell that a peer is there.
-        let streams = if transport.name() == "ibverbs" { 1 } else { streams(options.streams)? };
+        let wanted = streams(options.streams)?;
+        let streams = if transport.name() == "ibverbs" { 1 } else { wanted };
         let kind = transport.poller().of_pollers();
         let parts = Poller::new(kind).and_then(|poller| Ok((poller, Waker::new()?, ForkMark::new()?)));
         let (poller, waker, mark) = parts.map_err(failed)?;
