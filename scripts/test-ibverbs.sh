@@ -109,7 +109,7 @@ if [[ $which == one* ]]; then
   if ((${#wanted[@]} == 0)) || [[ " ${wanted[*]} " == *" asan "* ]]; then list_c_tests_with_asan; fi
   build_digits
   echo "test-ibverbs: in one guest"
-  in_guests 1 1200 one-guest.sh || failed+=("one guest")
+  in_guests 1 1800 one-guest.sh || failed+=("one guest")
 fi
 if [[ $which == *two ]]; then
   echo "test-ibverbs: in two guests"
