@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, TcpKeepalive};
 
-use self::handshake::{Agreed, Step};
+use self::handshake::Step;
 use self::joining::Joining;
 use super::device::Shared;
 use super::held::Held;
@@ -353,14 +353,14 @@ impl TcpConnector {
                 self.set_state(rank, State::Connecting(attempt));
                 Ok(())
             }
-            Ok(Step::Answered(Answer::Accepted, Agreed { connection, streams }, first)) => {
+            Ok(Step::Answered(Answer::Accepted, agreed, first)) => {
                 let theirs = self.peer(rank).map(|address| proofs::handle(&address.identity)).unwrap_or_default();
-                if streams == 1 {
+                if agreed.streams == 1 {
                     let (registration, stream) = first;
                     let only = vec![(Some(registration), stream)];
-                    return self.established(rank, only, &theirs, connection, events);
+                    return self.established(rank, only, &theirs, agreed.connection, events);
                 }
-                self.connect_others(rank, theirs, Agreed { connection, streams }, first, now)
+                self.connect_others(rank, theirs, agreed, first, now)
             }
             Ok(Step::Answered(Answer::Yield, ..)) => {
                 // The peer may abandon its own connection, or end, before that connection arrives here.
@@ -489,11 +489,7 @@ impl Connector for TcpConnector {
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         for (stream, proven) in arrivals {
-            let result = if proven.part.index == 0 {
-                self.accept(stream, &proven, events)
-            } else {
-                self.accept_other(stream, &proven, events)
-            };
+            let result = self.accept(stream, &proven, events);
             self.report_failure(proven.rank as usize, result, events);
         }
         self.retry_due(now, events);

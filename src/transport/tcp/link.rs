@@ -73,7 +73,7 @@ impl TcpLink {
         }
     }
 
-    /// Where the link has several connections: lets the poller watch the one whose turn it is, since nothing moves on it.
+    /// With several connections: lets the poller watch the one whose turn it is. What has arrived on the others cannot be read yet.
     #[inline]
     fn follow(&mut self) {
         if self.watches.len() > 1 {

@@ -14,12 +14,12 @@ pub use device::{Device, DeviceOptions};
 
 use crate::types::Rank;
 
-/// The number of the events of a connection to `rank`, that one of the link's connections.
+/// The number of the events of the connection at `index` of the link to `rank`.
 fn number(rank: Rank, index: usize) -> u64 {
     (index as u64) << 32 | rank as u64
 }
 
-/// The rank of an event's number, and the connection's position.
+/// The rank, and the position of the connection, of an event's number.
 fn of_number(number: u64) -> (Rank, usize) {
     (number as u32 as Rank, (number >> 32) as usize)
 }

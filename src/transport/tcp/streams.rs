@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use crate::net::stream::Stream;
 
-/// Bytes that one connection carries before it is the next one's turn. Small messages are sent by one call of the system nearly always, and a
-/// connection is given more before it has sent what it has: buffers of sockets are larger.
+/// Bytes that one connection carries before it is the next one's turn. So many that a small message rarely needs two calls of the system,
+/// and so few that the buffers of sockets hold more: all connections then send at the same time.
 const STRIPE_BYTES: usize = 64 << 10;
 
 /// Most parts that one call of the system gets of those that a call here is given.
@@ -27,6 +27,30 @@ struct Turn {
 
 impl Turn {
     const FIRST: Self = Self { index: 0, left: STRIPE_BYTES };
+
+    /// Moves bytes until a connection moves fewer than it is asked for. `step` is called with the connection whose turn it is, of so many, and
+    /// the cut that leaves what is its to move; it returns how many bytes these are, and how many it has moved.
+    fn moves(
+        &mut self,
+        connections: usize,
+        mut step: impl FnMut(usize, Cut) -> (usize, io::Result<usize>),
+    ) -> io::Result<usize> {
+        let mut done = 0;
+        loop {
+            let (wanted, moved) = step(self.index, Cut { skip: done, room: self.left });
+            match moved {
+                Ok(moved) => {
+                    done += moved;
+                    self.pass(moved, connections);
+                    if moved < wanted || wanted == 0 {
+                        return Ok(done);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+        }
+    }
 
     /// So many bytes have passed, of `connections`.
     fn pass(&mut self, bytes: usize, connections: usize) {
@@ -101,34 +125,21 @@ impl Streams {
     }
 
     fn send_in_turn(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut done = 0;
-        loop {
-            let mut cut = Cut { skip: done, room: self.sending.left };
+        let all = &mut self.all;
+        self.sending.moves(all.len(), |index, mut cut| {
             let mut now = [IoSlice::new(&[]); PARTS];
             let ranges = parts.iter().map(|part| &part[cut.range(part.len())]).filter(|range| !range.is_empty());
             let wanted = now.iter_mut().zip(ranges).fold(0, |wanted, (slot, range)| {
                 *slot = IoSlice::new(range);
                 wanted + range.len()
             });
-            let sent = if wanted > 0 { self.all[self.sending.index].send(&now) } else { Ok(0) };
-            match sent {
-                Ok(sent) => {
-                    done += sent;
-                    self.sending.pass(sent, self.all.len());
-                    if sent < wanted || wanted == 0 {
-                        return Ok(done);
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && done > 0 => return Ok(done),
-                Err(e) => return Err(e),
-            }
-        }
+            (wanted, if wanted > 0 { all[index].send(&now) } else { Ok(0) })
+        })
     }
 
     fn receive_in_turn(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let mut done = 0;
-        loop {
-            let mut cut = Cut { skip: done, room: self.receiving.left };
+        let all = &mut self.all;
+        self.receiving.moves(all.len(), |index, mut cut| {
             let mut now: [IoSliceMut<'_>; PARTS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
             let ranges = parts.iter_mut().map(|part| {
                 let range = cut.range(part.len());
@@ -140,19 +151,8 @@ impl Streams {
                     *slot = IoSliceMut::new(range);
                     wanted
                 });
-            let received = if wanted > 0 { self.all[self.receiving.index].receive(&mut now) } else { Ok(0) };
-            match received {
-                Ok(received) => {
-                    done += received;
-                    self.receiving.pass(received, self.all.len());
-                    if received < wanted || wanted == 0 {
-                        return Ok(done);
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && done > 0 => return Ok(done),
-                Err(e) => return Err(e),
-            }
-        }
+            (wanted, if wanted > 0 { all[index].receive(&mut now) } else { Ok(0) })
+        })
     }
 
     /// Sends what was taken and is not in the sockets. Returns whether nothing is left.

@@ -114,7 +114,7 @@ impl TcpConnector {
         Ok(Attempt::Handshaking(registration, stream, Box::new(connector)))
     }
 
-    /// Handles an incoming connection that is authenticated for this context, the first of a link. An error is final.
+    /// Handles an incoming connection that is authenticated for this context. An error is final.
     pub(super) fn accept(
         &mut self,
         mut stream: Stream,
@@ -122,8 +122,8 @@ impl TcpConnector {
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
         if sys::has_ended(stream.raw()) {
-            // The connection waited in the accept queue until the peer abandoned it: this is not the end of an
-            // established connection.
+            // The connection waited in the accept queue until the peer abandoned it, alone or with the others of its link: this is
+            // not the end of an established connection.
             return Ok(());
         }
         let rank = proven.rank as usize;
@@ -131,8 +131,12 @@ impl TcpConnector {
         if rank < self.size
             && let Some(Some(notice)) = &self.closed
         {
+            // The peer reads it from the first connection of the link, once it has all of them.
             self.shared.notify(stream, proven.frames, notice);
             return Ok(());
+        }
+        if proven.part.index > 0 {
+            return self.accept_other(stream, proven, events);
         }
         let answer = if rank >= self.size || rank == self.rank {
             Answer::Refused(Reason::Stranger)

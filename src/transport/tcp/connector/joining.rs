@@ -96,10 +96,6 @@ impl TcpConnector {
         proven: &Proven,
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
-        if sys::has_ended(stream.raw()) {
-            // The peer has given the link up.
-            return Ok(());
-        }
         let (rank, Part { streams, index, first }) = (proven.rank as usize, proven.part);
         let index = usize::from(index);
         if rank < self.size
@@ -114,11 +110,6 @@ impl TcpConnector {
                 joining.others[index - 1] = Other::Joined(None, stream);
                 return self.complete(rank, joining, events);
             }
-            return Ok(());
-        }
-        // The peer reads the notice from the first connection, once it has all of them.
-        if let Some(Some(notice)) = &self.closed {
-            self.shared.notify(stream, proven.frames, notice);
             return Ok(());
         }
         // Of a link that has failed meanwhile: its peer begins anew, and learns why.
