@@ -9,6 +9,7 @@
 //! | [`RINGS_AT`] | rings of streams: for each cell, one for each publication |
 //! | [`CELLS_AT`] | the cells: memory for copies |
 
+use super::stores::Choice;
 use super::{Place, Publication};
 use crate::transport::sync::{AtomicU64, Data, Ordering};
 
@@ -250,16 +251,16 @@ impl View {
         is_inside.then(|| self.0.cast_const().wrapping_add(at as usize))
     }
 
-    /// Copies `bytes` bytes at `from` to the byte `at` of the cell, and returns their offset on the board.
+    /// Copies `bytes` bytes at `from` to the byte `at` of the cell, stored as `choice` says, and returns their offset on the board.
     ///
     /// # Safety
     /// `from` is valid for reads of `bytes`; `at + bytes` is at most [`CELL_BYTES`]; this is the own board, and nothing else accesses
     /// this part of the cell now.
     #[inline]
-    pub unsafe fn store_copied(&self, cell: usize, at: usize, from: *const u8, bytes: usize) -> usize {
+    pub unsafe fn store_copied(&self, choice: &Choice, cell: usize, at: usize, from: *const u8, bytes: usize) -> usize {
         let offset = self.place(cell, at);
         // SAFETY: the caller guarantees the source, that the destination lies in the cell, and that nothing else accesses it.
-        unsafe { self.write(offset, from, bytes) };
+        unsafe { self.write(choice, offset, from, bytes) };
         offset
     }
 
@@ -274,9 +275,9 @@ impl View {
     /// As for [`View::store_copied`].
     #[inline(always)]
     #[cfg(not(all(test, loom)))]
-    unsafe fn write(&self, offset: usize, from: *const u8, bytes: usize) {
+    unsafe fn write(&self, choice: &Choice, offset: usize, from: *const u8, bytes: usize) {
         // SAFETY: by the contract.
-        unsafe { std::ptr::copy_nonoverlapping(from, self.0.add(offset), bytes) };
+        unsafe { choice.copy(self.0.add(offset), from, bytes) };
     }
 
     /// The publication `number` in `slot` of this board; `None` if its place is not in a cell.
@@ -351,7 +352,7 @@ impl View {
 
     /// # Safety
     /// As for [`View::store_copied`].
-    unsafe fn write(&self, offset: usize, from: *const u8, bytes: usize) {
+    unsafe fn write(&self, _: &Choice, offset: usize, from: *const u8, bytes: usize) {
         for (n, line) in self.lines(offset, bytes).iter().enumerate() {
             let part = (bytes - n * LINE).min(LINE);
             // SAFETY: by the contract.

@@ -4,7 +4,8 @@
 //! of the board's slots. In it, it publishes spans of memory: by value, as a copy on the board, or by reference, as an address
 //! that the others read through the operating system. A slot names its call by a tag and a fingerprint, so each rank may have
 //! several calls in progress, in any order. A rank that looks for a peer's slot of a call first tries the slot that it occupies
-//! itself, because ranks that make the same calls occupy the same slots. Long publications are [streams](stream).
+//! itself, because ranks that make the same calls occupy the same slots. Long publications are [streams](stream). Copies are stored
+//! [through the caches or past them](stores).
 //!
 //! # Synchronisation
 //! A slot's `stamp` consists of a hash of tag and fingerprint, and of the number of publications. It is stored with release
@@ -20,6 +21,7 @@ mod desk;
 mod layout;
 #[cfg(all(test, loom))]
 pub(in crate::transport) mod model;
+mod stores;
 mod stream;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -41,6 +43,8 @@ pub struct Board {
     index: usize,
     /// All members but this rank.
     others: Members,
+    /// How copies on the own board are stored.
+    stores: stores::Choice,
 }
 
 /// One rank's part in one call: a slot of its board, and the slots of the peers as far as they were found. Belongs to the thread
@@ -135,7 +139,7 @@ impl Board {
         // SAFETY: the caller guarantees the memory.
         let views: Box<[View]> = members.iter().map(|base| unsafe { View::new(*base) }).collect();
         let others = (u64::MAX >> (MAX_MEMBERS - members.len())) & !(1 << index);
-        Self { own: views[index], members: views, index, others }
+        Self { own: views[index], members: views, index, others, stores: stores::Choice::default() }
     }
 
     /// Number of members.
@@ -168,7 +172,7 @@ impl Board {
         if bytes <= copied.min(seat.room - seat.used) {
             // SAFETY: the caller guarantees `bytes` at `from`. This seat alone uses its cell, which has room for them. No reader
             // reads them before the stamp is stored.
-            let at = unsafe { self.own.store_copied(seat.cell, seat.used, from, bytes) };
+            let at = unsafe { self.own.store_copied(&self.stores, seat.cell, seat.used, from, bytes) };
             seat.used += bytes.next_multiple_of(layout::LINE);
             self.publish_entry(seat, Form::Copied, bytes, at as u64);
         } else {

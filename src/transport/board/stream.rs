@@ -80,7 +80,7 @@ impl Board {
         let at = stream.at + written % ring;
         // SAFETY: by the contract of `publish_stream`. Pieces divide the ring, which is in a cell of this rank's board, and readers have
         // read what was in this part of it, if they follow the rules: if not, they harm themselves.
-        unsafe { self.own.store_copied(cell, at, stream.from.add(written), length) };
+        unsafe { self.own.store_copied(&self.stores, cell, at, stream.from.add(written), length) };
         stream.written += length;
         let total = stream.start + stream.written as u64;
         self.own.ring(cell, stream.number).written.store(total, Ordering::Release);

@@ -1,0 +1,91 @@
+//! How copies are stored on the board: through the caches, or past them by non-temporal stores.
+//!
+//! A store through the caches needs the line for itself, and so takes it away from the readers of the copy before. Between cores that share a
+//! cache this is quick, and the readers find the new copy in that cache. Between cores that share none it can take ten times as long as
+//! to write the line to memory, from where readers fetch the following lines in advance. What the system says of caches does not tell: in
+//! virtual machines it may be wrong, or change. So both ways are measured while copies are made, and the faster one is taken.
+
+#[cfg(test)]
+mod tests;
+
+use crate::reduce::{self, Stores};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Shorter copies are stored through the caches: they are not worth the clock's time.
+const LEAST_BYTES: usize = 2048;
+/// One of so many copies is stored in the other way, to measure it.
+const TRIAL: u32 = 256;
+/// Copies are stored past the caches if through them a byte takes more ticks of the processor's clock than the first figure, and past them less
+/// than this part of it. A tick is 0.25 to 0.5 ns: between cores that share a cache, or are one, a byte takes 0.1 to 0.3 ticks, and else 1.2.
+/// The time to store past the caches alone does not decide, because the readers pay for what it saves.
+const ENTER: [f32; 2] = [0.6, 0.4];
+/// And through the caches again unless both figures are at least these.
+const LEAVE: [f32; 2] = [0.45, 0.67];
+
+/// Chooses how the copies of one board are stored. Threads that use it at the same time may lose measurements, and nothing else.
+#[derive(Debug, Default)]
+pub struct Choice {
+    copies: AtomicU32,
+    /// Ticks for a byte through and past the caches, as the bits of an `f32`; 0 until they are known.
+    cached: AtomicU32,
+    streamed: AtomicU32,
+    streams: AtomicU32,
+}
+
+impl Choice {
+    /// Copies `bytes` bytes.
+    ///
+    /// # Safety
+    /// As for [`reduce::copy`].
+    #[inline]
+    pub unsafe fn copy(&self, into: *mut u8, from: *const u8, bytes: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if bytes >= LEAST_BYTES {
+            // SAFETY: every CPU of this architecture has the instruction.
+            let ticks = || unsafe { std::arch::x86_64::_rdtsc() };
+            let stores = self.next();
+            let before = ticks();
+            // SAFETY: as the caller guarantees.
+            unsafe { reduce::copy(into, from, bytes, stores) };
+            return self.took(stores, bytes, ticks().wrapping_sub(before));
+        }
+        // SAFETY: as above.
+        unsafe { reduce::copy(into, from, bytes, Stores::Cached) };
+    }
+
+    /// How the next copy is stored.
+    fn next(&self) -> Stores {
+        let number = self.copies.load(Ordering::Relaxed).wrapping_add(1);
+        self.copies.store(number, Ordering::Relaxed);
+        match (self.streams.load(Ordering::Relaxed) != 0) != number.is_multiple_of(TRIAL) {
+            true => Stores::Streaming,
+            false => Stores::Cached,
+        }
+    }
+
+    /// So long a copy of so many bytes took.
+    fn took(&self, stores: Stores, bytes: usize, ticks: u64) {
+        let its = match stores {
+            Stores::Cached => &self.cached,
+            Stores::Streaming => &self.streamed,
+        };
+        let (before, now) = (load(its), ticks as f32 / bytes as f32);
+        let mean = match before {
+            0.0 => now,
+            // The thread may have been interrupted: one copy does not make a difference.
+            before if now > before => before + (now.min(2.0 * before) - before) / 4.0,
+            before => (before + now) / 2.0,
+        };
+        its.store(mean.to_bits(), Ordering::Relaxed);
+        let (cached, streamed) = (load(&self.cached), load(&self.streamed));
+        if cached > 0.0 && streamed > 0.0 {
+            let streams = self.streams.load(Ordering::Relaxed) != 0;
+            let [least, part] = if streams { LEAVE } else { ENTER };
+            self.streams.store((cached > least && streamed < cached * part).into(), Ordering::Relaxed);
+        }
+    }
+}
+
+fn load(figure: &AtomicU32) -> f32 {
+    f32::from_bits(figure.load(Ordering::Relaxed))
+}
