@@ -5,14 +5,18 @@
 
 Hosts are those of network.py. `htb` gives each connection a class of its own, with a limit, as clouds and long ways have one; the
 class is chosen by both ports. Once more without a limit. `gloo-rs tune` then says how many connections it would write to its file:
-with the limit it must be several. --quick tests that, with one round of the smaller size.
+with the limit it must be several. Then, over TLS on loopback, how the work is divided among threads: the processor time of the busiest one.
+--quick tests all that, with one round of the smaller size.
 """
 
 import argparse
 import csv
+import json
 import os
 import statistics
+import subprocess
 import sys
+import time
 
 import network
 import report
@@ -38,6 +42,35 @@ class Hosts(network.Network):
                          f"tc filter add dev eth0 parent 1: protocol all bpf bytecode '{CLASSIFIER}'")  # fmt: skip
         for number in range(2):
             self.switch.run(f"tc qdisc delete dev port{number} root")
+
+
+def threads_of(parent):
+    """The processor time of all threads of the processes that `parent` has started, in seconds."""
+    times = {}
+    for task in os.listdir(f"/proc/{parent}/task"):
+        with open(f"/proc/{parent}/task/{task}/children") as file:
+            children = file.read().split()
+        for child in children:
+            for thread in os.listdir(f"/proc/{child}/task"):
+                with open(f"/proc/{child}/task/{thread}/schedstat") as file:
+                    times[thread] = int(file.read().split()[0]) / 1e9
+    return times
+
+
+def encrypted(tool, size, streams):
+    """The time of an allreduce of two ranks over TLS, and for how much of it the busiest thread runs, both in microseconds."""
+    command = [tool, "bench", "allreduce", "--transport", "tls", "--sizes", size, "--iterations", "100000", "--seconds", "3", "--json"]
+    environment = dict(os.environ, GLOO_RS_STREAMS=str(streams))
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as ranks:
+        time.sleep(1.5)
+        before, since = threads_of(ranks.pid), time.monotonic()
+        time.sleep(1)
+        after, seconds = threads_of(ranks.pid), time.monotonic() - since
+        output = ranks.communicate()[0]
+    if ranks.returncode:
+        raise SystemExit(f"{' '.join(command)} has failed")
+    p50 = json.loads(output.splitlines()[-1])["p50_us"]
+    return p50, p50 * max(after[thread] - before[thread] for thread in before) / seconds
 
 
 def main():
@@ -68,14 +101,28 @@ def main():
         hosts.close()
     if chosen[args.rate] < 2:
         raise SystemExit("gloo-rs tune takes one connection, where each has only a part of the network's bandwidth")
-    write(args, rows, sizes, chosen)
+    tls = []
+    for number in range(args.rounds):
+        for size in sizes:
+            for streams in NUMBERS:
+                p50, busiest = encrypted(args.tool, size, streams)
+                tls.append({"bytes": SIZES[size], "streams": streams, "round": number, "p50_us": p50, "busiest_us": busiest})
+                print(f"TLS, {size}, {streams} connections: {p50 / 1e3:.2f} ms, busiest thread {busiest / 1e3:.2f} ms", file=sys.stderr)
+    one, several = (min(row["busiest_us"] for row in tls if row["streams"] == streams) for streams in (1, max(NUMBERS)))
+    if several > 0.8 * one:
+        raise SystemExit(f"one thread does the work of {max(NUMBERS)} encrypted connections: {several:.0f} of {one:.0f} us")
+    write(args, rows, sizes, chosen, tls)
 
 
-def write(args, rows, sizes, chosen):
+def write(args, rows, sizes, chosen, tls):
     with open(os.path.join(args.folder, "streams.csv"), "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    with open(os.path.join(args.folder, "streams-tls.csv"), "w", newline="") as file:
+        writer = csv.DictWriter(file, list(tls[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(tls)
     text = f"""# Allreduce by several connections
 
 Made by `make bench-streams`, on {report.machine()}.
@@ -98,6 +145,25 @@ that is as one connection in the same round. [All lines](streams.csv).
                 gain = statistics.median(times[1, number] / times[streams, number] for number in rounds)
                 cells.append(f"{statistics.median(times[streams, number] for number in rounds) / 1e3:.2f}, {gain:.2f}×")
             text.append(f"| {limit} | {size}B | {' | '.join(cells)} | {tuned:.0f} |")
+    text += f"""
+## TLS: the work of the busiest thread
+
+Two ranks on loopback. The thread that makes progress encrypts one connection, and each other one has a thread. This machine has two cores,
+which are busy with one connection already, so more connections cost time here. What they gain elsewhere is bounded by the thread that has
+most to do: the table has its processor time for a call, measured by the kernel in ranks that run all the time, and behind it how many times as
+many bytes it could move as with one connection. [All lines](streams-tls.csv).
+
+| size | {" | ".join(f"{streams} connection{'s' * (streams > 1)}, ms" for streams in NUMBERS)} |
+|---|{"---|" * len(NUMBERS)}
+""".splitlines()
+    for size in sizes:
+        times = {(row["streams"], row["round"]): row["busiest_us"] for row in tls if row["bytes"] == SIZES[size]}
+        cells = []
+        for streams in NUMBERS:
+            rounds = range(args.rounds)
+            gain = statistics.median(times[1, number] / times[streams, number] for number in rounds)
+            cells.append(f"{statistics.median(times[streams, number] for number in rounds) / 1e3:.2f}, {gain:.2f}×")
+        text.append(f"| {size}B | {' | '.join(cells)} |")
     with open(os.path.join(args.folder, "streams.md"), "w") as file:
         file.write("\n".join(text) + "\n")
 

@@ -245,6 +245,15 @@ impl Stream {
         with_session!(self, |session| session.binding().map(Vec::from).unwrap_or_default(), Vec::new())
     }
 
+    /// The socket and the session, which another thread may use; itself without TLS.
+    #[cfg(feature = "tls")]
+    pub fn into_session(self) -> std::result::Result<(OwnedSocket, Box<Session>), Self> {
+        match self {
+            Self { socket, session: Some(session) } => Ok((socket, session)),
+            plain => Err(plain),
+        }
+    }
+
     /// The socket, for its options.
     pub fn socket(&self) -> &OwnedSocket {
         &self.socket

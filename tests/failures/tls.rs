@@ -20,8 +20,8 @@ fn certificates() -> [String; 3] {
     [own, key.serialize_pem(), trusted]
 }
 
-/// A job whose ranks share no memory.
-fn start(scenario: &str, what: &str) -> Job {
+/// A job whose ranks share no memory, and whose links have so many connections.
+fn start(scenario: &str, what: &str, streams: u32) -> Job {
     let [cert, key, authority] = certificates();
     let options = Options {
         cert: Some(cert.clone().into()),
@@ -36,16 +36,27 @@ fn start(scenario: &str, what: &str) -> Job {
         ("GLOO_RS_TLS_KEY", key),
         ("GLOO_RS_TLS_CA_FILE", authority),
         ("GLOO_RS_SHM", "0".to_owned()),
+        ("GLOO_RS_STREAMS", streams.to_string()),
     ];
     Job::start_with(scenario, what, &options, variables)
 }
 
 #[test]
 fn a_rank_is_killed_over_tls() {
-    lost::kill_in_the_middle(start("lost", "killed"));
+    lost::kill_in_the_middle(start("lost", "killed", 1));
+}
+
+#[test]
+fn a_rank_is_killed_over_tls_with_several_connections() {
+    lost::kill_in_the_middle(start("lost", "killed", 3));
 }
 
 #[test]
 fn a_rank_is_stopped_over_tls() {
-    silent::stop_in_the_middle(start("silent", "stopped"));
+    silent::stop_in_the_middle(start("silent", "stopped", 1));
+}
+
+#[test]
+fn a_rank_is_stopped_over_tls_with_several_connections() {
+    silent::stop_in_the_middle(start("silent", "stopped", 3));
 }

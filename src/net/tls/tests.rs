@@ -130,17 +130,17 @@ fn sockets() -> [OwnedFd; 2] {
 }
 
 /// Both ends of a connection: the one that connects first.
-fn pair(client: Options, server: Options) -> [Stream; 2] {
+pub(crate) fn pair(client: Options, server: Options) -> [Stream; 2] {
     let [left, right] = sockets();
     [security(client).connect(left).unwrap(), security(server).accept(right).unwrap()]
 }
 
-fn send(stream: &mut Stream, bytes: &[u8]) -> std::io::Result<usize> {
+pub(crate) fn send(stream: &mut Stream, bytes: &[u8]) -> std::io::Result<usize> {
     stream.send(&[IoSlice::new(bytes)])
 }
 
 /// Lets both sides go on until neither can; returns what each has received, and how it ended if it did.
-fn settle(ends: &mut [Stream; 2]) -> [(Vec<u8>, Option<std::io::Result<()>>); 2] {
+pub(crate) fn settle(ends: &mut [Stream; 2]) -> [(Vec<u8>, Option<std::io::Result<()>>); 2] {
     let mut got = [(Vec::new(), None), (Vec::new(), None)];
     let mut idle = 0;
     while idle < 4 {

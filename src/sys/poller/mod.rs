@@ -214,6 +214,40 @@ impl Drop for Registration {
     }
 }
 
+/// A socket that a poller watches while something is of interest.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// `None` while nothing is.
+    registration: Option<Registration>,
+    interest: u32,
+}
+
+impl Watched {
+    /// With a registration of this interest.
+    pub fn of(registration: Registration, interest: u32) -> Self {
+        Self { registration: Some(registration), interest }
+    }
+
+    /// Changes the interest in `socket`, always the same one. With interest 0 nothing is reported.
+    pub fn set<T: super::AsRaw>(&mut self, poller: &Poller, socket: &T, interest: u32, number: u64) -> io::Result<()> {
+        if std::mem::replace(&mut self.interest, interest) == interest {
+            return Ok(());
+        }
+        match &self.registration {
+            // Without a registration: with empty interest, epoll would still report a broken connection, and wake its user repeatedly.
+            _ if interest == 0 => self.registration.take().into_iter().for_each(Registration::end),
+            Some(registration) => registration.set(interest, number)?,
+            None => self.registration = Some(poller.add(socket, interest, number)?),
+        }
+        Ok(())
+    }
+
+    /// Ends it although the socket stays open.
+    pub fn end(self) {
+        self.registration.into_iter().for_each(Registration::end);
+    }
+}
+
 /// Milliseconds for the system's calls, rounded up, so that a deadline has passed when the wait for it returns; -1 for `None`.
 pub(super) fn milliseconds(timeout: Option<Duration>) -> i32 {
     timeout.map_or(-1, |timeout| timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32)

@@ -475,7 +475,7 @@ impl Connector for TcpConnector {
             };
             if let (Some((connection, registration, stream)), Some(notice)) = (first, &close_notice) {
                 registration.end();
-                self.shared.linger(ClosingLink::new(Streams::new([stream].into()), notice(connection)));
+                self.shared.linger(ClosingLink::new(Streams::new([stream.into()].into()), notice(connection)));
             }
         }
         self.closed = Some(close_notice);
@@ -494,7 +494,7 @@ impl Connector for TcpConnector {
         }
         self.retry_due(now, events);
         // Links that hold bytes, of which the poller knows nothing, or that may find room now.
-        for rank in self.held.iter().flat_map(|held| held.ranks()) {
+        for rank in self.held.iter().flat_map(|held| held.ready()) {
             events.push(ConnectorEvent::Ready { rank, of: Interest { readable: true, writable: true } });
         }
         let mut ready = [Event::default(); 64];

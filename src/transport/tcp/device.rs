@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use self::thread::Thread;
 use super::connector::{Arrivals, TcpConnector};
 use super::link::ClosingLink;
+#[cfg(feature = "tls")]
+use super::relay::Relays;
 use super::streams::Streams;
 use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
@@ -131,6 +133,9 @@ pub(super) struct Shared {
     pub(super) security: Security,
     /// Connections of each link, if the peer wants as many; 0: as the tuner says.
     pub(super) streams: u8,
+    /// The threads that encrypt for links of several connections.
+    #[cfg(feature = "tls")]
+    pub(super) relays: Relays,
     /// The ports that contexts use, with the transport `ibverbs`; else none.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]
     rails: Vec<Arc<Rail>>,
@@ -196,6 +201,8 @@ impl Device {
             transport,
             security,
             streams,
+            #[cfg(feature = "tls")]
+            relays: Relays::default(),
             #[cfg(all(feature = "ibverbs", target_os = "linux"))]
             rails,
             #[cfg(all(feature = "ibverbs", target_os = "linux"))]
@@ -365,6 +372,8 @@ impl Drop for Device {
                 let _ = thread.join();
             }
         }
+        #[cfg(feature = "tls")]
+        self.shared.relays.end();
     }
 }
 
@@ -450,7 +459,7 @@ impl Shared {
     /// Sends `notice` to a peer that connects to a context that has failed.
     pub(super) fn notify(&self, stream: Stream, connection: u32, notice: &CloseNotice) {
         let notice = [&Answer::Accepted.encode()[..], &notice(connection)].concat();
-        self.linger(ClosingLink::new(Streams::new([stream].into()), notice));
+        self.linger(ClosingLink::new(Streams::new([stream.into()].into()), notice));
     }
 
     /// Removes a context. With a `notice`, it is remembered for peers that connect later.

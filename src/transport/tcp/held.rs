@@ -16,43 +16,84 @@ pub struct Holds {
     pub unsent: bool,
 }
 
-/// The links of a context that hold something. Its descriptor is readable while one holds received bytes.
+/// The links of a context that hold something. Its descriptor is readable while one holds received bytes, or has news.
 pub struct Held {
-    links: Mutex<Vec<(Rank, Holds)>>,
+    lists: Mutex<Lists>,
     waker: Waker,
+}
+
+#[derive(Default)]
+struct Lists {
+    links: Vec<(Rank, Holds)>,
+    /// Ranks to whose links something has happened in another thread since the last [`Held::ready`].
+    news: Vec<Rank>,
+}
+
+impl Lists {
+    /// Whether a thread that waits must go on.
+    fn calls(&self) -> bool {
+        !self.news.is_empty() || self.links.iter().any(|(_, holds)| holds.received)
+    }
 }
 
 impl Held {
     pub fn new() -> io::Result<Self> {
-        Ok(Self { links: Mutex::default(), waker: Waker::new()? })
+        Ok(Self { lists: Mutex::default(), waker: Waker::new()? })
     }
 
-    fn links(&self) -> MutexGuard<'_, Vec<(Rank, Holds)>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What the link to `rank` holds from now on.
-    fn set(&self, rank: Rank, holds: Holds) {
-        let mut links = self.links();
-        let received = |links: &[(Rank, Holds)]| links.iter().any(|(_, holds)| holds.received);
-        let before = received(&links);
-        links.retain(|(its, _)| *its != rank);
-        if holds != Holds::default() {
-            links.push((rank, holds));
-        }
-        match (before, received(&links)) {
+    /// Changes the lists, and the descriptor with them.
+    fn change<T>(&self, change: impl FnOnce(&mut Lists) -> T) -> T {
+        let mut lists = self.lists();
+        let before = lists.calls();
+        let result = change(&mut lists);
+        match (before, lists.calls()) {
             (false, true) => self.waker.wake(),
             (true, false) => self.waker.clear(),
             _ => {}
         }
+        result
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the link to `rank` holds from now on.
+    fn set(&self, rank: Rank, holds: Holds) {
+        self.change(|lists| {
+            lists.links.retain(|(its, _)| *its != rank);
+            if holds != Holds::default() {
+                lists.links.push((rank, holds));
+            }
+        });
+    }
+
+    /// The link to `rank` can go on: bytes have come, there is room, or it has ended. Called by any thread.
+    pub fn tell(&self, rank: Rank) {
+        self.change(|lists| {
+            if !lists.news.contains(&rank) {
+                lists.news.push(rank);
+            }
+        });
     }
 
     pub fn is_empty(&self) -> bool {
-        self.links().is_empty()
+        let lists = self.lists();
+        lists.links.is_empty() && lists.news.is_empty()
     }
 
-    pub fn ranks(&self) -> Vec<Rank> {
-        self.links().iter().map(|(rank, _)| *rank).collect()
+    /// The ranks whose links may be able to go on. Those with news are not returned again.
+    pub fn ready(&self) -> Vec<Rank> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        self.change(|lists| {
+            let mut ranks = std::mem::take(&mut lists.news);
+            ranks.extend(
+                lists.links.iter().map(|(rank, _)| *rank).filter(|rank| !ranks.contains(rank)).collect::<Vec<_>>(),
+            );
+            ranks
+        })
     }
 }
 

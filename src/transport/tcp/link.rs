@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::device::Shared;
 use super::held::{Held, Holding, Holds};
 use super::number;
-use super::streams::Streams;
+use super::streams::{Connection, Streams};
 use crate::net::stream::Stream;
+use crate::sys::poller::Watched;
 use crate::sys::{self, AsRaw, Poller, Registration};
 use crate::transport::{Interest, Lingering, Link};
 use crate::types::Rank;
@@ -16,7 +17,7 @@ use crate::types::Rank;
 pub struct TcpLink {
     streams: Streams,
     /// One for each connection.
-    watches: Box<[Watch]>,
+    watches: Box<[Watched]>,
     rank: Rank,
     poller: Poller,
     watched: Interest,
@@ -24,15 +25,9 @@ pub struct TcpLink {
     holding: Holding,
 }
 
-/// What the poller watches a socket for.
-struct Watch {
-    /// `None` while it watches for nothing.
-    registration: Option<Registration>,
-    bits: u32,
-}
-
 impl TcpLink {
-    /// A link over streams, whose sockets `poller` watches already, by their registrations, or starts to.
+    /// A link over streams, whose sockets `poller` watches already, by their registrations, or starts to. If they encrypt, others than the
+    /// first one go to threads of their own.
     pub(super) fn new(
         connections: Vec<(Option<Registration>, Stream)>,
         rank: Rank,
@@ -43,13 +38,27 @@ impl TcpLink {
         let mut watches = Vec::with_capacity(connections.len());
         let mut streams = Vec::with_capacity(connections.len());
         for (index, (registration, stream)) in connections.into_iter().enumerate() {
+            #[cfg(feature = "tls")]
+            let stream = match (&held, stream) {
+                (Some(held), stream) if index > 0 => match stream.into_session() {
+                    Ok(session) => {
+                        registration.into_iter().for_each(Registration::end);
+                        let relayed = shared.relays.hand_over(index, session, rank, held.clone())?;
+                        watches.push(Watched::default());
+                        streams.push(Connection::Relayed(relayed));
+                        continue;
+                    }
+                    Err(stream) => stream,
+                },
+                (_, stream) => stream,
+            };
             let number = number(rank, index);
             let registration = match registration {
                 Some(registration) => registration.set(sys::READ, number).map(|()| registration),
                 None => poller.add(&stream, sys::READ, number),
             }?;
-            watches.push(Watch { registration: Some(registration), bits: sys::READ });
-            streams.push(stream);
+            watches.push(Watched::of(registration, sys::READ));
+            streams.push(Connection::from(stream));
         }
         let watched = Interest { readable: true, writable: false };
         let holding = Holding::new(held, rank);
@@ -90,15 +99,9 @@ impl TcpLink {
             let unsent = self.holding.may_hold() && self.streams.has_unsent(index);
             let writable = self.watched.writable && index == sends_by || unsent;
             let bits = bit(readable, sys::READ) | bit(writable, sys::WRITE);
-            if std::mem::replace(&mut watch.bits, bits) == bits {
-                continue;
-            }
-            let number = number(self.rank, index);
-            match &watch.registration {
-                // Without a registration: with empty interest, epoll would still report a broken connection, and wake its user repeatedly.
-                _ if bits == 0 => watch.registration.take().into_iter().for_each(Registration::end),
-                Some(registration) => registration.set(bits, number)?,
-                None => watch.registration = Some(self.poller.add(&self.streams.all()[index], bits, number)?),
+            // Of what another thread has, `Held` is told.
+            if let Some(stream) = self.streams.all()[index].own() {
+                watch.set(&self.poller, stream, bits, number(self.rank, index))?;
             }
         }
         Ok(())
@@ -136,7 +139,7 @@ impl Link for TcpLink {
 
     fn end(self: Box<Self>, mut rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { watches, streams, shared, .. } = *self;
-        watches.into_iter().filter_map(|watch| watch.registration).for_each(Registration::end);
+        watches.into_iter().for_each(Watched::end);
         rest.extend(close_notice);
         shared.linger(ClosingLink::new(streams, rest));
     }
@@ -170,7 +173,7 @@ impl ClosingLink {
         if let Ok(false) = self.streams.flush() {
             return false;
         }
-        for stream in self.streams.all() {
+        for stream in self.streams.all().iter().filter_map(Connection::own) {
             let _ = socket2::SockRef::from(stream.socket()).shutdown(std::net::Shutdown::Write);
         }
         true
@@ -184,7 +187,7 @@ impl Lingering for ClosingLink {
         let sent = self.send_notice();
         let mut staging = [0; 4096];
         let mut acknowledged = true;
-        for stream in self.streams.all() {
+        for stream in self.streams.all().iter().filter_map(Connection::own) {
             let fd = stream.raw();
             loop {
                 match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {

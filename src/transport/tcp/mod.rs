@@ -7,6 +7,8 @@ mod connector;
 pub mod device;
 mod held;
 mod link;
+#[cfg(feature = "tls")]
+mod relay;
 mod streams;
 
 pub use crate::net::stream::Transport;

@@ -7,11 +7,13 @@ mod tests;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 
+#[cfg(feature = "tls")]
+use super::relay::Relayed;
 use crate::net::stream::Stream;
 
 /// Bytes that one connection carries before it is the next one's turn. So many that a small message rarely needs two calls of the system,
 /// and so few that the buffers of sockets hold more: all connections then send at the same time.
-const STRIPE_BYTES: usize = 64 << 10;
+pub(super) const STRIPE_BYTES: usize = 64 << 10;
 
 /// Most parts that one call of the system gets of those that a call here is given.
 const PARTS: usize = 16;
@@ -77,22 +79,108 @@ impl Cut {
     }
 }
 
+/// A connection of a link. Its methods are those of [`Stream`].
+pub enum Connection {
+    /// The thread that makes progress moves its bytes.
+    Own(Stream),
+    /// Another thread encrypts and decrypts them.
+    #[cfg(feature = "tls")]
+    Relayed(Relayed),
+}
+
+impl From<Stream> for Connection {
+    fn from(stream: Stream) -> Self {
+        Self::Own(stream)
+    }
+}
+
+impl Connection {
+    /// The socket's stream, unless another thread has it.
+    pub fn own(&self) -> Option<&Stream> {
+        match self {
+            Self::Own(stream) => Some(stream),
+            #[cfg(feature = "tls")]
+            Self::Relayed(_) => None,
+        }
+    }
+
+    #[inline]
+    pub fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Own(stream) => stream.send(parts),
+            #[cfg(feature = "tls")]
+            Self::Relayed(relayed) => relayed.send(parts),
+        }
+    }
+
+    #[inline]
+    pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Own(stream) => stream.receive(parts),
+            #[cfg(feature = "tls")]
+            Self::Relayed(relayed) => relayed.receive(parts),
+        }
+    }
+
+    /// Whether nothing comes from the peer later but what its socket has now, if that has failed.
+    fn is_settled(&self) -> bool {
+        match self {
+            Self::Own(_) => true,
+            #[cfg(feature = "tls")]
+            Self::Relayed(relayed) => relayed.is_settled(),
+        }
+    }
+
+    pub fn flush(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Own(stream) => Ok(!stream.has_unsent() || stream.flush()?),
+            #[cfg(feature = "tls")]
+            Self::Relayed(_) => Ok(true),
+        }
+    }
+
+    pub fn close(&mut self) {
+        match self {
+            Self::Own(stream) => stream.close(),
+            #[cfg(feature = "tls")]
+            Self::Relayed(relayed) => relayed.close(),
+        }
+    }
+
+    #[inline]
+    pub fn has_received(&mut self) -> bool {
+        match self {
+            Self::Own(stream) => stream.has_received(),
+            #[cfg(feature = "tls")]
+            Self::Relayed(relayed) => relayed.has_received(),
+        }
+    }
+
+    pub fn has_unsent(&mut self) -> bool {
+        match self {
+            Self::Own(stream) => stream.has_unsent(),
+            #[cfg(feature = "tls")]
+            Self::Relayed(_) => false,
+        }
+    }
+}
+
 /// The connections of a link, at least one.
 pub struct Streams {
-    all: Box<[Stream]>,
+    all: Box<[Connection]>,
     sending: Turn,
     receiving: Turn,
 }
 
 impl Streams {
     /// In the order that both sides know.
-    pub fn new(all: Box<[Stream]>) -> Self {
+    pub fn new(all: Box<[Connection]>) -> Self {
         assert!(!all.is_empty(), "a link without connection");
         Self { all, sending: Turn::FIRST, receiving: Turn::FIRST }
     }
 
     /// The connections in their order.
-    pub fn all(&self) -> &[Stream] {
+    pub fn all(&self) -> &[Connection] {
         &self.all
     }
 
@@ -126,7 +214,7 @@ impl Streams {
 
     fn send_in_turn(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let all = &mut self.all;
-        self.sending.moves(all.len(), |index, mut cut| {
+        let sent = self.sending.moves(all.len(), |index, mut cut| {
             let mut now = [IoSlice::new(&[]); PARTS];
             let ranges = parts.iter().map(|part| &part[cut.range(part.len())]).filter(|range| !range.is_empty());
             let wanted = now.iter_mut().zip(ranges).fold(0, |wanted, (slot, range)| {
@@ -134,7 +222,12 @@ impl Streams {
                 wanted + range.len()
             });
             (wanted, if wanted > 0 { all[index].send(&now) } else { Ok(0) })
-        })
+        });
+        // Who gets an error receives what the peer has sent before, which may say why, and nothing later.
+        match sent {
+            Err(_) if !self.all.iter().all(Connection::is_settled) => Err(io::ErrorKind::WouldBlock.into()),
+            sent => sent,
+        }
     }
 
     fn receive_in_turn(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -158,15 +251,15 @@ impl Streams {
     /// Sends what was taken and is not in the sockets. Returns whether nothing is left.
     pub fn flush(&mut self) -> io::Result<bool> {
         let mut all = true;
-        for stream in &mut self.all {
-            all &= !stream.has_unsent() || stream.flush()?;
+        for connection in &mut self.all {
+            all &= connection.flush()?;
         }
         Ok(all)
     }
 
     /// No more is sent: the peer will find the ends of all streams once all is flushed.
     pub fn close(&mut self) {
-        self.all.iter_mut().for_each(Stream::close);
+        self.all.iter_mut().for_each(Connection::close);
     }
 
     /// Whether [`Streams::receive`] may return bytes although nothing arrives at the socket.

@@ -17,7 +17,7 @@ fn ends(connections: usize) -> [Streams; 2] {
         for (end, socket) in ends.iter_mut().zip([one, other]) {
             socket.set_nonblocking(true).unwrap();
             socket.set_send_buffer_size(STRIPE_BYTES / 3).unwrap();
-            end.push(Stream::from(OwnedSocket::from(socket)));
+            end.push(Stream::from(OwnedSocket::from(socket)).into());
         }
     }
     ends.map(|streams| Streams::new(streams.into()))
