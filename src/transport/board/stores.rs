@@ -39,18 +39,15 @@ impl Choice {
     /// As for [`reduce::copy`].
     #[inline]
     pub unsafe fn copy(&self, into: *mut u8, from: *const u8, bytes: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if bytes >= LEAST_BYTES {
-            // SAFETY: every CPU of this architecture has the instruction.
-            let ticks = || unsafe { std::arch::x86_64::_rdtsc() };
-            let stores = self.next();
-            let before = ticks();
-            // SAFETY: as the caller guarantees.
-            unsafe { reduce::copy(into, from, bytes, stores) };
-            return self.took(stores, bytes, ticks().wrapping_sub(before));
+        let before = if bytes >= LEAST_BYTES { ticks() } else { None };
+        let stores = before.map_or(Stores::Cached, |_| self.next());
+        // SAFETY: as the caller guarantees.
+        unsafe { reduce::copy(into, from, bytes, stores) };
+        if let Some(before) = before
+            && let Some(after) = ticks()
+        {
+            self.took(stores, bytes, after.wrapping_sub(before));
         }
-        // SAFETY: as above.
-        unsafe { reduce::copy(into, from, bytes, Stores::Cached) };
     }
 
     /// How the next copy is stored.
@@ -84,6 +81,16 @@ impl Choice {
             self.streams.store((cached > least && streamed < cached * part).into(), Ordering::Relaxed);
         }
     }
+}
+
+/// The processor's clock; `None` where there is no other way to store, or no clock that is quick to read.
+#[inline]
+fn ticks() -> Option<u64> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every CPU of this architecture has the instruction.
+    return Some(unsafe { std::arch::x86_64::_rdtsc() });
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    None
 }
 
 fn load(figure: &AtomicU32) -> f32 {
