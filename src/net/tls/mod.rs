@@ -5,6 +5,7 @@
 //! addresses that they exchange, not by names. [`Options::names`] narrows that. The job's token is proven as without TLS, and its
 //! proofs cover the session ([`Session::binding`]), so they cannot be relayed from one session into another.
 
+mod exporter;
 mod files;
 #[cfg(all(unix, any(test, fuzzing)))]
 pub(crate) mod fuzz;
@@ -108,12 +109,12 @@ impl Credentials {
 
     /// A session of the side that connects.
     pub fn connect(&self) -> std::io::Result<Session> {
-        Session::client(self.configs().client)
+        Session::client(&self.configs().client)
     }
 
     /// A session of the side that accepts.
     pub fn accept(&self) -> std::io::Result<Session> {
-        Session::server(self.configs().server)
+        Session::server(&self.configs().server)
     }
 
     /// From the files as they are now: certificates may be renewed while the job runs. If what is new cannot be used, what was read

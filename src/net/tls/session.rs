@@ -1,40 +1,72 @@
-//! TLS over one non-blocking socket.
+//! TLS over one non-blocking socket, by rustls' unbuffered connections: records are decrypted where they were read, and encrypted into the buffer
+//! that is sent.
 
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, Connection, Error as TlsError, ServerConfig, ServerConnection};
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::{ClientConfig, CommonState, Error as TlsError, ServerConfig};
 
+use super::exporter::{Binding, Exporter};
 use crate::sys::{self, RawSocket};
 
 /// Bytes that are read from the socket at once: the more, the fewer system calls, and the fewer records that end in another read. Only
 /// pages that were written take memory.
 const READ_BYTES: usize = 128 << 10;
-/// Most bytes that are encrypted before they are sent.
-const WRITE_BYTES: usize = 256 << 10;
-/// Most parts that are encrypted at once.
-const PARTS: usize = 16;
+/// So much room there is at least when the socket is read.
+const LEAST_ROOM: usize = 32 << 10;
+/// Most plain bytes that are encrypted at once.
+const WRITE_BYTES: usize = 64 << 10;
+/// Plain bytes of the longest record, and how many more it takes at most.
+const RECORD_BYTES: usize = 16 << 10;
+const RECORD_OVERHEAD: usize = 64;
+/// Most bytes that are taken before the handshake is over.
+const EARLY_BYTES: usize = RECORD_BYTES;
 
-/// Where rustls's text refers to its manual.
 const CUT: &str =
     "the connection has ended, and the TLS session has not: the peer's process has ended, or the connection was cut";
 
-/// What both sides of a session know and nobody else does: `tls-exporter` of RFC 9266.
-pub type Binding = [u8; 32];
+/// A connection without buffers.
+enum Tls {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+impl Tls {
+    fn state(&self) -> &CommonState {
+        match self {
+            Self::Client(tls) => tls,
+            Self::Server(tls) => tls,
+        }
+    }
+}
 
 /// One side of a session. The socket is passed to each call.
 pub struct Session {
-    tls: Connection,
+    tls: Tls,
+    exporter: Arc<Exporter>,
     /// What was read from the socket; `begin..end` of it has not been decrypted.
     incoming: Box<[u8]>,
     begin: usize,
     end: usize,
-    /// The last read has taken all that the socket had.
+    /// There is no whole record in it, but for those of a message of the session that has not come as a whole.
+    starved: bool,
+    /// There are such records.
+    joins: bool,
+    /// The last read of this call has taken all that the socket had.
     drained: bool,
     /// Decrypted bytes that were not received.
-    decrypted: usize,
+    plain: Buffer,
+    /// Encrypted bytes that the socket has not taken.
+    outgoing: Buffer,
+    /// What was taken before the handshake was over.
+    early: Vec<u8>,
+    /// Room for parts that are encrypted as one record.
+    gathered: Vec<u8>,
     /// The peer has ended the session.
     ended: bool,
     /// Nothing can be decrypted any more.
@@ -43,53 +75,124 @@ pub struct Session {
     cut: Option<ErrorKind>,
 }
 
-/// A socket for rustls.
-struct Socket(RawSocket);
+/// Bytes that are taken from the front; room for more is behind them.
+#[derive(Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    begin: usize,
+    end: usize,
+}
 
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        sys::send(self.0, &[IoSlice::new(bytes)])
+impl Buffer {
+    fn is_empty(&self) -> bool {
+        self.begin == self.end
     }
 
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        sys::send(self.0, parts)
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.begin..self.end]
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    /// The first bytes have been taken.
+    fn advance(&mut self, count: usize) {
+        self.begin += count;
+        if self.is_empty() {
+            (self.begin, self.end) = (0, 0);
+        }
+    }
+
+    /// Room for `count` bytes.
+    fn room(&mut self, count: usize) -> &mut [u8] {
+        if self.bytes.len() < self.end + count {
+            self.bytes.resize(self.end + count, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.end += bytes.len();
     }
 }
 
+/// What a connection is asked to do once it has nothing else to do.
+#[derive(Clone, Copy)]
+enum Order<'a> {
+    /// Nothing.
+    Rest,
+    /// Encrypt these bytes.
+    Encrypt(&'a [u8]),
+    /// Say that nothing follows.
+    Close,
+}
+
+/// What it has done.
+enum Step {
+    /// So many decrypted bytes are in their place, and others may follow.
+    Decrypted(usize),
+    /// Something of the session itself.
+    Own,
+    /// The peer has ended the session.
+    Ended,
+    /// There is no whole record.
+    Starved,
+    /// The order is executed.
+    Done,
+}
+
 impl Session {
-    pub(super) fn client(config: Arc<ClientConfig>) -> io::Result<Self> {
+    pub(super) fn client(config: &ClientConfig) -> io::Result<Self> {
         // Certificates are verified without a name, and none is sent.
         let name = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        Ok(Self::new(ClientConnection::new(config, name).map_err(io::Error::other)?.into()))
+        let exporter = Arc::new(Exporter::default());
+        let mut config = config.clone();
+        config.key_log = exporter.clone();
+        let tls = UnbufferedClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+        let mut session = Self::new(Tls::Client(tls), exporter);
+        session.encode();
+        Ok(session)
     }
 
-    pub(super) fn server(config: Arc<ServerConfig>) -> io::Result<Self> {
-        Ok(Self::new(ServerConnection::new(config).map_err(io::Error::other)?.into()))
+    pub(super) fn server(config: &ServerConfig) -> io::Result<Self> {
+        let exporter = Arc::new(Exporter::default());
+        let mut config = config.clone();
+        config.key_log = exporter.clone();
+        let tls = UnbufferedServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
+        Ok(Self::new(Tls::Server(tls), exporter))
     }
 
-    fn new(mut tls: Connection) -> Self {
-        tls.set_buffer_limit(Some(WRITE_BYTES));
-        let incoming = vec![0; READ_BYTES].into_boxed_slice();
-        Self { tls, incoming, begin: 0, end: 0, drained: false, decrypted: 0, ended: false, failed: None, cut: None }
+    fn new(tls: Tls, exporter: Arc<Exporter>) -> Self {
+        Self {
+            tls,
+            exporter,
+            incoming: vec![0; READ_BYTES].into(),
+            begin: 0,
+            end: 0,
+            starved: true,
+            joins: false,
+            drained: false,
+            plain: Buffer::default(),
+            outgoing: Buffer::default(),
+            early: Vec::new(),
+            gathered: Vec::new(),
+            ended: false,
+            failed: None,
+            cut: None,
+        }
     }
 
     /// `None` until the handshake is over.
     pub fn binding(&self) -> Option<Binding> {
-        self.tls.export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(b"")).ok()
+        self.exporter.binding(self.tls.state())
     }
 
     /// Whether [`Session::receive`] may return bytes although nothing has arrived at the socket.
     pub fn has_received(&self) -> bool {
-        self.decrypted > 0 || self.begin < self.end
+        !self.plain.is_empty() || !self.starved
     }
 
     /// Whether there are bytes that the socket has not taken.
     pub fn has_unsent(&self) -> bool {
-        self.tls.wants_write() && self.cut.is_none()
+        !self.outgoing.is_empty() && self.cut.is_none()
     }
 
     /// Fills `parts` from the front, as far as it can without blocking, and returns the number of bytes. Returns 0 at the end of the
@@ -102,10 +205,6 @@ impl Session {
         for part in parts {
             let mut at = 0;
             while at < part.len() {
-                // A small message would else take a second system call, which finds nothing.
-                if filled > 0 && self.drained && !self.has_received() {
-                    return Ok(filled);
-                }
                 match self.receive_some(socket, &mut part[at..]) {
                     Ok(0) => return Ok(filled),
                     Ok(n) => (at, filled) = (at + n, filled + n),
@@ -120,77 +219,181 @@ impl Session {
 
     fn receive_some(&mut self, socket: RawSocket, into: &mut [u8]) -> io::Result<usize> {
         loop {
-            if self.decrypted > 0 {
-                let count = self.tls.reader().read(into)?;
-                self.decrypted -= count;
+            if !self.plain.is_empty() {
+                let rest = self.plain.rest();
+                let count = rest.len().min(into.len());
+                into[..count].copy_from_slice(&rest[..count]);
+                self.plain.advance(count);
                 return Ok(count);
-            }
-            if self.ended {
-                return Ok(0);
             }
             if let Some(error) = &self.failed {
                 return Err(invalid(error));
             }
-            if self.begin < self.end {
-                self.decrypt(socket)?;
+            if self.ended {
+                return Ok(0);
+            }
+            if !self.starved {
+                let count = self.decrypt(into);
+                let _ = self.flush(socket);
+                if count > 0 {
+                    return Ok(count);
+                }
                 continue;
             }
-            (self.begin, self.end) = (0, sys::receive(socket, &mut [IoSliceMut::new(&mut self.incoming)])?);
-            self.drained = self.end < self.incoming.len();
-            if self.end == 0 {
-                self.tls.read_tls(&mut io::empty())?;
-                // The end of the session, or an error if there was none.
-                return self.tls.reader().read(into).map_err(|error| match error.kind() {
-                    ErrorKind::UnexpectedEof => io::Error::new(ErrorKind::UnexpectedEof, CUT),
-                    _ => error,
-                });
+            // A small message would else take a second system call, which finds nothing.
+            if self.drained {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            if self.read(socket)? == 0 {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, CUT));
             }
         }
     }
 
-    /// Decrypts some of what was read from the socket.
-    fn decrypt(&mut self, socket: RawSocket) -> io::Result<()> {
-        let mut rest = &self.incoming[self.begin..self.end];
-        self.begin += self.tls.read_tls(&mut rest)?;
-        match self.tls.process_new_packets() {
-            Ok(state) => {
-                self.decrypted = state.plaintext_bytes_to_read();
-                self.ended = state.peer_has_closed();
-                if self.ended {
-                    // What follows is ignored.
-                    self.begin = self.end;
+    /// Reads from the socket. Returns 0 at its end.
+    fn read(&mut self, socket: RawSocket) -> io::Result<usize> {
+        if self.begin == self.end {
+            (self.begin, self.end) = (0, 0);
+        } else if self.incoming.len() - self.end < LEAST_ROOM {
+            self.incoming.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, self.end - self.begin);
+        }
+        let room = &mut self.incoming[self.end..];
+        let wanted = room.len();
+        if wanted == 0 {
+            // Longer than any record, or message of a handshake, that rustls accepts.
+            return Err(invalid(&TlsError::PeerSentOversizedRecord));
+        }
+        let count = sys::receive(socket, &mut [IoSliceMut::new(room)])?;
+        (self.end, self.starved, self.drained) = (self.end + count, count == 0, count < wanted);
+        Ok(count)
+    }
+
+    /// Decrypts records that were read, until `into` is full or there is none. Returns the number of bytes in `into`.
+    fn decrypt(&mut self, into: &mut [u8]) -> usize {
+        let mut filled = 0;
+        while filled < into.len() && !self.starved {
+            match self.step(Order::Rest, &mut into[filled..]) {
+                Ok(Step::Decrypted(count)) => {
+                    filled += count;
+                    self.starved = self.begin == self.end;
                 }
-                let _ = self.flush(socket);
-                Ok(())
-            }
-            Err(error) => {
-                // An alert that says why.
-                let _ = self.flush(socket);
-                self.failed = Some(error.clone());
-                Err(invalid(&error))
+                Ok(Step::Own) => {}
+                Ok(Step::Starved | Step::Done) => {
+                    self.starved = true;
+                    self.joins = has_record(&self.incoming[self.begin..self.end]);
+                }
+                Ok(Step::Ended) => self.end(),
+                Err(error) => self.fail(error),
             }
         }
+        filled
+    }
+
+    /// What follows the end of the session is ignored.
+    fn end(&mut self) {
+        (self.ended, self.starved, self.begin) = (true, true, self.end);
+    }
+
+    fn fail(&mut self, error: TlsError) {
+        self.failed = Some(error);
+        // An alert that says why.
+        self.encode();
+        (self.starved, self.begin) = (true, self.end);
+    }
+
+    /// Encodes what the session itself has to send, and decrypts nothing.
+    fn encode(&mut self) {
+        while self.tls.state().wants_write() && self.step(Order::Rest, &mut []).is_ok() {}
+    }
+
+    /// Lets the connection do one thing: bytes that were decrypted go into `into`, those for which there is no room into `plain`.
+    fn step(&mut self, order: Order<'_>, into: &mut [u8]) -> Result<Step, TlsError> {
+        let Self { tls, incoming, begin, end, plain, outgoing, joins, .. } = self;
+        // A connection that is to encrypt would first decrypt what it sees. It must see records that it has in part: but for these, an order
+        // comes only after bytes for the caller, with which no such message begins.
+        let hides = !matches!(order, Order::Rest) && !tls.state().is_handshaking() && !*joins;
+        let records = &mut incoming[*begin..if hides { *begin } else { *end }];
+        let (discard, step) = match tls {
+            Tls::Client(tls) => handle(tls.process_tls_records(records), order, into, plain, outgoing),
+            Tls::Server(tls) => handle(tls.process_tls_records(records), order, into, plain, outgoing),
+        };
+        *begin += discard;
+        step
     }
 
     /// Takes bytes from the front of `parts`, as many as it can without blocking, and returns their number. Bytes that the socket has not
     /// taken then ([`Session::has_unsent`]) are sent by later calls of any method. During the handshake, takes few bytes, which
     /// follow it.
     pub fn send(&mut self, socket: RawSocket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut taken = 0;
-        let mut rest = [IoSlice::new(&[]); PARTS];
-        let count = parts.len().min(PARTS);
-        rest[..count].copy_from_slice(&parts[..count]);
-        let mut rest = &mut rest[..count];
-        while self.flush(socket)? && !rest.is_empty() {
-            let count = self.tls.writer().write_vectored(rest)?;
+        while self.flush(socket)? && taken < total {
+            let count = self.take(parts, taken)?;
             if count == 0 {
                 break;
             }
             taken += count;
-            IoSlice::advance_slices(&mut rest, count);
         }
-        let any = taken > 0 || parts.iter().all(|part| part.is_empty());
-        if any { Ok(taken) } else { Err(ErrorKind::WouldBlock.into()) }
+        if taken > 0 || total == 0 { Ok(taken) } else { Err(ErrorKind::WouldBlock.into()) }
+    }
+
+    /// Encrypts some of what follows the first `skip` bytes of `parts`. Returns the number of bytes.
+    fn take(&mut self, parts: &[IoSlice<'_>], mut skip: usize) -> io::Result<usize> {
+        let rest = parts.iter().filter_map(|part| {
+            let rest = part.get(skip..).filter(|rest| !rest.is_empty());
+            skip = skip.saturating_sub(part.len());
+            rest
+        });
+        if self.tls.state().is_handshaking() {
+            let room = EARLY_BYTES - self.early.len();
+            let before = self.early.len();
+            self.early.extend(rest.flatten().take(room));
+            return Ok(self.early.len() - before);
+        }
+        let mut taken = 0;
+        let mut gathered = std::mem::take(&mut self.gathered);
+        for part in rest {
+            if taken + gathered.len() >= WRITE_BYTES {
+                break;
+            }
+            let part = &part[..part.len().min(WRITE_BYTES - taken - gathered.len())];
+            if gathered.len() + part.len() <= RECORD_BYTES {
+                gathered.extend_from_slice(part);
+                continue;
+            }
+            taken += self.encrypt(&gathered)? + self.encrypt(part)?;
+            gathered.clear();
+        }
+        taken += self.encrypt(&gathered)?;
+        gathered.clear();
+        self.gathered = gathered;
+        Ok(taken)
+    }
+
+    /// Encrypts `bytes`. Returns their number.
+    fn encrypt(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !bytes.is_empty() {
+            self.execute(Order::Encrypt(bytes))?;
+        }
+        Ok(bytes.len())
+    }
+
+    /// Executes an order.
+    fn execute(&mut self, order: Order<'_>) -> io::Result<()> {
+        loop {
+            match self.step(order, &mut []) {
+                Ok(Step::Done) => return Ok(()),
+                Ok(Step::Decrypted(_) | Step::Own) => {}
+                Ok(Step::Ended) => self.end(),
+                Ok(Step::Starved) => return Err(io::Error::other("the TLS session cannot send now")),
+                Err(error) => {
+                    let result = invalid(&error);
+                    self.fail(error);
+                    return Err(result);
+                }
+            }
+        }
     }
 
     /// Sends what is encrypted. Returns whether the socket has taken all of it.
@@ -198,9 +401,13 @@ impl Session {
         if let Some(kind) = self.cut {
             return Err(kind.into());
         }
-        while self.tls.wants_write() {
-            match self.tls.write_tls(&mut Socket(socket)) {
-                Ok(_) => {}
+        if !self.early.is_empty() && !self.tls.state().is_handshaking() {
+            let early = std::mem::take(&mut self.early);
+            self.encrypt(&early)?;
+        }
+        while !self.outgoing.is_empty() {
+            match sys::send(socket, &[IoSlice::new(self.outgoing.rest())]) {
+                Ok(count) => self.outgoing.advance(count),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => {
                     self.cut = Some(error.kind());
@@ -213,10 +420,106 @@ impl Session {
 
     /// Ends the session: the peer finds the end of the stream after all that was taken. Then nothing is sent any more.
     pub fn close(&mut self) {
-        self.tls.send_close_notify();
+        // A session whose handshake is not over just stops, and so does one that cannot encrypt any more.
+        let _ = self.execute(Order::Close);
     }
+}
+
+/// Executes what a connection asks for. Returns how many bytes of its records are used up, and what it was.
+fn handle<T>(
+    status: UnbufferedStatus<'_, '_, T>,
+    order: Order<'_>,
+    into: &mut [u8],
+    plain: &mut Buffer,
+    outgoing: &mut Buffer,
+) -> (usize, Result<Step, TlsError>) {
+    let UnbufferedStatus { mut discard, state } = status;
+    let step = match state {
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            let mut filled = 0;
+            loop {
+                match traffic.next_record() {
+                    None => break Ok(Step::Decrypted(filled)),
+                    Some(Err(error)) => break Err(error),
+                    Some(Ok(record)) => {
+                        let room = &mut into[filled..];
+                        let (now, later) = record.payload.split_at(record.payload.len().min(room.len()));
+                        room[..now.len()].copy_from_slice(now);
+                        filled += now.len();
+                        plain.push(later);
+                        discard += record.discard;
+                    }
+                }
+            }
+        }
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            let mut room = RECORD_BYTES;
+            loop {
+                match data.encode(outgoing.room(room)) {
+                    Ok(count) => {
+                        outgoing.end += count;
+                        break Ok(Step::Own);
+                    }
+                    Err(EncodeError::InsufficientSize(needed)) => room = needed.required_size,
+                    Err(error) => break Err(TlsError::General(error.to_string())),
+                }
+            }
+        }
+        // It is in the buffer, which is sent in its order.
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            data.done();
+            Ok(Step::Own)
+        }
+        Ok(ConnectionState::PeerClosed) => Ok(Step::Ended),
+        Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+            let records = |bytes: usize| bytes + (bytes.div_ceil(RECORD_BYTES) + 1) * RECORD_OVERHEAD;
+            let encrypted = match order {
+                Order::Rest => return (discard, Ok(Step::Starved)),
+                Order::Encrypt(bytes) => traffic.encrypt(bytes, outgoing.room(records(bytes.len()))),
+                Order::Close => traffic.queue_close_notify(outgoing.room(records(0))),
+            };
+            encrypted.map_err(|error| TlsError::General(error.to_string())).map(|count| {
+                outgoing.end += count;
+                Step::Done
+            })
+        }
+        Ok(_) => Ok(Step::Starved),
+        Err(error) => Err(error),
+    };
+    (discard, step)
+}
+
+/// Whether `bytes` begin with a whole record.
+fn has_record(bytes: &[u8]) -> bool {
+    matches!(bytes, [_, _, _, high, low, rest @ ..] if rest.len() >= usize::from(u16::from_be_bytes([*high, *low])))
 }
 
 fn invalid(error: &TlsError) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_record_is_found_by_its_header() {
+        let record = [23, 3, 3, 1, 2];
+        let whole = [&record[..], &[0; 258]].concat();
+        assert!(has_record(&whole) && has_record(&[&whole[..], &record].concat()));
+        (0..whole.len()).for_each(|length| assert!(!has_record(&whole[..length]), "{length}"));
+    }
+
+    #[test]
+    fn a_buffer_gives_what_was_put_in_and_begins_anew_when_it_is_empty() {
+        let mut buffer = Buffer::default();
+        for round in 0..3u8 {
+            buffer.push(&[round, 1, 2]);
+            buffer.advance(2);
+            buffer.push(&[3]);
+            assert_eq!(buffer.rest(), [2, 3]);
+            buffer.advance(2);
+            assert!(buffer.is_empty() && buffer.begin == 0 && buffer.bytes.len() <= 4);
+        }
+    }
 }

@@ -362,7 +362,9 @@ fn run(inbox: &Inbox, poller: &Poller, _woken: &Registration) {
         due.retain(|number| {
             let Some(relay) = relays.get_mut(number) else { return false };
             let more = relay.work();
-            if relay.is_over() || relay.watch(poller, *number).is_err() {
+            let failed = relay.watch(poller, *number).err();
+            if relay.is_over() || failed.is_some() {
+                relay.end(failed);
                 relays.remove(number);
                 return false;
             }
@@ -534,6 +536,17 @@ impl Relay {
             || self.closing.is_some_and(|until| {
                 self.peer_ended || self.cut || self.closed && acknowledged() || Instant::now() >= until
             })
+    }
+
+    /// Nothing more comes or goes.
+    fn end(&self, error: Option<io::Error>) {
+        let mut queues = self.common.queues();
+        queues.peer_ended = true;
+        if queues.broken.is_none() {
+            queues.broken = error;
+        }
+        drop(queues);
+        self.common.tell_link();
     }
 
     /// Lets the poller watch for what is wanted now.
