@@ -92,7 +92,7 @@ bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS t
 
 bench-gloo: setup-bench prefix ## times a program written for Gloo over Gloo and over gloo_rs, and records it in docs/benchmarks
 	$(heading) "A program written for Gloo, over Gloo and over gloo_rs"
-	@benches/peers/build.sh build/peers gloo gloo_headers bare
+	@benches/peers/build.sh build/peers gloo gloo_headers floor bare
 	@benches/record.py gloo $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
 
 bench-torch: setup-bench prefix ## times allreduce of torch.distributed beside its own backend over Gloo, and records it in docs/benchmarks

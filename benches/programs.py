@@ -296,7 +296,7 @@ class TlsPair:
     def settings(self, cell):
         if cell.ranks != 2 or not cores_of(2):
             return []
-        return [f"{how} {reads} {size}" for how in ("whole", "halves") for reads in ("direct", "buffered") for size in ("0", "128Ki")]
+        return [f"{how} {reads} {size}" for how in ("whole", "halves") for reads in ("direct", "buffered", "unbuffered") for size in ("0", "128Ki")]
 
     def measure(self, setting, cell, iterations, seconds, patience):
         how, reads, size = setting.split()

@@ -208,6 +208,8 @@ def main():
     elif args.record == "gloo":
         ours = lambda shm: programs.Gloo(args.peers, "gloo_headers", ["default"], {"GLOO_RS_SHM": shm})
         known = {"gloo_rs": ours("0"), "shared": ours("1"), "gloo": programs.Gloo(args.peers)}
+        known |= {"floor": programs.TcpFloor(args.peers)} if there("floor") else {}
+        known |= {"bare": bare} if bare else {}
         todo = cells(["allreduce"], [2], args.sizes or "4,64Ki,4Mi,256Mi")
     else:
         known = {"gloo_rs": programs.GlooRs(args.tool, "auto", args.peers)}

@@ -139,7 +139,8 @@ best in a round stands for the program.
 - The **bare pair**, `benches/peers/tls_pair.rs`, is two processes, each with a core of its own, that poll one TLS 1.3 connection by the
   same rustls and ring, with the same cipher. They exchange as many bytes each way as the allreduce must, and sum up where the bytes lie
   decrypted. Its settings: each side sends everything and sums up everything (`whole`), or each sums up one half and sends the sums
-  (`halves`); rustls reads from the socket (`direct`) or through a buffer of 128 KiB (`buffered`); two sizes of send buffer.
+  (`halves`); rustls reads from the socket (`direct`), or through a buffer of 128 KiB (`buffered`),
+  or decrypts in that buffer (`unbuffered`, as the library does); two sizes of send buffer.
 - **gloo_rs, TCP** is the same without TLS: what encryption costs.
 """,
 )
@@ -147,7 +148,7 @@ GLOO = Kind(
     name="gloo",
     title="A program written for Gloo, over Gloo and over gloo_rs",
     peers={"gloo": "Gloo"},
-    floors={"shared": "gloo_rs, shared memory"},
+    floors={"shared": "gloo_rs, shared memory", "floor": "TCP floor", "bare": "bare exchange"},
     targets=[
         Target("allreduce", (2,), "gloo", limit, **EXACT(size), of=of)
         for of, limits in (("gloo_rs", (0.6, 0.75, 0.6, 0.65)), ("shared", (0.1, 0.2, 0.3, 0.5)))
@@ -165,6 +166,8 @@ what goes through the rounds, and the best in a round counts.
   cores and unbound.
 - **gloo_rs** sets no algorithm, over TCP alone (`GLOO_RS_SHM=0`); **gloo_rs, shared memory** is the same program as it comes. Both with
   ranks bound and unbound, too.
+- The **TCP floor** is two bound processes that poll one connection and exchange as many bytes each way as the allreduce must, and compute
+  nothing; the **bare exchange** is two bound processes that copy into a double buffer in shared memory, and add.
 """,
 )
 RECORDS = {"host": HOST, "tcp": TCP, "tls": TLS, "gloo": GLOO}

@@ -6,7 +6,8 @@
 //!
 //! - HOW: `whole`, each sends all its elements and adds the other's to its own; or `halves`, each sends the half that the other sums up,
 //!   and then the sums of its own half, as soon as it has them.
-//! - READS: `direct`, rustls reads from the socket, at most a record at once; or `buffered`, through a buffer of 128 KiB.
+//! - READS: `direct`, rustls reads from the socket, at most a record at once; `buffered`, through a buffer of 128 KiB; or `unbuffered`,
+//!   by rustls' connections without buffers of their own, with one of 128 KiB for reading.
 //! - SEND_BUFFER: the sockets' SO_SNDBUF in bytes, 0 for the default.
 //!
 //! The rest, the way of measuring and the lines of JSON are those of the programs beside this one, as `harness.h` describes them.
@@ -20,9 +21,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::client::UnbufferedClientConnection;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::UnbufferedServerConnection;
 use rustls::server::WebPkiClientVerifier;
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection, version};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -137,10 +141,22 @@ impl Traffic for Halves<'_> {
     }
 }
 
-/// One side of the connection.
-struct Side {
-    side: usize,
-    halves: bool,
+/// A connection that encrypts.
+trait Channel {
+    /// Whether encrypted bytes are not in the socket.
+    fn wants_write(&self) -> bool;
+    /// Encrypts bytes, and returns their number.
+    fn encrypt(&mut self, bytes: &[u8]) -> Result<usize>;
+    /// Sends what is encrypted. Returns whether anything was sent.
+    fn send(&mut self) -> Result<bool>;
+    /// Passes what has arrived to `take`, up to one read's size, and at most `wanted` bytes: the other side may be ahead. Returns their number.
+    fn receive(&mut self, wanted: usize, take: &mut dyn FnMut(usize, &[u8])) -> Result<usize>;
+    /// Sends and receives what the handshake needs. Returns whether it is over.
+    fn handshake(&mut self) -> Result<bool>;
+}
+
+/// A connection with rustls' buffers.
+struct Buffered {
     tls: Connection,
     socket: TcpStream,
     /// Of `buffered` reads; empty for `direct` ones.
@@ -158,24 +174,229 @@ fn unless_it_blocks(result: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
+impl Channel for Buffered {
+    fn wants_write(&self) -> bool {
+        self.tls.wants_write()
+    }
+
+    fn encrypt(&mut self, bytes: &[u8]) -> Result<usize> {
+        Ok(self.tls.writer().write(bytes)?)
+    }
+
+    fn send(&mut self) -> Result<bool> {
+        Ok(unless_it_blocks(self.tls.write_tls(&mut self.socket))?.is_some())
+    }
+
+    fn receive(&mut self, wanted: usize, take: &mut dyn FnMut(usize, &[u8])) -> Result<usize> {
+        let (mut may_read, mut received) = (true, 0);
+        loop {
+            let mut reader = self.tls.reader();
+            while received < wanted {
+                let chunk = match reader.fill_buf() {
+                    Ok([]) => return Err("the other side has ended".into()),
+                    Ok(chunk) => chunk,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error.into()),
+                };
+                let length = chunk.len().min(wanted - received);
+                take(received, &chunk[..length]);
+                reader.consume(length);
+                received += length;
+            }
+            if received == wanted || !may_read && self.arrived.is_empty() {
+                return Ok(received);
+            }
+            if self.buffer.is_empty() {
+                may_read = false;
+                if unless_it_blocks(self.tls.read_tls(&mut self.socket))?.is_none() {
+                    return Ok(received);
+                }
+            } else {
+                if self.arrived.is_empty() {
+                    may_read = false;
+                    let Some(arrived) = unless_it_blocks(self.socket.read(&mut self.buffer))? else {
+                        return Ok(received);
+                    };
+                    self.arrived = 0..arrived;
+                }
+                self.arrived.start += self.tls.read_tls(&mut &self.buffer[self.arrived.clone()])?;
+            }
+            self.tls.process_new_packets()?;
+        }
+    }
+
+    fn handshake(&mut self) -> Result<bool> {
+        match self.tls.complete_io(&mut self.socket) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
+            _ => Ok(!self.tls.is_handshaking() && !self.tls.wants_write()),
+        }
+    }
+}
+
+/// One of rustls' connections without buffers.
+enum Bare {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// A connection with buffers of its own.
+struct Unbuffered {
+    tls: Bare,
+    socket: TcpStream,
+    incoming: Vec<u8>,
+    arrived: Range<usize>,
+    outgoing: Vec<u8>,
+    encrypted: Range<usize>,
+}
+
+/// What a step is to do beside what the session itself needs.
+enum Step<'a> {
+    Encrypt(&'a [u8]),
+    Receive(&'a mut dyn FnMut(&[u8])),
+    Nothing,
+}
+
+impl Unbuffered {
+    fn new(tls: Bare, socket: TcpStream) -> Self {
+        Self { tls, socket, incoming: vec![0; BUFFER], arrived: 0..0, outgoing: vec![0; AHEAD + 1024], encrypted: 0..0 }
+    }
+
+    /// Makes one step. What only encrypts need not see what has arrived, since no message of the session follows the handshake here.
+    fn step(&mut self, order: Step<'_>) -> Result<bool> {
+        fn handle<T>(
+            status: UnbufferedStatus<'_, '_, T>,
+            order: Step<'_>,
+            outgoing: &mut [u8],
+            encrypted: &mut Range<usize>,
+        ) -> Result<(usize, bool)> {
+            let room = &mut outgoing[encrypted.end..];
+            Ok((
+                status.discard,
+                match (status.state?, order) {
+                    (ConnectionState::ReadTraffic(mut traffic), Step::Receive(take)) => {
+                        while let Some(record) = traffic.next_record() {
+                            take(record?.payload);
+                        }
+                        true
+                    }
+                    (ConnectionState::EncodeTlsData(mut data), _) => {
+                        encrypted.end += data.encode(room)?;
+                        true
+                    }
+                    (ConnectionState::TransmitTlsData(data), _) => {
+                        data.done();
+                        true
+                    }
+                    (ConnectionState::WriteTraffic(mut traffic), Step::Encrypt(bytes)) => {
+                        encrypted.end += traffic.encrypt(bytes, room)?;
+                        true
+                    }
+                    _ => false,
+                },
+            ))
+        }
+        let hides = matches!(order, Step::Encrypt(_));
+        let records = &mut self.incoming[self.arrived.start..if hides { self.arrived.start } else { self.arrived.end }];
+        let (outgoing, encrypted) = (&mut self.outgoing, &mut self.encrypted);
+        let (discard, moved) = match &mut self.tls {
+            Bare::Client(tls) => handle(tls.process_tls_records(records), order, outgoing, encrypted)?,
+            Bare::Server(tls) => handle(tls.process_tls_records(records), order, outgoing, encrypted)?,
+        };
+        self.arrived.start += discard;
+        Ok(moved)
+    }
+
+    /// Reads what has arrived. Returns whether anything has.
+    fn read(&mut self) -> Result<bool> {
+        self.incoming.copy_within(self.arrived.clone(), 0);
+        self.arrived = 0..self.arrived.len();
+        match unless_it_blocks(self.socket.read(&mut self.incoming[self.arrived.end..]))? {
+            Some(0) => Err("the other side has ended".into()),
+            Some(count) => {
+                self.arrived.end += count;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+}
+
+impl Channel for Unbuffered {
+    fn wants_write(&self) -> bool {
+        !self.encrypted.is_empty()
+    }
+
+    fn encrypt(&mut self, bytes: &[u8]) -> Result<usize> {
+        if self.step(Step::Encrypt(bytes))? { Ok(bytes.len()) } else { Err("the session cannot encrypt".into()) }
+    }
+
+    fn send(&mut self) -> Result<bool> {
+        let sent = unless_it_blocks(self.socket.write(&self.outgoing[self.encrypted.clone()]))?;
+        self.encrypted.start += sent.unwrap_or(0);
+        if self.encrypted.is_empty() {
+            self.encrypted = 0..0;
+        }
+        Ok(sent.is_some())
+    }
+
+    fn receive(&mut self, wanted: usize, take: &mut dyn FnMut(usize, &[u8])) -> Result<usize> {
+        let (mut may_read, mut received) = (true, 0);
+        loop {
+            // An exchange begins with a record of its own, so no record has more than is wanted.
+            while received < wanted && !self.arrived.is_empty() {
+                let mut next = |bytes: &[u8]| {
+                    take(received, bytes);
+                    received += bytes.len();
+                };
+                if !self.step(Step::Receive(&mut next))? {
+                    break;
+                }
+            }
+            if received == wanted || !may_read || !self.read()? {
+                return Ok(received);
+            }
+            may_read = false;
+        }
+    }
+
+    fn handshake(&mut self) -> Result<bool> {
+        while self.step(Step::Nothing)? {}
+        while self.wants_write() && self.send()? {}
+        let is_handshaking = match &self.tls {
+            Bare::Client(tls) => tls.is_handshaking(),
+            Bare::Server(tls) => tls.is_handshaking(),
+        };
+        if is_handshaking {
+            self.read()?;
+        }
+        Ok(!is_handshaking && !self.wants_write())
+    }
+}
+
+/// One side of the connection.
+struct Side {
+    side: usize,
+    halves: bool,
+    channel: Box<dyn Channel>,
+}
+
 impl Side {
     /// Sends `bytes` bytes and receives as many.
     fn exchange(&mut self, bytes: usize, traffic: &mut impl Traffic) -> Result<()> {
         let (mut sent, mut received, mut idle) = (0, 0, 0);
-        while sent < bytes || received < bytes || self.tls.wants_write() {
-            if sent < bytes && !self.tls.wants_write() {
+        while sent < bytes || received < bytes || self.channel.wants_write() {
+            let before = (sent, received);
+            if sent < bytes && !self.channel.wants_write() {
                 let next = traffic.next(sent);
                 if !next.is_empty() {
-                    sent += self.tls.writer().write(&next[..next.len().min(AHEAD)])?;
+                    sent += self.channel.encrypt(&next[..next.len().min(AHEAD)])?;
                 }
             }
-            let before = (sent, received);
-            let mut moved = false;
-            if self.tls.wants_write() {
-                moved = unless_it_blocks(self.tls.write_tls(&mut self.socket))?.is_some();
-            }
+            let moved = self.channel.wants_write() && self.channel.send()?;
             if received < bytes {
-                self.receive(bytes, &mut received, traffic)?;
+                let before = received;
+                received +=
+                    self.channel.receive(bytes - received, &mut |at, chunk| traffic.take(before + at, chunk))?;
             }
             idle = if moved || before != (sent, received) { 0 } else { idle + 1 };
             if idle > PATIENCE {
@@ -183,43 +404,6 @@ impl Side {
             }
         }
         Ok(())
-    }
-
-    /// Receives what has arrived, up to one read's size, and no more than this exchange's bytes: the other side may be ahead.
-    fn receive(&mut self, bytes: usize, received: &mut usize, traffic: &mut impl Traffic) -> Result<()> {
-        let mut may_read = true;
-        loop {
-            let mut reader = self.tls.reader();
-            while *received < bytes {
-                let chunk = match reader.fill_buf() {
-                    Ok([]) => return Err("the other side has ended".into()),
-                    Ok(chunk) => chunk,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) => return Err(error.into()),
-                };
-                let length = chunk.len().min(bytes - *received);
-                traffic.take(*received, &chunk[..length]);
-                reader.consume(length);
-                *received += length;
-            }
-            if *received == bytes || !may_read && self.arrived.is_empty() {
-                return Ok(());
-            }
-            if self.buffer.is_empty() {
-                may_read = false;
-                if unless_it_blocks(self.tls.read_tls(&mut self.socket))?.is_none() {
-                    return Ok(());
-                }
-            } else {
-                if self.arrived.is_empty() {
-                    may_read = false;
-                    let Some(arrived) = unless_it_blocks(self.socket.read(&mut self.buffer))? else { return Ok(()) };
-                    self.arrived = 0..arrived;
-                }
-                self.arrived.start += self.tls.read_tls(&mut &self.buffer[self.arrived.clone()])?;
-            }
-            self.tls.process_new_packets()?;
-        }
     }
 
     fn barrier(&mut self) -> Result<()> {
@@ -318,7 +502,7 @@ fn report(algorithm: &str, bytes: usize, mut times: Vec<f32>, mut loops: Vec<f32
 struct Request {
     algorithm: String,
     halves: bool,
-    buffered: bool,
+    reads: String,
     send_buffer: usize,
     sizes: Vec<usize>,
     iterations: f64,
@@ -334,14 +518,14 @@ impl Request {
         };
         if collective != "allreduce"
             || !["whole", "halves"].contains(&&**how)
-            || !["direct", "buffered"].contains(&&**reads)
+            || !["direct", "buffered", "unbuffered"].contains(&&**reads)
         {
             return Err("wrong arguments".into());
         }
         Ok(Self {
             algorithm: how.clone(),
             halves: how == "halves",
-            buffered: reads == "buffered",
+            reads: reads.clone(),
             send_buffer: send_buffer.parse()?,
             sizes: sizes.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?,
             iterations: iterations.parse()?,
@@ -352,7 +536,9 @@ impl Request {
 }
 
 /// The configurations of both sides, each with a certificate.
-fn configs() -> Result<(Arc<ClientConfig>, Arc<ServerConfig>)> {
+type Configs = (Arc<ClientConfig>, Arc<ServerConfig>);
+
+fn configs() -> Result<Configs> {
     let mut authority = CertificateParams::new(Vec::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate()?;
@@ -403,22 +589,35 @@ fn set_send_buffer(socket: &TcpStream, bytes: usize) -> Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error().into()) }
 }
 
-fn run(side: usize, socket: TcpStream, tls: Connection, request: &Request) -> Result<()> {
+fn run(side: usize, socket: TcpStream, (client, server): Configs, request: &Request) -> Result<()> {
     bind_to_core(side)?;
     socket.set_nodelay(true)?;
     if request.send_buffer > 0 {
         set_send_buffer(&socket, request.send_buffer)?;
     }
     socket.set_nonblocking(true)?;
-    let buffer = if request.buffered { vec![0; BUFFER] } else { Vec::new() };
-    let mut own = Side { side, halves: request.halves, tls, socket, buffer, arrived: 0..0 };
-    own.tls.set_buffer_limit(None);
+    let channel: Box<dyn Channel> = if request.reads == "unbuffered" {
+        Box::new(Unbuffered::new(
+            match side {
+                0 => Bare::Server(UnbufferedServerConnection::new(server)?),
+                _ => Bare::Client(UnbufferedClientConnection::new(client, NAME.try_into()?)?),
+            },
+            socket,
+        ))
+    } else {
+        let mut tls: Connection = match side {
+            0 => ServerConnection::new(server)?.into(),
+            _ => ClientConnection::new(client, NAME.try_into()?)?.into(),
+        };
+        tls.set_buffer_limit(None);
+        let buffer = if request.reads == "buffered" { vec![0; BUFFER] } else { Vec::new() };
+        Box::new(Buffered { tls, socket, buffer, arrived: 0..0 })
+    };
+    let mut own = Side { side, halves: request.halves, channel };
     let deadline = Instant::now() + Duration::from_secs(10);
-    while own.tls.is_handshaking() || own.tls.wants_write() {
-        if let Err(error) = own.tls.complete_io(&mut own.socket)
-            && (error.kind() != ErrorKind::WouldBlock || Instant::now() > deadline)
-        {
-            return Err(error.into());
+    while !own.channel.handshake()? {
+        if Instant::now() > deadline {
+            return Err("the handshake takes too long".into());
         }
     }
     request.sizes.iter().try_for_each(|&bytes| own.measure(bytes, request))
@@ -426,7 +625,7 @@ fn run(side: usize, socket: TcpStream, tls: Connection, request: &Request) -> Re
 
 fn main() -> Result<()> {
     let request = Request::parse(&std::env::args().skip(1).collect::<Vec<_>>())?;
-    let (client, server) = configs()?;
+    let configs = configs()?;
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
@@ -434,11 +633,11 @@ fn main() -> Result<()> {
         -1 => Err(io::Error::last_os_error().into()),
         0 => {
             let socket = TcpStream::connect(listener.local_addr()?)?;
-            run(1, socket, ClientConnection::new(client, NAME.try_into()?)?.into(), &request)
+            run(1, socket, configs, &request)
         }
         child => {
             let (socket, _) = listener.accept()?;
-            let result = run(0, socket, ServerConnection::new(server)?.into(), &request);
+            let result = run(0, socket, configs, &request);
             let mut status = 0;
             // SAFETY: the status is valid.
             unsafe { libc::waitpid(child, &mut status, 0) };
