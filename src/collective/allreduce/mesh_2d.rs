@@ -69,7 +69,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(branches::allreduce(shape, &roots.into_iter().enumerate().map(branch).collect::<Vec<_>>()))
 }
 
-/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4` where each pair of neighbours has its own link: at some ranks quarters arrive
+/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4`, in one dimension `S/(2B)` more, where each pair of neighbours has its own link: at some ranks quarters arrive
 /// from two sides and are reduced one after the other. Where a rank sends to all neighbours over one network card its
 /// messages delay each other, but only a little, since most are at different stages. With segments it is an upper
 /// estimate: the load of a card or of a link at the edge.
@@ -105,10 +105,10 @@ fn cost(case: &Case<'_>) -> Cost {
         // All columns of a host start at the same time; later they are spread out.
         path += (sharing - 1.0) * up_and_down;
     }
+    let line = n == 1 || m == 1;
     if segment < quarter {
         // At the edge a link carries three quarters in each direction, in a one-dimensional mesh all four. A network
         // card carries all four quarters up, and each down to up to five children.
-        let line = n == 1 || m == 1;
         let load = if one_card {
             9.0
         } else if line {
@@ -119,6 +119,13 @@ fn cost(case: &Case<'_>) -> Cost {
         let slowest = links.iter().map(|(shared, _)| shared.sharing / shared.link.bandwidth).fold(0.0, f64::max);
         let busy = 6.0 * quarter * gamma + load / quarter * case.later(quarter) * message;
         path += (load * slowest).max(busy);
+    } else if line && !one_card {
+        // In a one-dimensional mesh two quarters follow each other on each link, up and down. Between two ranks, a sum is ready to be
+        // sent before the second quarter is sent.
+        path += 2.0 * quarter / local.bandwidth;
+        if ranks == 2.0 {
+            path -= (local.latency + reduce).min(quarter / local.bandwidth);
+        }
     }
     total(path)
 }

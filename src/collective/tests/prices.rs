@@ -299,6 +299,25 @@ fn prices_on_hosts_of_several_ranks() {
     pairs.end();
 }
 
+/// A mesh of one row, all ranks on one host: two quarters follow each other on each link.
+#[test]
+fn prices_of_a_mesh_of_one_row_on_one_host() {
+    let algorithm = Collective::Allreduce.algorithm("mesh_2d").unwrap();
+    for size in [2, 3, 5] {
+        for (x, reduction) in [(0.2, 0.1), (10.0, 0.1), (10.0, 0.5), (1000.0, 0.1)] {
+            let (calls, segment_bytes) = (Calls::new(Collective::Allreduce, size, ELEMENTS, 0), UNCUT);
+            let network = Network { per_host: size, ..flat(4 * ELEMENTS, x, reduction) };
+            let options = Options { segment_bytes, ..Options::new(network) };
+            let simulated = simulate(size, &|rank| (algorithm.generate)(&calls.shape(rank)), &options).unwrap().seconds;
+            let (shape, constants) = (calls.shape(0), &Constants::BUILT_IN);
+            let case = Case { shape: &shape, element_bytes: 4, segment_bytes, network: &network, constants };
+            let ratio = (algorithm.cost)(&case).path / simulated;
+            // The second quarter follows the first closely, and hides a part of the latencies and reductions.
+            assert!((0.95..1.2).contains(&ratio), "{size} ranks, {x}, {reduction}: {ratio:.3}");
+        }
+    }
+}
+
 /// On one host a root has its own link to each rank, and CPU work for every message, which the simulator does not
 /// model: the formula lies between the simulated time with these links and that with one network card for all of them.
 #[test]
