@@ -114,15 +114,26 @@ def main():
     write(args, rows, sizes, chosen, tls)
 
 
-def write(args, rows, sizes, chosen, tls):
-    with open(os.path.join(args.folder, "streams.csv"), "w", newline="") as file:
+def save(path, rows):
+    with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    with open(os.path.join(args.folder, "streams-tls.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, list(tls[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(tls)
+
+
+def cells(rows, field):
+    """For each number of connections: the median over the rounds, in milliseconds, and how many times as long one connection takes."""
+    times = {(row["streams"], row["round"]): row[field] for row in rows}
+    rounds = {row["round"] for row in rows}
+    median = lambda streams: statistics.median(times[streams, number] for number in rounds) / 1e3
+    gain = lambda streams: statistics.median(times[1, number] / times[streams, number] for number in rounds)
+    return " | ".join(f"{median(streams):.2f}, {gain(streams):.2f}×" for streams in NUMBERS)
+
+
+def write(args, rows, sizes, chosen, tls):
+    save(os.path.join(args.folder, "streams.csv"), rows)
+    save(os.path.join(args.folder, "streams-tls.csv"), tls)
+    head = " | ".join(f"{streams} connection{'s' * (streams > 1)}, ms" for streams in NUMBERS)
     text = f"""# Allreduce by several connections
 
 Made by `make bench-streams`, on {report.machine()}.
@@ -132,19 +143,13 @@ direction by a class of `htb` of its own; in the second nothing is limited, so t
 iteration's, the median of {args.rounds} rounds, in which all numbers of connections take turns; behind it, how many times as fast
 that is as one connection in the same round. [All lines](streams.csv).
 
-| limit of a connection | size | {" | ".join(f"{streams} connection{'s' * (streams > 1)}, ms" for streams in NUMBERS)} | `gloo-rs tune` takes |
+| limit of a connection | size | {head} | `gloo-rs tune` takes |
 |---|---|{"---|" * len(NUMBERS)}---|
 """.splitlines()
     for limit, tuned in chosen.items():
         for size in sizes:
             of_this = [row for row in rows if (row["limit"], row["bytes"]) == (limit, SIZES[size])]
-            times = {(row["streams"], row["round"]): row["p50_us"] for row in of_this}
-            cells = []
-            for streams in NUMBERS:
-                rounds = range(args.rounds)
-                gain = statistics.median(times[1, number] / times[streams, number] for number in rounds)
-                cells.append(f"{statistics.median(times[streams, number] for number in rounds) / 1e3:.2f}, {gain:.2f}×")
-            text.append(f"| {limit} | {size}B | {' | '.join(cells)} | {tuned:.0f} |")
+            text.append(f"| {limit} | {size}B | {cells(of_this, 'p50_us')} | {tuned:.0f} |")
     text += f"""
 ## TLS: the work of the busiest thread
 
@@ -153,17 +158,12 @@ which are busy with one connection already, so more connections cost time here. 
 most to do: the table has its processor time for a call, measured by the kernel in ranks that run all the time, and behind it how many times as
 many bytes it could move as with one connection. [All lines](streams-tls.csv).
 
-| size | {" | ".join(f"{streams} connection{'s' * (streams > 1)}, ms" for streams in NUMBERS)} |
+| size | {head} |
 |---|{"---|" * len(NUMBERS)}
 """.splitlines()
     for size in sizes:
-        times = {(row["streams"], row["round"]): row["busiest_us"] for row in tls if row["bytes"] == SIZES[size]}
-        cells = []
-        for streams in NUMBERS:
-            rounds = range(args.rounds)
-            gain = statistics.median(times[1, number] / times[streams, number] for number in rounds)
-            cells.append(f"{statistics.median(times[streams, number] for number in rounds) / 1e3:.2f}, {gain:.2f}×")
-        text.append(f"| {size}B | {' | '.join(cells)} |")
+        of_this = [row for row in tls if row["bytes"] == SIZES[size]]
+        text.append(f"| {size}B | {cells(of_this, 'busiest_us')} |")
     with open(os.path.join(args.folder, "streams.md"), "w") as file:
         file.write("\n".join(text) + "\n")
 

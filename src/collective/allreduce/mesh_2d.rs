@@ -69,10 +69,10 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(branches::allreduce(shape, &roots.into_iter().enumerate().map(branch).collect::<Vec<_>>()))
 }
 
-/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4`, in one dimension `S/(2B)` more, where each pair of neighbours has its own link: at some ranks quarters arrive
-/// from two sides and are reduced one after the other. Where a rank sends to all neighbours over one network card its
-/// messages delay each other, but only a little, since most are at different stages. With segments it is an upper
-/// estimate: the load of a card or of a link at the edge.
+/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4`, in one dimension `S/(2B)` more, where each pair of neighbours has its own link: at
+/// some ranks quarters arrive from two sides and are reduced one after the other. Where a rank sends to all neighbours over
+/// one network card its messages delay each other, but only a little, since most are at different stages. With segments it
+/// is an upper estimate: the load of a card or of a link at the edge.
 fn cost(case: &Case<'_>) -> Cost {
     let Ok(grid) = Grid::rectangular(case.shape, NAME) else { return Case::unpriced(case) };
     let (ranks, bytes, gamma) = (case.ranks(), case.bytes(), case.network.gamma);

@@ -42,10 +42,10 @@ use crate::transport::shm::{self, ShmConnector};
 use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, Lingering, SystemClock, Watch};
 use crate::types::Rank;
 
-/// Interval at which the thread makes progress for contexts on which no thread has waited since.
+/// Interval at which the thread makes progress for contexts on which no thread has waited since, and at which closed connections are looked at.
 pub const TICK: Duration = Duration::from_millis(5);
 /// How long a closed connection is kept for the peer to acknowledge all data.
-const LINGER: Duration = Duration::from_secs(2);
+pub(super) const LINGER: Duration = Duration::from_secs(2);
 
 /// How many contexts that have failed the device remembers after they have been destroyed.
 const REMEMBERED: usize = 64;

@@ -39,8 +39,8 @@ impl TcpLink {
         let mut streams = Vec::with_capacity(connections.len());
         for (index, (registration, stream)) in connections.into_iter().enumerate() {
             #[cfg(feature = "tls")]
-            let stream = match (&held, stream) {
-                (Some(held), stream) if index > 0 => match stream.into_session() {
+            let stream = match &held {
+                Some(held) if index > 0 => match stream.into_session() {
                     Ok(session) => {
                         registration.into_iter().for_each(Registration::end);
                         let relayed = shared.relays.hand_over(index, session, rank, held.clone())?;
@@ -50,7 +50,7 @@ impl TcpLink {
                     }
                     Err(stream) => stream,
                 },
-                (_, stream) => stream,
+                _ => stream,
             };
             let number = number(rank, index);
             let registration = match registration {

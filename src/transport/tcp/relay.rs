@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
+use super::device::{LINGER, TICK};
 use super::held::Held;
 use crate::net::tls::Session;
 use crate::sys::poller::{Event, Watched};
@@ -29,11 +30,6 @@ const CHUNK_BYTES: usize = super::streams::STRIPE_BYTES;
 const DEPTH: usize = 4;
 /// How many chunks a connection moves before it is another one's turn.
 const TURNS: usize = 16;
-/// How long a closed connection is kept for the peer to acknowledge all data.
-const LINGER: Duration = Duration::from_secs(2);
-/// How often closed connections are looked at.
-const TICK: Duration = Duration::from_millis(5);
-
 /// Number of the waker's event; those of connections are their own.
 const WAKER: u64 = u64::MAX;
 
