@@ -9,7 +9,7 @@ use super::peer::Peer;
 use super::placements::Grant;
 use super::queues::Key;
 use super::remote::{UnexpectedWrite, region_owner};
-use super::{DIRECT_BYTES, Messenger, READS_PER_TURN};
+use super::{DIRECT_BYTES, Messenger, READS_PER_TURN, STAGING_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::{LastWords, Link};
 use crate::types::{Rank, Slot, Space};
@@ -19,6 +19,8 @@ use crate::wire::{Envelope, Message};
 enum Received {
     /// Bytes received directly into their destination, bytes in the staging buffer, and whether more may be available.
     Bytes { direct: usize, staged: usize, full: bool },
+    /// Bytes that the link has passed on, what came of handling them, and whether more may be available.
+    InPlace { result: Result<()>, full: bool },
     /// No bytes are available.
     Nothing,
     /// The end of the stream.
@@ -43,11 +45,19 @@ fn receive(link: &mut dyn Link, incoming: Option<&mut Incoming>, staging: &mut [
     } else {
         link.receive(&mut [IoSliceMut::new(staging)])
     };
-    match result {
-        Ok(0) => Received::End,
-        Ok(n) => Received::Bytes { direct: n.min(length), staged: n - n.min(length), full: n == wanted },
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Received::Nothing,
-        Err(e) => Received::Broke(e),
+    Received::of(result, |n| Received::Bytes { direct: n.min(length), staged: n - n.min(length), full: n == wanted })
+}
+
+impl Received {
+    /// The result of a receive from a link; `bytes` makes it out of their number.
+    #[inline]
+    fn of(result: io::Result<usize>, bytes: impl FnOnce(usize) -> Self) -> Self {
+        match result {
+            Ok(0) => Self::End,
+            Ok(n) => bytes(n),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Self::Nothing,
+            Err(e) => Self::Broke(e),
+        }
     }
 }
 
@@ -71,6 +81,20 @@ impl Messenger {
         self.event(op.recv.token, outcome);
     }
 
+    /// Lets the link pass on what it has received, if it has that in memory of its own.
+    fn receive_in_place(&mut self, rank: Rank, peer: &mut Peer) -> Option<Received> {
+        // Nothing else is asked of a link of this kind meanwhile.
+        let mut link = peer.link.take()?;
+        let (mut result, mut room) = (Ok(()), STAGING_BYTES);
+        let received = link.receive_in_place(&mut |bytes| {
+            result = self.take(rank, peer, bytes);
+            room = room.saturating_sub(bytes.len());
+            result.is_ok() && room > 0
+        });
+        peer.link = Some(link);
+        Some(Received::of(received?, |_| Received::InPlace { result, full: room == 0 }))
+    }
+
     /// Reads from the link to `rank`. Returns whether anything was received.
     pub(super) fn read(&mut self, rank: Rank) -> bool {
         if self.pauses(rank) {
@@ -84,14 +108,27 @@ impl Messenger {
         let mut any = false;
         let mut error = None;
         for _ in 0..READS_PER_TURN {
-            let Some(link) = peer.link.as_deref_mut() else { break };
-            match receive(link, peer.incoming.as_mut(), &mut staging) {
+            let received = match self.receive_in_place(rank, &mut peer) {
+                Some(received) => received,
+                None => match peer.link.as_deref_mut() {
+                    Some(link) => receive(link, peer.incoming.as_mut(), &mut staging),
+                    None => break,
+                },
+            };
+            match received {
                 Received::Bytes { direct, staged, full } => {
                     any = true;
                     if let Some(incoming) = &mut peer.incoming {
                         incoming.done += direct;
                     }
                     error = self.take(rank, &mut peer, &staging[..staged]).err();
+                    if error.is_none() && full {
+                        continue;
+                    }
+                }
+                Received::InPlace { result, full } => {
+                    any = true;
+                    error = result.err();
                     if error.is_none() && full {
                         continue;
                     }

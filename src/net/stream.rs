@@ -211,6 +211,16 @@ impl Stream {
         with_session!(self, |session| session.receive(fd, parts), sys::receive(fd, parts))
     }
 
+    /// As [`Stream::receive`], but passes the bytes to `take` where they were decrypted, until it returns false. `None` without TLS.
+    #[inline]
+    pub fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
+        let fd = self.socket.raw();
+        with_session!(self, |session| Some(session.receive_in_place(fd, take)), {
+            let _ = (fd, take);
+            None
+        })
+    }
+
     /// Takes as many bytes from the front of `parts` as possible without blocking.
     #[inline]
     pub fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {

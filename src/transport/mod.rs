@@ -51,6 +51,14 @@ pub trait Link: Send {
     /// [`io::ErrorKind::WouldBlock`] if there are none. 0 means that the peer has ended the stream.
     fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
+    /// As [`Link::receive`], for a link that has what it receives in memory of its own, and has neither [`Link::remote_memory`] nor
+    /// [`Link::placement`]: passes the bytes to `take` there, in one or more calls, until no more have arrived or it returns false. `None`
+    /// if this is no such link.
+    fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
+        let _ = take;
+        None
+    }
+
     /// Sends bytes that [`Link::send`] has taken and the link still holds. A connector reports a link that holds some as writable when they
     /// can be sent.
     fn flush(&mut self) {}

@@ -19,8 +19,13 @@ use crate::sys::{self, RawSocket};
 const READ_BYTES: usize = 128 << 10;
 /// So much room there is at least when the socket is read.
 const LEAST_ROOM: usize = 32 << 10;
-/// Most plain bytes that are encrypted at once.
-const WRITE_BYTES: usize = 64 << 10;
+/// Most plain bytes that are encrypted before they are sent: with a message's header and what each record adds, one segment of loopback, 65483
+/// bytes. A few bytes more make a second segment, which takes 6 us or more.
+const WRITE_BYTES: usize = 63 << 10;
+/// What is not longer, as a message of 64 KiB with its header, is encrypted and sent by halves: a peer decrypts the first half while the
+/// second one is encrypted.
+const SHORT_BYTES: usize = (64 << 10) + 256;
+const HALF_BYTES: usize = 32 << 10;
 /// Plain bytes of the longest record, and how many more it takes at most.
 const RECORD_BYTES: usize = 16 << 10;
 const RECORD_OVERHEAD: usize = 64;
@@ -125,9 +130,66 @@ enum Order<'a> {
     Close,
 }
 
+/// Where decrypted bytes go, which exist for the time of a call.
+trait Sink {
+    /// Takes bytes from the front, and returns their number.
+    fn take(&mut self, bytes: &[u8]) -> usize;
+    /// Whether it wants no more.
+    fn is_full(&self) -> bool;
+}
+
+/// Copies them.
+#[derive(Default)]
+struct Parts<'a, 'b> {
+    parts: &'a mut [IoSliceMut<'b>],
+    /// The next byte's place: in which part, and where there.
+    index: usize,
+    at: usize,
+}
+
+impl Sink for Parts<'_, '_> {
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while taken < bytes.len() && !self.is_full() {
+            let room = &mut self.parts[self.index][self.at..];
+            let count = room.len().min(bytes.len() - taken);
+            room[..count].copy_from_slice(&bytes[taken..taken + count]);
+            (taken, self.at) = (taken + count, self.at + count);
+            if self.at == self.parts[self.index].len() {
+                (self.index, self.at) = (self.index + 1, 0);
+            }
+        }
+        taken
+    }
+
+    fn is_full(&self) -> bool {
+        self.index == self.parts.len()
+    }
+}
+
+/// Passes them to a function, until it returns false.
+struct InPlace<'a> {
+    take: &'a mut dyn FnMut(&[u8]) -> bool,
+    full: bool,
+}
+
+impl Sink for InPlace<'_> {
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        if self.full {
+            return 0;
+        }
+        self.full = !(self.take)(bytes);
+        bytes.len()
+    }
+
+    fn is_full(&self) -> bool {
+        self.full
+    }
+}
+
 /// What it has done.
 enum Step {
-    /// So many decrypted bytes are in their place, and others may follow.
+    /// So many decrypted bytes were taken, and others may follow.
     Decrypted(usize),
     /// Something of the session itself.
     Own,
@@ -198,31 +260,37 @@ impl Session {
     /// Fills `parts` from the front, as far as it can without blocking, and returns the number of bytes. Returns 0 at the end of the
     /// session, and fails with [`ErrorKind::UnexpectedEof`] if the connection ends before that, which anyone on the way can cause.
     pub fn receive(&mut self, socket: RawSocket, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.pass(socket, &mut Parts { parts, index: 0, at: 0 })
+    }
+
+    /// As [`Session::receive`], but passes the bytes to `take` where they were decrypted, until it returns false.
+    pub fn receive_in_place(&mut self, socket: RawSocket, take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<usize> {
+        self.pass(socket, &mut InPlace { take, full: false })
+    }
+
+    /// Passes on what is decrypted, decrypts what was read, and reads what has arrived, until the sink is full or there is no more.
+    fn pass(&mut self, socket: RawSocket, sink: &mut dyn Sink) -> io::Result<usize> {
         // The answer to a peer's message of the session may not have been sent. An error is found by what is sent next.
         let _ = self.flush(socket);
         self.drained = false;
-        let mut filled = 0;
-        for part in parts {
-            let mut at = 0;
-            while at < part.len() {
-                match self.receive_some(socket, &mut part[at..]) {
-                    Ok(0) => return Ok(filled),
-                    Ok(n) => (at, filled) = (at + n, filled + n),
-                    // The next call finds it again, or that the stream was cut.
-                    Err(_) if filled > 0 => return Ok(filled),
-                    Err(error) => return Err(error),
-                }
+        let mut passed = 0;
+        while !sink.is_full() {
+            match self.pass_some(socket, sink) {
+                Ok(0) => break,
+                Ok(count) => passed += count,
+                // The next call finds it again, or that the stream was cut.
+                Err(_) if passed > 0 => break,
+                Err(error) => return Err(error),
             }
         }
-        Ok(filled)
+        Ok(passed)
     }
 
-    fn receive_some(&mut self, socket: RawSocket, into: &mut [u8]) -> io::Result<usize> {
+    /// Returns 0 at the end of the session.
+    fn pass_some(&mut self, socket: RawSocket, sink: &mut dyn Sink) -> io::Result<usize> {
         loop {
             if !self.plain.is_empty() {
-                let rest = self.plain.rest();
-                let count = rest.len().min(into.len());
-                into[..count].copy_from_slice(&rest[..count]);
+                let count = sink.take(self.plain.rest());
                 self.plain.advance(count);
                 return Ok(count);
             }
@@ -233,7 +301,7 @@ impl Session {
                 return Ok(0);
             }
             if !self.starved {
-                let count = self.decrypt(into);
+                let count = self.decrypt(sink);
                 let _ = self.flush(socket);
                 if count > 0 {
                     return Ok(count);
@@ -269,13 +337,13 @@ impl Session {
         Ok(count)
     }
 
-    /// Decrypts records that were read, until `into` is full or there is none. Returns the number of bytes in `into`.
-    fn decrypt(&mut self, into: &mut [u8]) -> usize {
-        let mut filled = 0;
-        while filled < into.len() && !self.starved {
-            match self.step(Order::Rest, &mut into[filled..]) {
+    /// Decrypts records that were read, until the sink is full or there is none. Returns how many bytes it has taken.
+    fn decrypt(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut taken = 0;
+        while !sink.is_full() && !self.starved {
+            match self.step(Order::Rest, sink) {
                 Ok(Step::Decrypted(count)) => {
-                    filled += count;
+                    taken += count;
                     self.starved = self.begin == self.end;
                 }
                 Ok(Step::Own) => {}
@@ -287,7 +355,7 @@ impl Session {
                 Err(error) => self.fail(error),
             }
         }
-        filled
+        taken
     }
 
     /// What follows the end of the session is ignored.
@@ -304,19 +372,19 @@ impl Session {
 
     /// Encodes what the session itself has to send, and decrypts nothing.
     fn encode(&mut self) {
-        while self.tls.state().wants_write() && self.step(Order::Rest, &mut []).is_ok() {}
+        while self.tls.state().wants_write() && self.step(Order::Rest, &mut Parts::default()).is_ok() {}
     }
 
-    /// Lets the connection do one thing: bytes that were decrypted go into `into`, those for which there is no room into `plain`.
-    fn step(&mut self, order: Order<'_>, into: &mut [u8]) -> Result<Step, TlsError> {
+    /// Lets the connection do one thing: bytes that were decrypted go into `sink`, those that it does not take into `plain`.
+    fn step(&mut self, order: Order<'_>, sink: &mut dyn Sink) -> Result<Step, TlsError> {
         let Self { tls, incoming, begin, end, plain, outgoing, joins, .. } = self;
         // A connection that is to encrypt would first decrypt what it sees. It must see records that it has in part: but for these, an order
         // comes only after bytes for the caller, with which no such message begins.
         let hides = !matches!(order, Order::Rest) && !tls.state().is_handshaking() && !*joins;
         let records = &mut incoming[*begin..if hides { *begin } else { *end }];
         let (discard, step) = match tls {
-            Tls::Client(tls) => handle(tls.process_tls_records(records), order, into, plain, outgoing),
-            Tls::Server(tls) => handle(tls.process_tls_records(records), order, into, plain, outgoing),
+            Tls::Client(tls) => handle(tls.process_tls_records(records), order, sink, plain, outgoing),
+            Tls::Server(tls) => handle(tls.process_tls_records(records), order, sink, plain, outgoing),
         };
         *begin += discard;
         step
@@ -328,8 +396,9 @@ impl Session {
     pub fn send(&mut self, socket: RawSocket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut taken = 0;
+        let most = if total <= SHORT_BYTES { HALF_BYTES } else { WRITE_BYTES };
         while self.flush(socket)? && taken < total {
-            let count = self.take(parts, taken)?;
+            let count = self.take(parts, taken, most)?;
             if count == 0 {
                 break;
             }
@@ -338,8 +407,8 @@ impl Session {
         if taken > 0 || total == 0 { Ok(taken) } else { Err(ErrorKind::WouldBlock.into()) }
     }
 
-    /// Encrypts some of what follows the first `skip` bytes of `parts`. Returns the number of bytes.
-    fn take(&mut self, parts: &[IoSlice<'_>], mut skip: usize) -> io::Result<usize> {
+    /// Encrypts about `most` bytes of what follows the first `skip` bytes of `parts`. Returns the number of bytes.
+    fn take(&mut self, parts: &[IoSlice<'_>], mut skip: usize, mut most: usize) -> io::Result<usize> {
         let rest = parts.iter().filter_map(|part| {
             let rest = part.get(skip..).filter(|rest| !rest.is_empty());
             skip = skip.saturating_sub(part.len());
@@ -354,15 +423,19 @@ impl Session {
         let mut taken = 0;
         let mut gathered = std::mem::take(&mut self.gathered);
         for part in rest {
-            if taken + gathered.len() >= WRITE_BYTES {
+            if taken + gathered.len() >= most {
                 break;
             }
-            let part = &part[..part.len().min(WRITE_BYTES - taken - gathered.len())];
             if gathered.len() + part.len() <= RECORD_BYTES {
                 gathered.extend_from_slice(part);
                 continue;
             }
-            taken += self.encrypt(&gathered)? + self.encrypt(part)?;
+            if taken == 0 {
+                // A header does not count, or the payload's last record would be short.
+                most += gathered.len();
+            }
+            taken += self.encrypt(&gathered)?;
+            taken += self.encrypt(&part[..part.len().min(most - taken)])?;
             gathered.clear();
         }
         taken += self.encrypt(&gathered)?;
@@ -382,7 +455,7 @@ impl Session {
     /// Executes an order.
     fn execute(&mut self, order: Order<'_>) -> io::Result<()> {
         loop {
-            match self.step(order, &mut []) {
+            match self.step(order, &mut Parts::default()) {
                 Ok(Step::Done) => return Ok(()),
                 Ok(Step::Decrypted(_) | Step::Own) => {}
                 Ok(Step::Ended) => self.end(),
@@ -429,24 +502,22 @@ impl Session {
 fn handle<T>(
     status: UnbufferedStatus<'_, '_, T>,
     order: Order<'_>,
-    into: &mut [u8],
+    sink: &mut dyn Sink,
     plain: &mut Buffer,
     outgoing: &mut Buffer,
 ) -> (usize, Result<Step, TlsError>) {
     let UnbufferedStatus { mut discard, state } = status;
     let step = match state {
         Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-            let mut filled = 0;
+            let mut taken = 0;
             loop {
                 match traffic.next_record() {
-                    None => break Ok(Step::Decrypted(filled)),
+                    None => break Ok(Step::Decrypted(taken)),
                     Some(Err(error)) => break Err(error),
                     Some(Ok(record)) => {
-                        let room = &mut into[filled..];
-                        let (now, later) = record.payload.split_at(record.payload.len().min(room.len()));
-                        room[..now.len()].copy_from_slice(now);
-                        filled += now.len();
-                        plain.push(later);
+                        let count = sink.take(record.payload);
+                        taken += count;
+                        plain.push(&record.payload[count..]);
                         discard += record.discard;
                     }
                 }

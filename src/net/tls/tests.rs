@@ -220,6 +220,40 @@ fn a_part_that_is_filled_says_that_there_may_be_more() {
 }
 
 #[test]
+fn bytes_can_be_received_in_place_and_copied_by_turns() {
+    let authority = Authority::new();
+    let mut ends = pair(authority.member(), authority.member());
+    settle(&mut ends);
+    let data: Vec<u8> = (0..70_000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+    for most in [0, 1, 20_000, 40_000, usize::MAX] {
+        assert_eq!(send(&mut ends[0], &data).unwrap(), data.len());
+        let mut received = Vec::<u8>::new();
+        // A part that is shorter than a record, whose rest is then received in place.
+        let mut some = [0; 100];
+        assert_eq!(ends[1].receive(&mut [IoSliceMut::new(&mut some)]).unwrap(), 100);
+        received.extend(some);
+        while received.len() < data.len() {
+            let (mut passed, mut full) = (0, false);
+            let result = ends[1].receive_in_place(&mut |bytes| {
+                assert!(!full && !bytes.is_empty(), "bytes follow although no more are wanted");
+                received.extend(bytes);
+                passed += bytes.len();
+                full = passed > most;
+                !full
+            });
+            assert_eq!(result.unwrap().unwrap(), passed);
+            assert!(full || received.len() == data.len(), "{most}: stops after {passed} bytes");
+        }
+        assert!(received == data, "{most}");
+        let again = ends[1].receive_in_place(&mut |_| panic!("there is no more")).unwrap();
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+    ends[0].close();
+    ends[0].flush().unwrap();
+    assert_eq!(ends[1].receive_in_place(&mut |_| panic!("this is the end")).unwrap().unwrap(), 0);
+}
+
+#[test]
 fn what_the_socket_does_not_take_is_kept_and_sent_later() {
     let authority = Authority::new();
     let mut ends = pair(authority.member(), authority.member());

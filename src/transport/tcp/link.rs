@@ -125,6 +125,13 @@ impl Link for TcpLink {
         received
     }
 
+    #[inline]
+    fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
+        let received = self.streams.receive_in_place(take);
+        self.note();
+        received
+    }
+
     fn flush(&mut self) {
         // An error is found again by what is sent or received next.
         let _ = self.streams.flush();

@@ -212,6 +212,15 @@ impl Streams {
         }
     }
 
+    /// As [`Stream::receive_in_place`]; `None` with several connections, too.
+    #[inline]
+    pub fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
+        match &mut *self.all {
+            [Connection::Own(only)] => only.receive_in_place(take),
+            _ => None,
+        }
+    }
+
     fn send_in_turn(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let all = &mut self.all;
         let sent = self.sending.moves(all.len(), |index, mut cut| {
