@@ -143,7 +143,10 @@ impl Credentials {
 }
 
 fn read(options: &Options) -> Result<(Configs, Option<String>)> {
-    let provider: Arc<CryptoProvider> = Arc::new(ring::default_provider());
+    read_for(options, Arc::new(ring::default_provider()))
+}
+
+fn read_for(options: &Options, provider: Arc<CryptoProvider>) -> Result<(Configs, Option<String>)> {
     let Files { chain, key, roots, warning } = files::read(options)?;
     let (cert_file, key_file) = (files::named(&options.cert), files::named(&options.key));
     let authority = Arc::new(Authority::new(provider.clone(), roots, &options.names)?);

@@ -4,14 +4,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
+use rustls::crypto::CipherSuiteCommon;
+use rustls::crypto::cipher::{
+    AeadKey, Iv, MessageDecrypter, MessageEncrypter, OutboundOpaqueMessage, OutboundPlainMessage, Tls13AeadAlgorithm,
+    UnsupportedOperationError,
+};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::{ConnectionTrafficSecrets, ContentType, SupportedCipherSuite, Tls13CipherSuite};
 use tempfile::TempDir;
 
 use super::*;
@@ -251,6 +258,130 @@ fn bytes_can_be_received_in_place_and_copied_by_turns() {
     ends[0].close();
     ends[0].flush().unwrap();
     assert_eq!(ends[1].receive_in_place(&mut |_| panic!("this is the end")).unwrap().unwrap(), 0);
+}
+
+/// A cipher that counts the keys by which something is encrypted.
+struct Cipher {
+    original: &'static dyn Tls13AeadAlgorithm,
+    keys: AtomicUsize,
+    /// What is sent is said to be a part of the handshake.
+    disguises: Arc<AtomicBool>,
+}
+
+struct Encrypter {
+    original: Box<dyn MessageEncrypter>,
+    disguises: Arc<AtomicBool>,
+}
+
+impl Tls13AeadAlgorithm for Cipher {
+    fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
+        self.keys.fetch_add(1, Ordering::Relaxed);
+        Box::new(Encrypter { original: self.original.encrypter(key, iv), disguises: self.disguises.clone() })
+    }
+
+    fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
+        self.original.decrypter(key, iv)
+    }
+
+    fn key_len(&self) -> usize {
+        self.original.key_len()
+    }
+
+    fn extract_keys(&self, key: AeadKey, iv: Iv) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
+        self.original.extract_keys(key, iv)
+    }
+}
+
+impl MessageEncrypter for Encrypter {
+    fn encrypt(
+        &mut self,
+        mut message: OutboundPlainMessage<'_>,
+        number: u64,
+    ) -> Result<OutboundOpaqueMessage, rustls::Error> {
+        if message.typ == ContentType::ApplicationData && self.disguises.load(Ordering::Relaxed) {
+            message.typ = ContentType::Handshake;
+        }
+        self.original.encrypt(message, number)
+    }
+
+    fn encrypted_payload_len(&self, length: usize) -> usize {
+        self.original.encrypted_payload_len(length)
+    }
+}
+
+/// Both ends of a session that encrypts `most` records with a key.
+fn pair_by(most: u64) -> ([Stream; 2], &'static Cipher) {
+    let original = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13().unwrap();
+    let cipher = Cipher { original: original.aead_alg, keys: AtomicUsize::new(0), disguises: Arc::default() };
+    let cipher: &Cipher = Box::leak(Box::new(cipher));
+    let common = CipherSuiteCommon {
+        suite: original.common.suite,
+        hash_provider: original.common.hash_provider,
+        confidentiality_limit: most,
+    };
+    let suite = Tls13CipherSuite { common, hkdf_provider: original.hkdf_provider, aead_alg: cipher, quic: None };
+    let suite = SupportedCipherSuite::Tls13(Box::leak(Box::new(suite)));
+    let provider = Arc::new(CryptoProvider { cipher_suites: vec![suite], ..ring::default_provider() });
+    let authority = Authority::new();
+    let options = authority.member();
+    let stamps = Stamps::of(&options);
+    let (configs, _) = read_for(&options, provider).unwrap();
+    let security = Security::Tls(Arc::new(Credentials { options, log: None, current: Mutex::new((stamps, configs)) }));
+    let [left, right] = sockets();
+    let mut ends = [security.connect(left).unwrap(), security.accept(right).unwrap()];
+    settle(&mut ends);
+    (ends, cipher)
+}
+
+/// AES-GCM may encrypt 2^24 records with a key, at most 256 GiB.
+#[test]
+fn keys_are_renewed_while_both_sides_send() {
+    const RECORDS: u64 = 5;
+    let (mut ends, cipher) = pair_by(RECORDS);
+    let before = cipher.keys.load(Ordering::Relaxed);
+    let data: Vec<u8> = (0..200_000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+    let (mut sent, mut received) = ([0; 2], [Vec::<u8>::new(), Vec::new()]);
+    for turn in 0.. {
+        assert!(turn < 10_000, "{} and {} bytes have come", received[0].len(), received[1].len());
+        for (side, end) in ends.iter_mut().enumerate() {
+            let most = (sent[side] + [1, 20_000, 70_000][turn % 3]).min(data.len());
+            match send(end, &data[sent[side]..most]) {
+                Ok(n) => sent[side] += n,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            end.flush().unwrap();
+        }
+        for (got, (bytes, over)) in received.iter_mut().zip(settle(&mut ends)) {
+            assert!(over.is_none(), "{over:?}");
+            got.extend(bytes);
+        }
+        if received.iter().all(|got| got.len() == data.len()) {
+            break;
+        }
+    }
+    assert!(received.iter().all(|got| *got == data));
+    let records = 2 * data.len() / (16 << 10);
+    let renewed = cipher.keys.load(Ordering::Relaxed) - before;
+    assert!(renewed >= records / RECORDS as usize, "{renewed} new keys for {records} records or more");
+}
+
+/// TLS 1.3 has no renegotiation.
+#[test]
+fn a_peer_that_begins_a_second_handshake_is_refused() {
+    for hello in [[1, 0, 0, 2, 3, 3], [0, 0, 0, 2, 3, 3]] {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (mut ends, cipher) = pair_by(1 << 24);
+            cipher.disguises.store(true, Ordering::Relaxed);
+            send(&mut ends[from], &hello).unwrap();
+            let got = settle(&mut ends);
+            // The one that began is told by an alert.
+            for side in [to, from] {
+                let error = got[side].1.as_ref().expect("an end").as_ref().unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+            }
+            assert!(got[to].0.is_empty());
+        }
+    }
 }
 
 #[test]
