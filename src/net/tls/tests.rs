@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -88,8 +89,11 @@ impl Authority {
         };
         (params.not_before, params.not_after) = (day(terms.from).into(), day(terms.until).into());
         params.extended_key_usages = terms.usages.clone();
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        self.sign(name, params, &KeyPair::generate().unwrap())
+    }
+
+    fn sign(&self, name: &str, params: CertificateParams, key: &KeyPair) -> Options {
+        let certificate = params.signed_by(key, &self.issuer).unwrap();
         let (cert, private) = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")));
         fs::write(&cert, certificate.pem()).unwrap();
         fs::write(&private, key.serialize_pem()).unwrap();
@@ -681,6 +685,37 @@ fn the_text_of_a_file_may_take_the_place_of_its_path() {
     let other = authority.issue("other", &Terms::default());
     let why = refused(Options { key: text(&other.key), ..texts });
     assert!(why.starts_with("the PEM text in place of a path is not the private key"), "no key in a message: {why}");
+}
+
+#[test]
+fn private_keys_may_be_in_pkcs_8_pkcs_1_or_sec_1() {
+    let authority = Authority::new();
+    let openssl = |arguments: &[&str], out: &Path| {
+        let mut command = Command::new("openssl");
+        let made = command.args(arguments).arg("-out").arg(out).output();
+        let made = made.expect("openssl is needed: scripts/setup.sh installs it");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    };
+    for (algorithm, option, traditional) in [
+        ("EC", "ec_paramgen_curve:P-256", "-----BEGIN EC PRIVATE KEY-----"),
+        ("RSA", "rsa_keygen_bits:2048", "-----BEGIN RSA PRIVATE KEY-----"),
+    ] {
+        let made = authority.path("made.key");
+        openssl(&["genpkey", "-algorithm", algorithm, "-pkeyopt", option], &made);
+        let pem = fs::read_to_string(&made).unwrap();
+        assert!(pem.starts_with("-----BEGIN PRIVATE KEY-----"));
+        let params = CertificateParams::new(vec!["rank.example".into()]).unwrap();
+        let options = authority.sign(algorithm, params, &KeyPair::from_pem(&pem).unwrap());
+        let other = authority.path("traditional.key");
+        openssl(&["pkey", "-traditional", "-in", made.to_str().unwrap()], &other);
+        assert!(fs::read_to_string(&other).unwrap().contains(traditional), "{algorithm}");
+        for key in [made, other] {
+            let mut ends = pair(Options { key: Some(key), ..options.clone() }, authority.member());
+            send(&mut ends[0], b"hello").unwrap();
+            let got = settle(&mut ends);
+            assert!(got[1].0 == b"hello" && got[0].1.is_none() && got[1].1.is_none(), "{algorithm}");
+        }
+    }
 }
 
 #[test]
