@@ -187,7 +187,7 @@ impl Sink for InPlace<'_> {
     }
 }
 
-/// What it has done.
+/// What a connection has done.
 enum Step {
     /// So many decrypted bytes were taken, and others may follow.
     Decrypted(usize),
