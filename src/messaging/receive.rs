@@ -115,29 +115,26 @@ impl Messenger {
                     None => break,
                 },
             };
-            match received {
+            let (result, full) = match received {
                 Received::Bytes { direct, staged, full } => {
                     any = true;
                     if let Some(incoming) = &mut peer.incoming {
                         incoming.done += direct;
                     }
-                    error = self.take(rank, &mut peer, &staging[..staged]).err();
-                    if error.is_none() && full {
-                        continue;
-                    }
+                    (self.take(rank, &mut peer, &staging[..staged]), full)
                 }
                 Received::InPlace { result, full } => {
                     any = true;
-                    error = result.err();
-                    if error.is_none() && full {
-                        continue;
-                    }
+                    (result, full)
                 }
-                Received::Nothing => {}
-                Received::End => error = Some(self.end_of_stream(rank, &mut peer)),
-                Received::Broke(e) => error = Some(self.end_of_broken(rank, &mut peer, &e)),
+                Received::Nothing => break,
+                Received::End => (Err(self.end_of_stream(rank, &mut peer)), false),
+                Received::Broke(e) => (Err(self.end_of_broken(rank, &mut peer, &e)), false),
+            };
+            error = result.err();
+            if error.is_some() || !full {
+                break;
             }
-            break;
         }
         self.staging = staging;
         let dirty = peer.has_output();

@@ -127,9 +127,9 @@ impl Link for TcpLink {
 
     #[inline]
     fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
-        let received = self.streams.receive_in_place(take);
+        let received = self.streams.receive_in_place(take)?;
         self.note();
-        received
+        Some(received)
     }
 
     fn flush(&mut self) {
