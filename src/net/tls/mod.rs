@@ -14,14 +14,17 @@ mod session;
 #[cfg(all(test, feature = "cli"))]
 pub(crate) mod tests;
 mod verify;
+mod version1;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::NoServerSessionStorage;
-use rustls::{ClientConfig, ServerConfig, version};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, InconsistentKeys, ServerConfig, version};
 
 pub use session::Session;
 pub use verify::fault;
@@ -30,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::log::{Level, LogCallback};
 use files::{Files, Stamps};
 use verify::Authority;
+use version1::Version1;
 
 /// Environment variables of the files, and Gloo's names for them.
 const VARIABLES: [[&str; 2]; 4] = [
@@ -157,17 +161,39 @@ fn read_for(options: &Options, provider: Arc<CryptoProvider>) -> Result<(Configs
         }
         error => Error::invalid(format!("cannot use {key_file} with {cert_file}: {error}")),
     };
+    let own = Arc::new(SingleCertAndKey::from(certified(chain, key, &provider).map_err(unusable)?));
     let versions = &[&version::TLS13];
     let internal = |error: rustls::Error| Error::invalid(format!("cannot use TLS: {error}"));
     let client = ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions);
     let client = client.map_err(internal)?.dangerous().with_custom_certificate_verifier(authority.clone());
-    let mut client = client.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(unusable)?;
+    let mut client = client.with_client_cert_resolver(own.clone());
     let server = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).map_err(internal)?;
-    let mut server = server.with_client_cert_verifier(authority).with_single_cert(chain, key).map_err(unusable)?;
+    let mut server = server.with_client_cert_verifier(authority).with_cert_resolver(own);
     // Every connection proves the certificates anew.
     client.resumption = Resumption::disabled();
     client.enable_sni = false;
     server.send_tls13_tickets = 0;
     server.session_storage = Arc::new(NoServerSessionStorage {});
     Ok((Configs { client: Arc::new(client), server: Arc::new(server) }, warning))
+}
+
+/// This rank's certificate with its key, if they belong together.
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> std::result::Result<CertifiedKey, rustls::Error> {
+    let certified = CertifiedKey::new(chain, provider.key_provider.load_private_key(key)?);
+    let matches = match Version1::of(certified.end_entity_cert()?) {
+        None => certified.keys_match(),
+        Some(certificate) => match certified.key.public_key() {
+            Some(key) if key != certificate.public_key()? => Err(InconsistentKeys::KeyMismatch.into()),
+            _ => Ok(()),
+        },
+    };
+    match matches {
+        // Some kinds of keys do not tell.
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+        matches => matches.map(|()| certified),
+    }
 }

@@ -28,17 +28,17 @@ use crate::net::stream::{Security, Stream};
 
 /// An authority with a folder of its own.
 pub(crate) struct Authority {
-    issuer: Issuer<'static, KeyPair>,
+    pub(super) issuer: Issuer<'static, KeyPair>,
     folder: TempDir,
 }
 
 /// What a certificate is made for.
-struct Terms {
-    names: Vec<String>,
+pub(super) struct Terms {
+    pub names: Vec<String>,
     /// Days from now.
-    from: i64,
-    until: i64,
-    usages: Vec<ExtendedKeyUsagePurpose>,
+    pub from: i64,
+    pub until: i64,
+    pub usages: Vec<ExtendedKeyUsagePurpose>,
 }
 
 impl Default for Terms {
@@ -71,7 +71,7 @@ impl Authority {
         self.issue("expired", &Terms { from: -3, until: -1, ..Terms::default() })
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -81,7 +81,7 @@ impl Authority {
         self.issue("rank", &Terms::default())
     }
 
-    fn issue(&self, name: &str, terms: &Terms) -> Options {
+    pub(super) fn issue(&self, name: &str, terms: &Terms) -> Options {
         let mut params = CertificateParams::new(terms.names.clone()).unwrap();
         let day = |days: i64| {
             let (now, time) = (SystemTime::now(), Duration::from_secs(days.unsigned_abs() * 24 * 3600));
@@ -108,16 +108,7 @@ impl Authority {
     }
 }
 
-/// The DER of a PEM certificate, which says that it is of version 1.
-fn as_version_1(pem: &str) -> Vec<u8> {
-    let mut der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec();
-    let version_3 = [0xa0, 3, 2, 1, 2];
-    let at = der.windows(version_3.len()).position(|bytes| bytes == version_3).unwrap();
-    der[at + 4] = 0;
-    der
-}
-
-fn pem_of(der: &[u8]) -> String {
+pub(super) fn pem_of(der: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let quad = |three: &[u8]| {
         let number = three.iter().chain([0; 2].iter()).take(3).fold(0u32, |all, byte| all << 8 | u32::from(*byte));
@@ -128,11 +119,11 @@ fn pem_of(der: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-fn security(options: Options) -> Security {
+pub(super) fn security(options: Options) -> Security {
     Security::Tls(Credentials::new(options, None).unwrap())
 }
 
-fn sockets() -> [OwnedFd; 2] {
+pub(super) fn sockets() -> [OwnedFd; 2] {
     let (left, right) = UnixStream::pair().unwrap();
     [left, right].map(|socket| {
         socket.set_nonblocking(true).unwrap();
@@ -176,7 +167,7 @@ pub(crate) fn settle(ends: &mut [Stream; 2]) -> [(Vec<u8>, Option<std::io::Resul
 }
 
 /// What each side says of the other after a handshake that must fail.
-fn faults(client: Options, server: Options) -> [Option<Fault>; 2] {
+pub(super) fn faults(client: Options, server: Options) -> [Option<Fault>; 2] {
     let mut ends = pair(client, server);
     send(&mut ends[0], b"hello").unwrap();
     let got = settle(&mut ends);
@@ -587,7 +578,7 @@ fn records_may_arrive_byte_by_byte_and_changed_ones_are_noticed() {
     }
 }
 
-fn refused(options: Options) -> String {
+pub(super) fn refused(options: Options) -> String {
     match Credentials::new(options, None) {
         Ok(_) => panic!("these files can be used"),
         Err(error) => error.message().to_owned(),
@@ -651,9 +642,13 @@ fn errors_name_the_file_and_the_line() {
         let bad = authority.issue("bad", &terms);
         assert_eq!(refused(bad.clone()), format!("{}: {why}", bad.cert.unwrap().display()));
     }
-    let version_1 = file("v1.pem", &pem_of(&as_version_1(&pem)));
-    let why = refused(Options { cert: version_1, ..good.clone() });
-    assert!(why.contains("v1.pem: this certificate is of X.509 version 1"), "{why}");
+    let mut der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec();
+    let version_3 = [0xa0, 3, 2, 1, 2];
+    let at = der.windows(version_3.len()).position(|bytes| bytes == version_3).unwrap();
+    der[at + 4] = 1;
+    let version_2 = file("v2.pem", &pem_of(&der));
+    let why = refused(Options { cert: version_2, ..good.clone() });
+    assert!(why.contains("v2.pem: this certificate is not of X.509 version 1 or 3"), "{why}");
     let elsewhere = Authority::new();
     let stranger = elsewhere.member();
     let why = refused(Options { ca_file: good.ca_file.clone(), ..stranger.clone() });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, verify_tls13_signature, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
@@ -14,6 +14,7 @@ use rustls::{
     SignatureScheme,
 };
 
+use super::version1::Version1;
 use crate::error::{Error, Result};
 use crate::net::handshake::Fault;
 
@@ -43,7 +44,7 @@ impl Authority {
         let Some((own, others)) = chain.split_first() else { return Err("there is no certificate in it".into()) };
         let now = UnixTime::now();
         let as_server = self.signed(own, others, now);
-        let as_client = || self.clients.verify_client_cert(own, others, now).map(drop);
+        let as_client = || self.signed_as_client(own, others, now);
         as_server.and_then(|()| as_client()).map_err(|error| match error {
             TlsError::InvalidCertificate(CertificateError::UnknownIssuer) => {
                 "this certificate is not signed by the authority that this rank trusts".to_owned()
@@ -59,16 +60,51 @@ impl Authority {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> std::result::Result<(), TlsError> {
-        let algorithms = self.provider.signature_verification_algorithms.all;
+        let algorithms = &self.provider.signature_verification_algorithms;
+        if let Some(certificate) = Version1::of(end_entity) {
+            return certificate.check(&self.roots, now, algorithms);
+        }
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms.all)
     }
 
+    fn signed_as_client(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> std::result::Result<(), TlsError> {
+        // Without extensions, there is no difference.
+        match Version1::of(end_entity) {
+            Some(_) => self.signed(end_entity, intermediates, now),
+            None => self.clients.verify_client_cert(end_entity, intermediates, now).map(drop),
+        }
+    }
+
+    /// Whether the certificate is for one of the names; one of version 1 is for none.
     fn permitted(&self, end_entity: &CertificateDer<'_>) -> std::result::Result<(), TlsError> {
+        if self.names.is_empty() {
+            return Ok(());
+        }
+        if Version1::of(end_entity).is_some() {
+            return Err(CertificateError::NotValidForName.into());
+        }
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        let permitted =
-            self.names.is_empty() || self.names.iter().any(|name| verify_server_name(&parsed, name).is_ok());
+        let permitted = self.names.iter().any(|name| verify_server_name(&parsed, name).is_ok());
         if permitted { Ok(()) } else { Err(CertificateError::NotValidForName.into()) }
+    }
+
+    fn verify_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        match Version1::of(cert) {
+            Some(cert) => verify_tls13_signature_with_raw_key(message, &cert.public_key()?, dss, algorithms),
+            None => verify_tls13_signature(message, cert, dss, algorithms),
+        }
     }
 }
 
@@ -101,7 +137,7 @@ impl ServerCertVerifier for Authority {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
-        self.clients.verify_tls13_signature(message, cert, dss)
+        self.verify_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -120,8 +156,9 @@ impl ClientCertVerifier for Authority {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> std::result::Result<ClientCertVerified, TlsError> {
-        let verified = self.clients.verify_client_cert(end_entity, intermediates, now)?;
-        self.permitted(end_entity).map(|()| verified)
+        self.signed_as_client(end_entity, intermediates, now)?;
+        self.permitted(end_entity)?;
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -139,7 +176,7 @@ impl ClientCertVerifier for Authority {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
-        self.clients.verify_tls13_signature(message, cert, dss)
+        self.verify_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -163,7 +200,7 @@ fn certificate(error: &CertificateError) -> &'static str {
         BadEncoding => "is malformed",
         // rustls has no word of its own for what its verifier refuses there.
         Other(of) if of.to_string().contains("UnsupportedCertVersion") => {
-            "is of X.509 version 1, which has no extensions; it must be of version 3 (with openssl x509 -req: -extfile)"
+            "is not of X.509 version 1 or 3, or is signed by one that is not of version 3"
         }
         _ => "cannot be used",
     }

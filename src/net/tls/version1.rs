@@ -1,0 +1,84 @@
+//! Certificates of X.509 version 1, which have no extensions. rustls' verifier refuses them, but `openssl x509 -req` made them until OpenSSL 3.2
+//! where no file of extensions was named, and so do programs written for Gloo.
+
+#[cfg(all(test, feature = "cli"))]
+mod tests;
+
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer, TrustAnchor, UnixTime};
+use rustls::{CertificateError, Error, RootCertStore};
+use x509_cert::der::asn1::AnyRef;
+use x509_cert::der::{Decode, Encode, Tag};
+use x509_cert::spki::SubjectPublicKeyInfoRef;
+use x509_cert::{Certificate, Version};
+
+/// A certificate of version 1 of a rank. It is none of an authority, so that no other is between it and one.
+pub struct Version1(Certificate);
+
+impl Version1 {
+    /// `None` if `certificate` is of another version, or malformed.
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let parsed = Certificate::from_der(certificate).ok()?;
+        let tbs = parsed.tbs_certificate();
+        (tbs.version() == Version::V1 && tbs.extensions().is_none()).then_some(Self(parsed))
+    }
+
+    pub fn public_key(&self) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
+        Ok(encoded(self.0.tbs_certificate().subject_public_key_info())?.into())
+    }
+
+    /// Whether one of `roots` has signed it, and it is valid at `now`.
+    pub fn check(&self, roots: &RootCertStore, now: UnixTime, known: &WebPkiSupportedAlgorithms) -> Result<(), Error> {
+        let issuer = encoded(self.0.tbs_certificate().issuer())?;
+        let issuer = AnyRef::from_der(&issuer).map_err(malformed)?.value();
+        // The verifier cannot tell whether a certificate without extensions is for the names to which an authority is constrained.
+        let anchors =
+            roots.roots.iter().filter(|root| root.subject.as_ref() == issuer && root.name_constraints.is_none());
+        let mut result = Err(CertificateError::UnknownIssuer.into());
+        for anchor in anchors {
+            result = self.check_signature(anchor, known);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result?;
+        let validity = self.0.tbs_certificate().validity();
+        match now.as_secs() {
+            now if now < validity.not_before.to_unix_duration().as_secs() => Err(CertificateError::NotValidYet.into()),
+            now if now > validity.not_after.to_unix_duration().as_secs() => Err(CertificateError::Expired.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_signature(&self, anchor: &TrustAnchor<'_>, known: &WebPkiSupportedAlgorithms) -> Result<(), Error> {
+        let key = AnyRef::new(Tag::Sequence, &anchor.subject_public_key_info).and_then(|key| key.to_der());
+        let key = key.map_err(malformed)?;
+        let key = SubjectPublicKeyInfoRef::from_der(&key).map_err(malformed)?;
+        let (of_key, of_signature) = (contents(&key.algorithm)?, contents(self.0.signature_algorithm())?);
+        let bad = || Error::from(CertificateError::BadSignature);
+        if self.0.tbs_certificate().signature() != self.0.signature_algorithm() {
+            return Err(bad());
+        }
+        let usable = known.all.iter().filter(|algorithm| {
+            *algorithm.public_key_alg_id() == *of_key && *algorithm.signature_alg_id() == *of_signature
+        });
+        let message = encoded(self.0.tbs_certificate())?;
+        let (key, signature) = (key.subject_public_key.as_bytes(), self.0.signature().as_bytes());
+        let (key, signature) = key.zip(signature).ok_or_else(bad)?;
+        let mut verified = usable.map(|algorithm| algorithm.verify_signature(key, &message, signature));
+        if verified.any(|result| result.is_ok()) { Ok(()) } else { Err(bad()) }
+    }
+}
+
+fn malformed(_: x509_cert::der::Error) -> Error {
+    CertificateError::BadEncoding.into()
+}
+
+fn encoded(value: &impl Encode) -> Result<Vec<u8>, Error> {
+    value.to_der().map_err(malformed)
+}
+
+/// What rustls compares of an identifier: without tag and length.
+fn contents(identifier: &impl Encode) -> Result<Vec<u8>, Error> {
+    Ok(AnyRef::from_der(&encoded(identifier)?).map_err(malformed)?.value().to_vec())
+}
