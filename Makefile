@@ -34,7 +34,7 @@ deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-streams bench-recovery bench-gloo bench-torch peers install clean test \
-  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
+  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-interpreted test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -109,7 +109,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-loom test-simulation prefix test-header test-abi test-c test-ibverbs test-valgrind test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-deny test-rust test-interpreted test-simulation prefix test-header test-abi test-c test-ibverbs test-valgrind test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -146,6 +146,12 @@ test-miri: ## the library's own tests of what has unsafe code, under Miri
 test-loom: ## who polls, who sleeps and who is woken, in every order of events
 	$(heading) "loom"
 	@scripts/loom.sh
+
+test-interpreted: ## test-aarch64, test-miri and test-loom; Miri, which uses one core, beside the others
+	@mkdir -p build
+	@$(MAKE) test-miri >build/miri.log 2>&1 & miri=$$!; status=0; \
+	  { $(MAKE) test-aarch64 && $(MAKE) test-loom; } || status=$$?; \
+	  wait $$miri || status=$$?; cat build/miri.log; exit $$status
 
 test-simulation: ## whole jobs in simulation, SEEDS of them at random
 	$(heading) "Whole jobs in simulation"

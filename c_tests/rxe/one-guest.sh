@@ -15,7 +15,7 @@ if group verbs "the guest's devices work, without gloo_rs"; then
   try 20 "nothing is left of them" bash -c 'rdma resource show qp | grep -v "type GSI" | (! grep .)'
 fi
 
-if group c "C tests, over $TRANSPORT"; then
+if group gloo "programs written for Gloo, over $TRANSPORT"; then
   . ./c-tests-plain.sh
 fi
 
