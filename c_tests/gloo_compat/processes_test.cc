@@ -55,11 +55,8 @@ class Ranks {
       }
       processes_.push_back(process);
     }
-    for (int rank = 0; rank < size; rank++) {
-      const auto deadline = Clock::now() + std::chrono::seconds(30);
-      while (!std::filesystem::exists(ready(rank)) && Clock::now() < deadline) {
-        std::this_thread::sleep_for(milliseconds(2));
-      }
+    if (!all_are_ready(folder_, size)) {
+      throw std::runtime_error("not all ranks are connected after 30 seconds");
     }
   }
 
@@ -92,12 +89,32 @@ class Ranks {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
+  /// In a rank: ends it when all ranks are connected; else the others would fail to connect.
+  static void die(const ContextPointer& context) {
+    if (all_are_ready(std::filesystem::path(folder).parent_path(), context->size)) {
+      raise(SIGKILL);
+    }
+  }
+
   /// In a rank: where the files are.
   static inline std::string folder;
 
  private:
-  std::string ready(int rank) const {
-    return folder_ + "/ready." + std::to_string(rank);
+  static std::string ready(const std::string& folder, int rank) {
+    return folder + "/ready." + std::to_string(rank);
+  }
+
+  static bool all_are_ready(const std::string& folder, int size) {
+    const auto deadline = Clock::now() + std::chrono::seconds(30);
+    for (int rank = 0; rank < size; rank++) {
+      while (!std::filesystem::exists(ready(folder, rank))) {
+        if (Clock::now() > deadline) {
+          return false;
+        }
+        std::this_thread::sleep_for(milliseconds(2));
+      }
+    }
+    return true;
   }
 
   int run(int rank, int size, const std::function<void(ContextPointer&)>& body) {
@@ -108,7 +125,7 @@ class Ranks {
       context->setTimeout(std::chrono::seconds(20));
       context->connectFullMesh(store, gloo::transport::tcp::CreateDevice("localhost"));
       context->setTimeout(kTimeout);
-      std::fclose(std::fopen(ready(rank).c_str(), "w"));
+      std::fclose(std::fopen(ready(folder_, rank).c_str(), "w"));
       body(context);
       return kDone;
     } catch (const gloo::IoException&) {
@@ -252,7 +269,7 @@ TEST(Processes, ReduceTogether) {
 TEST(Processes, NameTheRankThatIsLost) {
   Ranks ranks(3, [](ContextPointer& context) {
     if (context->rank == 1) {
-      raise(SIGKILL);
+      Ranks::die(context);
     }
     int value = 0;
     auto buffer = context->createUnboundBuffer(&value, sizeof value);
@@ -273,7 +290,7 @@ TEST(Processes, GoOnWithoutTheRankThatIsLost) {
   Ranks ranks(3, [](ContextPointer& context) {
     const int rank = context->rank;
     if (rank == 2) {
-      raise(SIGKILL);
+      Ranks::die(context);
     }
     try {
       gloo::BarrierOptions options(context);
