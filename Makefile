@@ -25,6 +25,8 @@ ALGORITHMS ?=
 TORCH ?=
 # Random jobs that `make test-simulation` plays.
 SEEDS ?= 20000
+# A checkout of Gloo for `make test-gloo`.
+GLOO ?=
 # How long `make fuzz` runs each target.
 SECONDS_EACH ?= 60
 
@@ -35,7 +37,7 @@ heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-streams bench-recovery bench-gloo bench-torch peers install clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-interpreted test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
-  test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-fresh test-summary tsan fuzz
+  test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-gloo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -212,6 +214,10 @@ test-demo: setup-demo prefix ## the digits example
 test-torch: prefix ## the backend of PyTorch's torch.distributed, beside its own over Gloo
 	$(heading) "PyTorch's torch.distributed"
 	@scripts/test-torch.sh $(local_prefix)
+
+test-gloo: prefix ## Gloo's own tests over gloo_rs; they are downloaded, or taken from the checkout GLOO
+	$(heading) "Gloo's own tests"
+	@scripts/test-gloo.sh $(local_prefix) "$(GLOO)"
 
 test-bench: setup-bench prefix ## the benchmark's records, at small sizes and with few peers
 	$(heading) "The benchmark's records"
