@@ -15,5 +15,4 @@ if ((${#tests[@]} == 0)); then
 fi
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
-# The tests take seconds; what takes time is to optimise.
-exec cargo test --config profile.dev.package.gloo_rs.opt-level=0 --locked --target aarch64-unknown-linux-gnu --no-default-features --lib -- "${tests[@]}"
+exec cargo test --locked --target aarch64-unknown-linux-gnu --no-default-features --lib -- "${tests[@]}"
