@@ -1,5 +1,5 @@
-//! Certificates of X.509 version 1, which have no extensions. rustls' verifier refuses them, but `openssl x509 -req` made them until OpenSSL 3.2
-//! where no file of extensions was named, and so do programs written for Gloo.
+//! Certificates of X.509 version 1, which have no extensions. rustls' verifier refuses them, but `openssl x509 -req` of OpenSSL 3.0 makes them
+//! unless a file of extensions is named, and Gloo's own tests use such.
 
 #[cfg(all(test, feature = "cli"))]
 mod tests;
@@ -12,7 +12,7 @@ use x509_cert::der::{Decode, Encode, Tag};
 use x509_cert::spki::SubjectPublicKeyInfoRef;
 use x509_cert::{Certificate, Version};
 
-/// A certificate of version 1 of a rank. It is none of an authority, so that no other is between it and one.
+/// A rank's certificate of version 1, which an authority has signed itself: no other certificate is between the two.
 pub struct Version1(Certificate);
 
 impl Version1 {
@@ -23,15 +23,16 @@ impl Version1 {
         (tbs.version() == Version::V1 && tbs.extensions().is_none()).then_some(Self(parsed))
     }
 
+    /// The SubjectPublicKeyInfo.
     pub fn public_key(&self) -> Result<SubjectPublicKeyInfoDer<'static>, Error> {
         Ok(encoded(self.0.tbs_certificate().subject_public_key_info())?.into())
     }
 
-    /// Whether one of `roots` has signed it, and it is valid at `now`.
+    /// Checks that one of `roots` has signed it, by an algorithm of `known`, and that it is valid at `now`.
     pub fn check(&self, roots: &RootCertStore, now: UnixTime, known: &WebPkiSupportedAlgorithms) -> Result<(), Error> {
         let issuer = encoded(self.0.tbs_certificate().issuer())?;
         let issuer = AnyRef::from_der(&issuer).map_err(malformed)?.value();
-        // The verifier cannot tell whether a certificate without extensions is for the names to which an authority is constrained.
+        // A certificate without extensions does not tell whether it is for the names to which an authority is constrained.
         let anchors =
             roots.roots.iter().filter(|root| root.subject.as_ref() == issuer && root.name_constraints.is_none());
         let mut result = Err(CertificateError::UnknownIssuer.into());
