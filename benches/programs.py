@@ -96,15 +96,19 @@ def end_all(processes, grace=5):
 
 
 def run(commands, patience, cores=None, environment=None):
-    """Runs the commands concurrently, and returns the lines of JSON that the first one prints."""
+    """Runs the commands concurrently, and returns the lines of JSON that the first one prints. They share the memory by which
+    peers/harness.h lets ranks start at the same time."""
     processes = []
     with tempfile.TemporaryDirectory() as folder:
+        start = os.path.join(folder, "start")
+        with open(start, "wb") as file:
+            file.truncate(4096)
         paths = [[os.path.join(folder, f"{kind}-{index}") for kind in ("out", "err")] for index in range(len(commands))]
         why = None
         try:
             for index, command in enumerate(commands):
                 bind = (lambda own=cores[index]: os.sched_setaffinity(0, own)) if cores else None
-                env = os.environ | (environment or {})
+                env = os.environ | {"HARNESS_START": start} | (environment or {})
                 with open(paths[index][0], "w") as out, open(paths[index][1], "w") as err:
                     process = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=bind, env=env

@@ -58,10 +58,12 @@ class Kind:
 
 
 EXACT = lambda size: {"smallest": size, "largest": size}
-COMMON = """A time is the median iteration's, and an iteration's time its slowest rank's, after a barrier that is not timed; the
+COMMON = """A time is the median iteration's, and an iteration's time its slowest rank's. Before an iteration, the ranks go through the
+program's own barrier, and then meet once more in memory that the harness shares, so that all clocks start at the same time, whichever
+rank a program's barrier releases first; with more ranks than cores, they start as the system runs the ranks. The
 buffers hold numbers other than zero, and results are verified before and after. All programs are written in C++ with the same
 harness, `benches/peers/harness.h`; ours makes plain calls of the C ABI. Only what is compared with gloo_rs alone, buffers of
-`gloo_rs_alloc` and other types than float32, is measured by `gloo-rs bench`. Up to 64 KiB there is a second time, behind a
+`gloo_rs_alloc` and other types than float32, is measured by `gloo-rs bench`, after a barrier. Up to 64 KiB there is a second time, behind a
 stroke: that of a call in a loop of back-to-back calls without a barrier. All programs run in every round, one after the other. A
 figure is the median over the rounds, and a ratio, ours divided by theirs, the median of the rounds' ratios. A short trial of every
 sensible setting of each program selects what goes through the rounds, and the best in a round stands for the program.
@@ -157,8 +159,8 @@ GLOO = Kind(
     tail=None,
     text="""One program, `benches/peers/gloo.cpp`, is compiled twice without a difference: against Debian's `libgloo-dev`, and against the
 headers of gloo_rs with the API of Gloo. It makes allreduces of float32 sums through `AllreduceOptions`. A time is the median iteration's,
-and an iteration's time its slowest rank's, after a barrier that is not timed; results are verified before and after. Up to 64 KiB there is a
-second time, behind a stroke: that of a call in a loop of back-to-back calls. All run in every round, one after the other. A figure is the
+and an iteration's time its slowest rank's, after a barrier that is not timed, and from the same moment on; results are verified before and
+after. Up to 64 KiB there is a second time, behind a stroke: that of a call in a loop of back-to-back calls. All run in every round, one after the other. A figure is the
 median over the rounds, and a ratio, ours divided by theirs, the median of the rounds' ratios. A short trial of every setting selects
 what goes through the rounds, and the best in a round counts.
 

@@ -2,10 +2,20 @@
 //
 // As in `gloo-rs bench`, an iteration's time is that of the slowest rank, after a barrier that is not timed; with LOOP = 1,
 // calls in a row without a barrier between them are timed too. Results are verified before and after.
+//
+// The ranks leave an implementation's barrier one after the other, and some in an order that suits the next call: if the root of a
+// broadcast leaves first, it has written before its readers' clocks start. So if HARNESS_START names a file of zeros, of a page at
+// least, then after that barrier the ranks meet once more, in the same way for all implementations, by mapping the file.
 
 #pragma once
 
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -90,10 +100,73 @@ class Buffer {
   std::unique_ptr<float, Free> data_;
 };
 
+// Whether ranks must share cores.
+inline bool share_cores(int ranks) { return static_cast<unsigned>(ranks) > std::thread::hardware_concurrency(); }
+
+// Where ranks meet before their clocks start. Without HARNESS_START they do not.
+class Start {
+ public:
+  explicit Start(int ranks) : ranks_(ranks), share_cores_(share_cores(ranks)) {
+    const char *path = std::getenv("HARNESS_START");
+    if (!path) return;
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    void *memory = file < 0 ? MAP_FAILED : mmap(nullptr, sizeof(Memory), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (file >= 0) close(file);
+    if (memory == MAP_FAILED) throw std::runtime_error(std::string("cannot map ") + path);
+    memory_ = static_cast<Memory *>(memory);
+  }
+  Start(const Start &) = delete;
+  Start &operator=(const Start &) = delete;
+  ~Start() {
+    if (memory_) munmap(memory_, sizeof(Memory));
+  }
+
+  // When this rank's clock starts. If each rank has a core, they leave at a time that the last one sets; else as the system runs them:
+  // they meet twice then, so that the order in which they left the implementation's barrier does not matter.
+  Clock::time_point wait() {
+    if (!memory_) return Clock::now();
+    meet();
+    if (share_cores_) {
+      meet();
+      return Clock::now();
+    }
+    const Clock::time_point start{Clock::duration(memory_->start.load(std::memory_order_relaxed))};
+    Clock::time_point now;
+    do now = Clock::now();
+    while (now < start);
+    return now;
+  }
+
+ private:
+  // More than a cache line takes to all ranks.
+  static constexpr auto LEAD = std::chrono::microseconds(1);
+
+  struct Memory {
+    alignas(64) std::atomic<unsigned> arrived;
+    alignas(64) std::atomic<unsigned> released;
+    std::atomic<Clock::rep> start;
+  };
+
+  void meet() {
+    const unsigned meeting = ++meetings_;
+    if (memory_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == meeting * ranks_) {
+      memory_->start.store((Clock::now() + LEAD).time_since_epoch().count(), std::memory_order_relaxed);
+      memory_->released.store(meeting, std::memory_order_release);
+    }
+    while (static_cast<int>(memory_->released.load(std::memory_order_acquire) - meeting) < 0)
+      if (share_cores_) sched_yield();
+  }
+
+  const unsigned ranks_;
+  const bool share_cores_;
+  Memory *memory_ = nullptr;
+  unsigned meetings_ = 0;
+};
+
 // One rank's use of an implementation.
 class Peer {
  public:
-  Peer(int rank, int size) : rank(rank), size(size) {}
+  Peer(int rank, int size) : rank(rank), size(size), start_(size) {}
   virtual ~Peer() = default;
 
   virtual void barrier() = 0;
@@ -127,7 +200,7 @@ class Peer {
 
   // With more ranks than cores, the system needs some tenths of a second of load until it has spread the ranks over the cores.
   void settle() {
-    if (static_cast<unsigned>(size) <= std::thread::hardware_concurrency()) return;
+    if (!share_cores(size)) return;
     const auto start = Clock::now();
     for (std::vector<float> elapsed{0}; elapsed[0] < 300e3f; largest(elapsed)) {
       for (int call = 0; call < 100; ++call) barrier();
@@ -177,7 +250,7 @@ class Peer {
   // Time of a call, as the average of so many in a row after a barrier.
   float time(const Run &run, int calls) {
     barrier();
-    const auto start = Clock::now();
+    const auto start = start_.wait();
     for (int call = 0; call < calls; ++call) run();
     return microseconds(Clock::now() - start) / static_cast<float>(calls);
   }
@@ -201,4 +274,6 @@ class Peer {
       if (Clock::now() - start < LATE) throw std::runtime_error("a barrier that waits for nobody");
     }
   }
+
+  Start start_;
 };
