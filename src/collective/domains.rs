@@ -16,8 +16,8 @@ pub(super) struct Tree {
     positions: Vec<Vec<usize>>,
     /// For each level: whether it joins ranks that do not share a cache.
     far: Vec<bool>,
-    /// For each level: the least and the largest number of units that are joined.
-    extents: Vec<(usize, usize)>,
+    /// For each rank, for each level: how many units are joined with its own, with that.
+    joined: Vec<Vec<usize>>,
 }
 
 /// The unit of a rank that `depth` joins lead to, as a number.
@@ -40,7 +40,7 @@ impl Tree {
 
     fn new(domains: &[u32]) -> Self {
         let size = domains.len();
-        let mut tree = Self { positions: vec![Vec::new(); size], far: Vec::new(), extents: Vec::new() };
+        let mut tree = Self { positions: vec![Vec::new(); size], far: Vec::new(), joined: vec![Vec::new(); size] };
         for depth in 0..3 {
             // The units of each unit above, in the order of their first ranks.
             let mut joined = BTreeMap::<u32, Vec<u32>>::new();
@@ -53,15 +53,20 @@ impl Tree {
                     units.push(own);
                 }
             }
-            let numbers = || joined.values().map(Vec::len);
-            let (least, most) = (numbers().min().unwrap_or(1), numbers().max().unwrap_or(1));
-            if most > 1 {
-                tree.extents.push((least, most));
-                tree.positions.iter_mut().zip(positions).for_each(|(of, position)| of.push(position));
+            if joined.values().any(|units| units.len() > 1) {
+                for rank in 0..size {
+                    tree.positions[rank].push(positions[rank]);
+                    tree.joined[rank].push(joined[&unit(domains, rank, depth + 1)].len());
+                }
                 tree.far.push(depth > 0);
             }
         }
         tree
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.positions.len()
     }
 
     /// Number of levels.
@@ -78,7 +83,7 @@ impl Tree {
     pub fn units(&self, rank: Rank, level: usize) -> Vec<Vec<Rank>> {
         let above = |rank: Rank| &self.positions[rank][level + 1..];
         let mut units = Vec::<Vec<Rank>>::new();
-        for other in (0..self.positions.len()).filter(|other| above(*other) == above(rank)) {
+        for other in (0..self.size()).filter(|other| above(*other) == above(rank)) {
             let position = self.position(other, level);
             units.resize_with(units.len().max(position + 1), Vec::new);
             units[position].push(other);
@@ -95,12 +100,35 @@ impl Tree {
 
     /// The least number of units that are joined at `level`: each of these exists everywhere.
     pub fn least(&self, level: usize) -> usize {
-        self.extents[level].0
+        self.joined.iter().map(|of| of[level]).min().unwrap_or(1)
     }
 
     /// The largest number of units that are joined at `level`.
     pub fn most(&self, level: usize) -> usize {
-        self.extents[level].1
+        self.joined.iter().map(|of| of[level]).max().unwrap_or(1)
+    }
+
+    /// How many units are joined with that of `rank` at `level`, with that.
+    pub fn joined(&self, rank: Rank, level: usize) -> usize {
+        self.joined[rank][level]
+    }
+
+    /// If there is a block for each rank, and one rank of what the first `depth` levels join has it for all of these: whether `rank` has `block`.
+    /// Of all that there are, the rank has it for which it is; elsewhere the one with the same positions, modulo the numbers of units.
+    pub fn holds(&self, rank: Rank, depth: usize, block: Rank) -> bool {
+        let agrees = |level| self.position(block, level) % self.joined(rank, level) == self.position(rank, level);
+        (0..depth).all(agrees)
+    }
+
+    /// The rank of `unit`, which is what the first `depth` levels join, that has `block`; see [`Tree::holds`].
+    pub fn holder(&self, unit: &[Rank], depth: usize, block: Rank) -> Rank {
+        unit.iter().copied().find(|rank| self.holds(*rank, depth, block)).expect("each unit has each block")
+    }
+
+    /// The largest number of blocks that a rank has of what the first `depth` levels join; see [`Tree::holds`].
+    pub fn most_held(&self, depth: usize) -> usize {
+        let of = |rank| (0..self.size()).filter(|block| self.holds(rank, depth, *block)).count();
+        (0..self.size()).map(of).max().unwrap_or(0)
     }
 
     /// Seconds if a rank publishes `bytes` at each level, and then fetches what each of the other units has, which takes `reducing` seconds

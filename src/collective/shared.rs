@@ -3,10 +3,12 @@
 //! They need all ranks on one host; algorithms for several hosts use some of them within each. A step that waits for another rank takes a fraction of a microsecond if each rank
 //! has a core, and no step waits for more than one rank.
 
+use super::domains::Tree;
 use super::phases::{contribution, relocate, sources};
 use super::{Case, Collective, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Builder, Readers, Schedule, Side, Span};
+use crate::types::Rank;
 
 /// Elements of several blocks that are published at once: a publication of a few elements takes one cache line.
 const AT_ONCE: usize = 16384;
@@ -197,6 +199,56 @@ pub(super) fn collect(shape: &Shape<'_>, block: impl Fn(usize) -> (usize, usize)
         b.copy(shape.input(0), target(shape.rank));
     }
     Ok(b.build())
+}
+
+/// An allgather by caches: each rank publishes its block for one rank of each other socket, then what it has for one of each other cache
+/// of its socket, and at last for the ranks of its cache. `own` is this rank's block, `block` where the block of a rank is in the output.
+pub(super) fn gather_by_caches(b: &mut Builder, tree: &Tree, rank: Rank, own: Span, block: &dyn Fn(Rank) -> Span) {
+    let exists = |of: &Rank| block(*of).len > 0;
+    let blocks = || (0..tree.size()).filter(exists);
+    let mut publishes_any = false;
+    for level in (0..tree.levels()).rev() {
+        let units = tree.units(rank, level);
+        let above = units.concat();
+        // All readers of a block fetch in the order of blocks, so none of them waits for another.
+        for of in blocks().filter(|of| units.len() > 1 && tree.holds(rank, level + 1, *of)) {
+            let holders = units.iter().map(|unit| tree.holder(unit, level, of));
+            b.publish(Readers::set(holders.filter(|holder| *holder != rank)), if of == rank { own } else { block(of) });
+            publishes_any = true;
+        }
+        for of in blocks().filter(|of| tree.holds(rank, level, *of) && !tree.holds(rank, level + 1, *of)) {
+            let from = tree.holder(&above, level + 1, of);
+            let published = |level: usize| {
+                blocks().filter(move |of| tree.joined(from, level) > 1 && tree.holds(from, level + 1, *of))
+            };
+            let earlier: usize = (level + 1..tree.levels()).map(|level| published(level).count()).sum();
+            let number = earlier + published(level).take_while(|other| *other < of).count();
+            b.fetch(from, number as u32, 0, block(of));
+        }
+    }
+    if publishes_any {
+        b.await_readers();
+    }
+}
+
+/// `Σ k p + σ + (k' - k) f` over the levels, and `w`, for [`gather_by_caches`] with blocks of at most `longest` bytes: a rank has `k` blocks before
+/// a level, and `k'` after it; p is the time to publish one, σ that of a signal, f that of a fetch, w that of the wait for readers. The last but
+/// one depend on the level.
+pub(super) fn path_by_caches(case: &Case<'_>, tree: &Tree, longest: f64) -> f64 {
+    if longest <= 0.0 {
+        return 0.0;
+    }
+    let memory = &case.network.memory;
+    let level = |level: usize| {
+        let (before, after, far) = (tree.most_held(level + 1), tree.most_held(level), tree.is_far(level));
+        let fetches = (after - before) as f64;
+        before as f64 * memory.publish(longest, false)
+            + memory.access(far).signal
+            + fetches * memory.fetch(longest, longest, far)
+    };
+    let levels = tree.levels();
+    let path = case.switches(levels as f64) + (0..levels).map(level).sum::<f64>();
+    path + memory.readers(longest, tree.is_far(0), false)
 }
 
 /// A scatter: each rank fetches its block from the root. Only the root knows which blocks are empty, so these are

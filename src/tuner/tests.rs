@@ -90,6 +90,9 @@ fn ranks_of_several_caches_use_the_tree() {
         (Collective::Allreduce, 4, "shared_hierarchical_flat"),
         (Collective::Allreduce, 1 << 20, "shared_hierarchical_slices"),
         (Collective::Reduce, 64, "shared_hierarchical"),
+        (Collective::ReduceScatter, 1 << 20, "shared_hierarchical"),
+        (Collective::Allgather, 1 << 16, "shared_hierarchical"),
+        (Collective::Allgatherv, 1 << 16, "shared_hierarchical"),
         (Collective::Barrier, 0, "shared_hierarchical"),
     ] {
         let (flat, own) = (chosen(&together, collective, bytes), chosen(&apart, collective, bytes));

@@ -5,14 +5,21 @@ mod direct;
 mod recursive_doubling;
 mod ring;
 mod shared_flat;
+mod shared_hierarchical;
 
 use super::{Algorithm, Case, Shape};
 use crate::schedule::{Builder, Span};
 
 // For powers of two `recursive_doubling` and `bruck` have equal costs; the first is listed earlier since it needs no
 // copies.
-pub(super) static ALGORITHMS: &[Algorithm] =
-    &[ring::ALGORITHM, recursive_doubling::ALGORITHM, bruck::ALGORITHM, direct::ALGORITHM, shared_flat::ALGORITHM];
+pub(super) static ALGORITHMS: &[Algorithm] = &[
+    ring::ALGORITHM,
+    recursive_doubling::ALGORITHM,
+    bruck::ALGORITHM,
+    direct::ALGORITHM,
+    shared_flat::ALGORITHM,
+    shared_hierarchical::ALGORITHM,
+];
 
 /// Copies this rank's inputs to its block of the output. Returns what to send: a single input, which need not wait for
 /// its copy, or the block.

@@ -21,7 +21,7 @@ fn cost(case: &Case<'_>) -> Cost {
     Cost { path, messages: 0.0, sent: case.ranks() * others * block, reduced: 0.0 }
 }
 
-fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = begin(shape)?;
     let own = assemble(&mut b, shape);
     if own.len == 0 || shape.size == 1 {

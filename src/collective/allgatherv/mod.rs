@@ -3,12 +3,14 @@
 mod direct;
 mod ring;
 mod shared_flat;
+mod shared_hierarchical;
 
 use super::blocks::Blocks;
 use super::{Algorithm, Shape};
 use crate::schedule::{Builder, Span};
 
-pub(super) static ALGORITHMS: &[Algorithm] = &[ring::ALGORITHM, direct::ALGORITHM, shared_flat::ALGORITHM];
+pub(super) static ALGORITHMS: &[Algorithm] =
+    &[ring::ALGORITHM, direct::ALGORITHM, shared_flat::ALGORITHM, shared_hierarchical::ALGORITHM];
 
 /// Copies this rank's block to its offset in the output. Returns what to send; with an input, sending does not wait for
 /// the copy.

@@ -28,7 +28,7 @@ fn cost(case: &Case<'_>) -> Cost {
     Cost { path, messages: 0.0, sent: (case.ranks() - 1.0) * case.of(sum(counts)), reduced: 0.0 }
 }
 
-fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = begin(shape)?;
     let blocks = Blocks::new(shape.recv_counts);
     let own = own(&mut b, shape, &blocks);

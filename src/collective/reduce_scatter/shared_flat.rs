@@ -28,7 +28,7 @@ fn cost(case: &Case<'_>) -> Cost {
     Cost { path, messages: 0.0, sent: others * all, reduced: others * all }
 }
 
-fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = begin(shape)?;
     let all = sum(shape.recv_counts);
     if all == 0 {

@@ -115,6 +115,11 @@ fn little_is_fetched_from_other_caches() {
     assert_eq!(each(Collective::Allreduce, "shared_hierarchical_slices"), (4, 2 * (count / 8 + count / 16)));
     assert_eq!(each(Collective::Barrier, "shared_flat"), (12, 0));
     assert_eq!(each(Collective::Barrier, "shared_hierarchical"), (2, 0));
+    // Blocks of 12 ranks; or of the other cache the own block and one for the other socket, and of that the own.
+    for collective in [Collective::ReduceScatter, Collective::Allgather] {
+        assert_eq!(each(collective, "shared_flat"), (12, 12 * count / 16));
+        assert_eq!(each(collective, "shared_hierarchical"), (3, 3 * count / 16));
+    }
     let calls = shapes(Collective::Reduce);
     let root = |name: &str| far(&calls.shapes(), Collective::Reduce.algorithm(name).unwrap())[0];
     assert_eq!(root("shared_flat"), (12, 12 * count));
@@ -203,6 +208,8 @@ fn formulas_agree_with_the_simulator() {
                     _ if domains.is_empty() => 1.05,
                     // The last rank of a group has little left to fetch when it publishes.
                     "shared_hierarchical_slices" => 1.06,
+                    // The first blocks have arrived when a rank has published its last.
+                    "shared_hierarchical" if collective == Collective::ReduceScatter => 1.07,
                     name if name.starts_with("shared_hierarchical") => 1.05,
                     _ => 1.2,
                 };

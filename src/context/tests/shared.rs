@@ -109,6 +109,50 @@ fn ranks_of_several_caches_reduce_as_their_groups_say() {
 }
 
 #[test]
+fn ranks_of_several_caches_exchange_blocks_as_their_groups_say() {
+    for groups in [[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 0], [0, 0, 1, domain(1, 0), domain(1, 0), domain(1, 1)]] {
+        let contexts = connected(6, false);
+        // In a slot, copied, and piece by piece; of different lengths, one of which is 0.
+        for (unit, tag) in [(1, 0), (7, 1), (3000, 2), (100_003, 3)] {
+            let counts = [unit, 2 * unit, 0, unit, 3 * unit, unit];
+            let all: usize = counts.iter().sum();
+            run(&contexts, |context| {
+                let rank = context.rank();
+                let value = |of: usize, at: usize| ((of + 1) * (at % 1000 + 1)) as i64;
+                let check = |collective, shape: Shape<'_>, input: &[i64], expected: &[i64]| {
+                    let mut output = if shape.inputs == 0 { input.to_vec() } else { vec![-1; expected.len()] };
+                    let (from, into) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+                    let shape = Shape { groups: &groups, collective, ..shape };
+                    let algorithm = Some("shared_hierarchical");
+                    let call = Call::new(shape, DataType::Int64);
+                    let call = Call { tag, algorithm, inputs: &from[..shape.inputs], outputs: &into, ..call };
+                    // SAFETY: the vectors are as long as the shape says, and live until the call returns.
+                    unsafe { context.run(&call) }.unwrap();
+                    let wrong = expected.iter().zip(&output).position(|(a, b)| a != b);
+                    assert_eq!(wrong, None, "{groups:?}, {collective:?} of {unit}, rank {rank}");
+                };
+                let call = Shape::new(Collective::Allgather, rank, 6, unit);
+                let block = |of: usize, count| (0..count).map(move |at| value(of, at));
+                let own: Vec<i64> = block(rank, unit).collect();
+                check(Collective::Allgather, call, &own, &(0..6).flat_map(|of| block(of, unit)).collect::<Vec<_>>());
+
+                let call = Shape { count: 0, recv_counts: &counts, ..call };
+                let own: Vec<i64> = block(rank, counts[rank]).collect();
+                let gathered: Vec<i64> = (0..6).flat_map(|of| block(of, counts[of])).collect();
+                check(Collective::Allgatherv, call, &own, &gathered);
+
+                let before: usize = counts[..rank].iter().sum();
+                let contribution: Vec<i64> = (0..all).map(|at| value(rank, at)).collect();
+                let sums: Vec<i64> = (before..before + counts[rank]).map(|at| 21 * value(0, at)).collect();
+                for inputs in [0, 1] {
+                    check(Collective::ReduceScatter, Shape { inputs, ..call }, &contribution, &sums);
+                }
+            });
+        }
+    }
+}
+
+#[test]
 fn ranks_that_pass_other_caches_are_told_so() {
     let contexts = connected(4, false);
     run(&contexts, |context| {

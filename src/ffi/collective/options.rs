@@ -89,9 +89,9 @@ pub struct gloo_rs_collective_options_t {
     /// "hierarchical", "hierarchical_direct", "torus_2d", "torus_nd" and "mesh_2d"; NULL if the ranks of each host form a
     /// group. For the algorithms on shared memory whose names begin with "shared_hierarchical": groups are last-level
     /// caches, those with the same upper 16 bits of one socket; NULL for the caches that the library has found. The same
-    /// on all ranks. Used by allreduce, reduce, barrier.
+    /// on all ranks. Used by allreduce, reduce, reduce_scatter, allgather, allgatherv, barrier.
     pub groups: *const u32,
-    /// Length of `groups`: the size of the context, or 0. Used by allreduce, reduce, barrier.
+    /// Length of `groups`: the size of the context, or 0. Used as `groups`.
     pub num_groups: usize,
     /// Extents of the grid that the ranks form; their product is the size of the context. Neighbours in the first
     /// dimension have consecutive ranks. For the algorithms "torus_2d" and "mesh_2d", which have two dimensions, and
@@ -181,7 +181,7 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
     const WITH_SEND_COUNTS: Set = Set::of(&[Scatterv, Alltoallv]);
     const WITH_RECV_COUNTS: Set = Set::of(&[ReduceScatter, Allgatherv, Gatherv, Alltoallv]);
     const PLACES: Set = Set::of(&[Allreduce]);
-    const GROUPED: Set = Set::of(&[Allreduce, Reduce, Barrier]);
+    const GROUPED: Set = Set::of(&[Allreduce, Reduce, ReduceScatter, Allgather, Allgatherv, Barrier]);
     let check = |is_set: bool, field: &str, used_by: Set| match is_set && used_by.0 >> collective as u32 & 1 == 0 {
         true => Err(unused(collective, field)),
         false => Ok(()),
