@@ -708,7 +708,8 @@ typedef struct gloo_rs_collective_options_t {
   /// caches, those with the same upper 16 bits of one socket; NULL for the caches that the library has found. The same
   /// on all ranks. Used by allreduce, reduce, reduce_scatter, allgather, allgatherv, barrier.
   const uint32_t *groups;
-  /// Length of `groups`: the size of the context, or 0. Used as `groups`.
+  /// Length of `groups`: the size of the context, or 0. Used by allreduce, reduce, reduce_scatter, allgather,
+  /// allgatherv, barrier.
   size_t num_groups;
   /// Extents of the grid that the ranks form; their product is the size of the context. Neighbours in the first
   /// dimension have consecutive ranks. For the algorithms "torus_2d" and "mesh_2d", which have two dimensions, and

@@ -1,6 +1,6 @@
-//! Each rank of a cache reduces some of the blocks, of the ranks of that cache; then every rank reduces its own block of what the caches of its
-//! socket have, and then of what the sockets have. Best for large buffers on a
-//! host whose ranks do not all share a cache: a rank reads one block of each other cache, instead of one of each rank there.
+//! Each rank of a cache reduces some of the blocks, of the elements that the ranks of this cache have; then every rank reduces its own block of
+//! what the caches of its socket have, and then of what the sockets have. Best for large buffers on a host whose ranks do not all share a
+//! cache: a rank reads one block of each other cache, instead of one of each rank there.
 //!
 //! Four ranks, in caches of `0 1` and `2 3`: rank 0 reduces blocks 0 and 2 of the elements of ranks 0 and 1, rank 1 their blocks 1 and 3; rank 2
 //! blocks 0 and 2 of the elements of ranks 2 and 3. Then rank 0 fetches block 0 from rank 2, and rank 2 block 2 from rank 0.
