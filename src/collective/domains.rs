@@ -16,7 +16,7 @@ pub(super) struct Tree {
     positions: Vec<Vec<usize>>,
     /// For each level: whether it joins ranks that do not share a cache.
     far: Vec<bool>,
-    /// For each rank, for each level: how many units are joined with its own, with that.
+    /// For each rank, for each level: how many units are joined into the one to which it belongs.
     joined: Vec<Vec<usize>>,
 }
 
@@ -108,13 +108,13 @@ impl Tree {
         self.joined.iter().map(|of| of[level]).max().unwrap_or(1)
     }
 
-    /// How many units are joined with that of `rank` at `level`, with that.
+    /// How many units are joined at `level` into the one to which `rank` belongs.
     pub fn joined(&self, rank: Rank, level: usize) -> usize {
         self.joined[rank][level]
     }
 
-    /// If there is a block for each rank, and one rank of what the first `depth` levels join has it for all of these: whether `rank` has `block`.
-    /// Of all that there are, the rank has it for which it is; elsewhere the one with the same positions, modulo the numbers of units.
+    /// Whether `rank` is the one that has `block` among the ranks that the first `depth` levels join. There is a block for each rank. Among its
+    /// own neighbours that rank itself has it; elsewhere the rank with the same positions has it, modulo the numbers of units.
     pub fn holds(&self, rank: Rank, depth: usize, block: Rank) -> bool {
         let agrees = |level| self.position(block, level) % self.joined(rank, level) == self.position(rank, level);
         (0..depth).all(agrees)

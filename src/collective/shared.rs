@@ -232,8 +232,8 @@ pub(super) fn gather_by_caches(b: &mut Builder, tree: &Tree, rank: Rank, own: Sp
 }
 
 /// `Σ k p + σ + (k' - k) f` over the levels, and `w`, for [`gather_by_caches`] with blocks of at most `longest` bytes: a rank has `k` blocks before
-/// a level, and `k'` after it; p is the time to publish one, σ that of a signal, f that of a fetch, w that of the wait for readers. The last but
-/// one depend on the level.
+/// a level, and `k'` after it; p is the time to publish one, σ that of a signal, f that of a fetch, w that of the wait for readers. σ and f
+/// depend on the level.
 pub(super) fn path_by_caches(case: &Case<'_>, tree: &Tree, longest: f64) -> f64 {
     if longest <= 0.0 {
         return 0.0;

@@ -27,8 +27,8 @@ use crate::types::Rank;
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_hierarchical", generate, cost, uses: Uses::Domains };
 
 /// `p + σ + k (u - 1) (f(n) + γn)` for each level with `u` units, at which a rank has `k` blocks, of which the longest has n bytes, and
-/// `w`: p is the time to publish the blocks that others have, σ that of a signal, f that of a fetch, w that of the wait for readers. All but the
-/// first depend on the level.
+/// `w`: p is the time to publish the blocks that others have, σ that of a signal, f that of a fetch, w that of the wait for readers. σ and f
+/// depend on the level.
 fn cost(case: &Case<'_>) -> Cost {
     let Some(tree) = Tree::of(case.shape) else { return (shared_flat::ALGORITHM.cost)(case) };
     let (all, longest, _) = case.blocks(case.shape.recv_counts);

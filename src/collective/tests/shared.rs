@@ -115,7 +115,8 @@ fn little_is_fetched_from_other_caches() {
     assert_eq!(each(Collective::Allreduce, "shared_hierarchical_slices"), (4, 2 * (count / 8 + count / 16)));
     assert_eq!(each(Collective::Barrier, "shared_flat"), (12, 0));
     assert_eq!(each(Collective::Barrier, "shared_hierarchical"), (2, 0));
-    // Blocks of 12 ranks; or of the other cache the own block and one for the other socket, and of that the own.
+    // A block of each of 12 ranks; or two of the other cache of the socket, for this rank and for one of the other socket, and one of
+    // the other socket.
     for collective in [Collective::ReduceScatter, Collective::Allgather] {
         assert_eq!(each(collective, "shared_flat"), (12, 12 * count / 16));
         assert_eq!(each(collective, "shared_hierarchical"), (3, 3 * count / 16));

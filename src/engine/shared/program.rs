@@ -196,8 +196,8 @@ impl Program {
             if ring < RING_BYTES / 2 {
                 ring = rings(self.published.len(), CELL_BYTES);
                 copied = if ring > 0 { ring } else { copied };
-                // Between ranks that share cores, many short streams of one reader each take longer than to be read by the operating
-                // system: an alltoall of eight ranks on two cores, in 8 MiB and less, 1.2 to 1.5 times as long.
+                // Many short streams of one reader each take longer than reads by the operating system: an alltoall of 4 to 32 MiB
+                // of eight ranks on two cores 1.2 to 1.6 times as long.
                 if ring < RING_BYTES / 2 && self.sole.iter().all(|sole| *sole) {
                     ring = 0;
                 }
