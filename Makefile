@@ -36,7 +36,7 @@ deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-streams bench-recovery bench-gloo bench-torch peers install clean test \
-  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-interpreted test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
+  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-in-turn test-beside test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-gloo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -111,7 +111,22 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-doc test-deny test-rust test-interpreted test-simulation prefix test-header test-abi test-c test-ibverbs test-valgrind test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-bench test-machine test-summary ## every test
+test: setup ## every test
+	@mkdir -p build
+	@timeout 3h nice -n 19 $(MAKE) test-beside >build/beside.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT; \
+	  $(MAKE) test-in-turn; status=0; wait $$beside || status=$$?; trap - EXIT; cat build/beside.log; exit $$status
+	@$(MAKE) test-summary
+
+# The one after the other; what they build is there if test-beside has been fast enough.
+test-in-turn: test-format test-lint test-doc test-deny test-rust test-simulation prefix test-header test-abi test-c test-valgrind test-endurance test-instructions test-readme test-package test-aarch64 test-ibverbs test-threads test-systems test-demo test-torch test-bench test-machine
+
+# What no clock counts for, beside them on cores that they leave idle: Miri and loom, and builds in folders of their own.
+test-beside: test-miri test-loom
+	$(heading) "Builds ahead"
+	@scripts/test-aarch64.sh build
+	@scripts/test-ibverbs.sh build
+	@scripts/tsan.sh build
+	@scripts/test-systems.sh build
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -148,12 +163,6 @@ test-miri: ## the library's own tests of what has unsafe code, under Miri
 test-loom: ## who polls, who sleeps and who is woken, in every order of events
 	$(heading) "loom"
 	@scripts/loom.sh
-
-test-interpreted: ## test-aarch64, test-miri and test-loom; Miri, which uses one core, beside the others
-	@mkdir -p build
-	@$(MAKE) test-miri >build/miri.log 2>&1 & miri=$$!; status=0; \
-	  { $(MAKE) test-aarch64 && $(MAKE) test-loom; } || status=$$?; \
-	  wait $$miri || status=$$?; cat build/miri.log; exit $$status
 
 test-simulation: ## whole jobs in simulation, SEEDS of them at random
 	$(heading) "Whole jobs in simulation"

@@ -98,6 +98,4 @@ if(GLOO_RS_BUILD_TOOL)
     BYPRODUCTS "${gloo_rs_tool_made}"
     COMMENT "Building the tool gloo-rs with cargo"
     USES_TERMINAL VERBATIM)
-  # One cargo at a time: each uses every core.
-  add_dependencies(gloo_rs_tool gloo_rs_library)
 endif()

@@ -10,19 +10,17 @@ at=$PWD/build/c_tests/$kind
 rm -rf "$at"
 mkdir -p "$at"
 options=(-DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug)
-at_once=1
 label=$kind
 targets=()
 case $kind in
   plain) label=native ;;
-  # Valgrind runs one thread at a time, so each program leaves cores idle.
-  valgrind) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) at_once=$(nproc) ;;
+  valgrind) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) ;;
   endurance) targets=(--target endurance) ;;
   *) echo "test-c: no kind of tests is called $kind" >&2 && exit 2 ;;
 esac
 cmake -S c_tests -B "$at" "${options[@]}" >/dev/null
 cmake --build "$at" --parallel "$(nproc)" "${targets[@]}" >/dev/null
-if ! ctest --test-dir "$at" -L "$label" --parallel "$at_once" --output-on-failure --no-tests=error "${@:3}"; then
+if ! ctest --test-dir "$at" -L "$label" --parallel "$(nproc)" --output-on-failure --no-tests=error "${@:3}"; then
   [ "$kind" != valgrind ] ||
     find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;
   exit 1

@@ -1,10 +1,10 @@
 #!/bin/bash
 # macOS and Windows, from Debian: lints for both; library, tool and a C program linked for Windows, and run by wine.
 # usage: scripts/test-systems.sh PREFIX [quick]    (where gloo_rs is installed: the tool prints there what it prints here)
+#        scripts/test-systems.sh build             lints and builds, and runs nothing
 #   quick   lints for macOS only, and one job
 set -euo pipefail
 cd "$(dirname "$0")/.."
-prefix=$(realpath "$1")
 quick=${2:-}
 at=$PWD/build/systems
 features=(--locked --no-default-features --features cli,redis,tls,uv)
@@ -17,8 +17,6 @@ fail() {
   exit 1
 }
 
-rm -rf "$at"
-mkdir -p "$at"
 for target in "$macos" "$windows"; do
   [ "$quick" = quick ] && [ "$target" != "$macos" ] && continue
   echo "test-systems: lints for $target"
@@ -28,7 +26,12 @@ done
 
 echo "test-systems: building library and tool for $windows"
 scripts/cross/cargo.sh "$windows" build "${features[@]}" --quiet --lib --bins
+if [ "$1" = build ]; then exit 0; fi
+
+prefix=$(realpath "$1")
 built=$(scripts/cross/cargo.sh "$windows" folder)/debug
+rm -rf "$at"
+mkdir -p "$at"
 cp "$built"/gloo-rs.exe "$built"/gloo_rs.dll "$at"
 
 exported() { grep -oE '\bgloo_rs_[a-z0-9_]+' | LC_ALL=C sort -u; }

@@ -5,6 +5,7 @@
 # usage: scripts/tsan.sh                                 C programs with many threads, and a part of tests/stress.rs
 #        scripts/tsan.sh PROGRAM...                      programs of c_tests/
 #        scripts/tsan.sh rust [ARGUMENTS OF cargo test]  the Rust tests with many threads
+#        scripts/tsan.sh build                           builds what takes long, and runs nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 at=$PWD/build/tsan
@@ -28,8 +29,6 @@ if [ -z "$toolchain" ]; then
   rustup component add rust-src || { echo "tsan: ThreadSanitizer needs them: rustup component add rust-src" >&2; exit 1; }
   toolchain=$(with_sources)
 fi
-rm -rf "$at"
-mkdir -p "$at"
 
 echo "tsan: ThreadSanitizer, with the sources of $toolchain"
 # Unstable flags on a stable compiler: nothing that is installed is built so.
@@ -52,6 +51,9 @@ fi
 
 echo "tsan: building the library and the standard library below it, which takes minutes"
 cargo "+$toolchain" build "${for_tsan[@]}" --lib
+if [ "${1:-}" = build ]; then exec cargo "+$toolchain" test "${for_tsan[@]}" --test stress --no-run; fi
+rm -rf "$at"
+mkdir -p "$at"
 runtime=("$(rustc "+$toolchain" --print target-libdir)"/librustc-*_rt.tsan.a)
 for name in "${programs[@]}"; do
   cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=thread -Iinclude -c "c_tests/$name.c" -o "$at/$name.o"

@@ -1,6 +1,6 @@
 //! Verifies every algorithm; `schedule::verify` says what is checked. This file has the tests that are specific to a
 //! collective, for up to 64 ranks. `sweep` verifies all listed algorithms for 1 to 128 ranks, and for powers of two and
-//! their neighbours up to 1024.
+//! some of their neighbours up to 1024.
 
 mod blocks;
 mod calls;
