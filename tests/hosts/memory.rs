@@ -160,7 +160,9 @@ fn one_rank() {
         }
         "differs" => {
             let count = if rank == 1 { 99 } else { 100 };
-            allreduce(&context, Some("hierarchical"), 100, 0, false).unwrap();
+            let first = allreduce(&context, Some("hierarchical"), 100, 0, false);
+            // The other host's ranks may hear of the mismatch before they have finished the first call.
+            assert!(first.is_ok() || rank >= 2, "{first:?}");
             let error = allreduce(&context, Some("hierarchical"), count, 0, false).unwrap_err();
             println!("\nfailed: {:?} {:?} {error}", error.kind(), error.details().rank);
         }
