@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::segment::{OwnSegment, PeerSegment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::process::Descriptor;
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
+use crate::transport::sync::{AtomicU64, Ordering, fence};
 
 /// Most allocations of a rank that peers read in place.
 const ENTRIES: usize = 64;
@@ -30,7 +30,7 @@ pub(super) struct Table {
 
 /// An allocation.
 #[repr(C)]
-struct Entry {
+pub(super) struct Entry {
     /// 0 if there is none, else a number that no earlier allocation had. Set to 0 first when an allocation ends, and written last when
     /// one begins.
     generation: AtomicU64,
@@ -40,11 +40,11 @@ struct Entry {
 }
 
 /// The content of an entry.
-struct Listed {
-    generation: u64,
-    address: u64,
-    bytes: u64,
-    descriptor: u64,
+pub(super) struct Listed {
+    pub generation: u64,
+    pub address: u64,
+    pub bytes: u64,
+    pub descriptor: u64,
 }
 
 impl Table {
@@ -70,7 +70,7 @@ impl Listed {
 
 impl Entry {
     /// The allocation that was listed here at one moment of this call, if any.
-    fn load(&self) -> Option<Listed> {
+    pub fn load(&self) -> Option<Listed> {
         let generation = self.generation.load(Ordering::Acquire);
         let [address, bytes, descriptor] =
             [&self.address, &self.bytes, &self.descriptor].map(|word| word.load(Ordering::Relaxed));
@@ -80,13 +80,36 @@ impl Entry {
         (same && generation != 0).then_some(Listed { generation, address, bytes, descriptor })
     }
 
-    fn set(&self, listed: &Listed) {
+    /// For the owner: lists an allocation, where there is none.
+    pub fn set(&self, listed: &Listed) {
         // After the store of 0 to the generation.
         fence(Ordering::Release);
         self.address.store(listed.address, Ordering::Relaxed);
         self.bytes.store(listed.bytes, Ordering::Relaxed);
         self.descriptor.store(listed.descriptor, Ordering::Relaxed);
         self.generation.store(listed.generation, Ordering::Release);
+    }
+
+    /// For the owner: lists the allocation no more, and may close its descriptor from now on.
+    pub fn clear(&self) {
+        self.generation.store(0, Ordering::Relaxed);
+        // Peers that find the descriptor closed, or another's, see that the entry has ended.
+        fence(Ordering::SeqCst);
+    }
+
+    /// For a peer that has used the descriptor of the allocation `generation`: whether that may have been another's.
+    pub fn has_ended(&self, generation: u64) -> bool {
+        // In `load` a fence comes before the last look at the generation; see `clear`.
+        self.load().is_none_or(|now| now.generation != generation)
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Entry {
+    /// None.
+    pub fn new() -> Self {
+        let [generation, address, bytes, descriptor] = [0; 4].map(AtomicU64::new);
+        Self { generation, address, bytes, descriptor }
     }
 }
 
@@ -169,9 +192,7 @@ impl Allocations {
 
     fn end(&self, allocation: Allocation) {
         let (Some((memory, at)), Some(own)) = (&allocation.listed, &self.own) else { return };
-        own.allocations().entries[*at].generation.store(0, Ordering::Relaxed);
-        // Peers that find the descriptor closed, or another's, see that the entry has ended.
-        fence(Ordering::SeqCst);
+        own.allocations().entries[*at].clear();
         // Peers may keep it mapped for some time. If this fails, the pages are freed after that.
         let _ = memory.clear();
     }
@@ -278,9 +299,8 @@ fn map(peer: &PeerSegment, entry: &Entry, listed: &Listed) -> io::Result<Mapping
         return Err(invalid());
     }
     let mapping = memory.map_data(bytes, Access::Read)?;
-    // After the end of the allocation or of the process, the descriptor may be another's; see `Allocations::end`.
-    fence(Ordering::SeqCst);
-    let ended = entry.load().is_none_or(|now| now.generation != listed.generation) || peer.has_exited();
+    // After the end of the allocation or of the process, the descriptor may be another's.
+    let ended = entry.has_ended(listed.generation) || peer.has_exited();
     if ended { Err(invalid()) } else { Ok(mapping) }
 }
 

@@ -115,7 +115,7 @@ impl HostGroup {
     }
 
     /// The table of what this rank has allocated.
-    #[cfg(test)]
+    #[cfg(all(test, not(any(miri, loom))))]
     pub(super) fn own_table(&self) -> &super::allocations::Table {
         self.own.allocations()
     }

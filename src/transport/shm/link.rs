@@ -2,11 +2,12 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::group::HostGroup;
+use super::registration::Registration;
 use super::ring::{self, Consumer, Producer};
-use super::segment::{LAST_BYTES, LINES, Lane, REGISTRATIONS, Registration};
+use super::segment::{LAST_BYTES, LINES, Lane, REGISTRATIONS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::{self, Pollable, Poller};
 use crate::transport::{Interest, Link, RemoteMemory};
@@ -169,9 +170,7 @@ impl ShmLink {
         if own.ended.0.load(Ordering::Relaxed) != 0 {
             return;
         }
-        own.registrations.iter().for_each(|registration| registration.stamp.store(0, Ordering::Relaxed));
-        // The caller may write to the memory that was registered.
-        fence(Ordering::Release);
+        own.registrations.iter().for_each(Registration::clear);
         // Bytes beyond the room are too many for any peer that is not stuck; it then sees an abrupt end.
         let last = if last.len() <= LAST_BYTES { last } else { &[] };
         // SAFETY: the room is this long, and nobody reads it before `ended` is set.
@@ -180,8 +179,9 @@ impl ShmLink {
         self.group.wake(self.index);
     }
 
-    fn registration(lane: &Lane, key: u32) -> (&Registration, u64) {
-        (&lane.registrations[key as usize % REGISTRATIONS], 1 << 32 | u64::from(key))
+    /// Where the message `key` is registered.
+    fn registration(lane: &Lane, key: u32) -> &Registration {
+        &lane.registrations[key as usize % REGISTRATIONS]
     }
 }
 
@@ -253,34 +253,19 @@ impl RemoteMemory for ShmLink {
     }
 
     unsafe fn register(&mut self, key: u32, memory: *const u8, bytes: usize) -> Result<()> {
-        let (registration, stamp) = Self::registration(self.own(), key);
-        if registration.stamp.load(Ordering::Relaxed) != 0 {
-            return Err(Error::new(
-                ErrorKind::ResourceExhausted,
-                "the table of readable memory has no room for this key",
-            ));
+        if Self::registration(self.own(), key).begin(key, memory as u64, bytes as u64) {
+            return Ok(());
         }
-        registration.address.store(memory as u64, Ordering::Relaxed);
-        registration.bytes.store(bytes as u64, Ordering::Relaxed);
-        registration.stamp.store(stamp, Ordering::Release);
-        Ok(())
+        Err(Error::new(ErrorKind::ResourceExhausted, "the table of readable memory has no room for this key"))
     }
 
     fn unregister(&mut self, key: u32) {
-        let (registration, stamp) = Self::registration(self.own(), key);
-        if registration.stamp.load(Ordering::Relaxed) == stamp {
-            registration.stamp.store(0, Ordering::Relaxed);
-            // A peer that has read what is written to the memory, or the registration, from now on sees that it has ended.
-            fence(Ordering::Release);
-        }
+        Self::registration(self.own(), key).end(key);
     }
 
     fn read(&mut self, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize> {
-        let (registration, stamp) = Self::registration(self.theirs(), key);
-        if registration.stamp.load(Ordering::Acquire) != stamp {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        let [address, bytes] = [&registration.address, &registration.bytes].map(|word| word.load(Ordering::Relaxed));
+        let registration = Self::registration(self.theirs(), key);
+        let (address, bytes) = registration.load(key).ok_or(io::ErrorKind::NotFound)?;
         let end = (offset as u64).checked_add(into.len() as u64);
         let read = if end.is_some_and(|end| end <= bytes) {
             // SAFETY: a slice is valid for writes of its length.
@@ -291,9 +276,7 @@ impl RemoteMemory for ShmLink {
         } else {
             Err(io::ErrorKind::NotFound.into())
         };
-        // See `unregister`.
-        fence(Ordering::Acquire);
-        if registration.stamp.load(Ordering::Relaxed) != stamp {
+        if registration.has_ended(key) {
             return Err(io::ErrorKind::NotFound.into());
         }
         match read {

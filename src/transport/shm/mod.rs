@@ -7,6 +7,7 @@ pub mod allocations;
 mod connector;
 pub mod group;
 mod link;
+mod registration;
 mod ring;
 pub mod segment;
 

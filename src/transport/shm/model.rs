@@ -6,6 +6,8 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 
+use super::allocations::{Entry, Listed};
+use super::registration::Registration;
 use super::ring::{Consumer, Line, Producer, has_room};
 use super::segment::Waiting;
 use crate::transport::board::model::{Member, Memory};
@@ -199,5 +201,62 @@ fn who_sleeps_is_woken_by_an_acknowledgement() {
         let seen = publisher.board.missing_reader(&own, u64::MAX).is_none();
         reader.join().unwrap();
         assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
+    });
+}
+
+/// What a peer has read of a message is that message, unless it sees that the registration has ended: not what the owner writes to the
+/// memory afterwards, nor the memory of a later message.
+#[test]
+fn a_peer_that_reads_another_message_sees_that_the_registration_has_ended() {
+    model(|| {
+        let shared = Arc::new((Registration::new(), AtomicU64::new(10)));
+        assert!(shared.0.begin(1, 5, 50));
+        let owner = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                let (registration, memory) = &*shared;
+                registration.end(1);
+                memory.store(20, Ordering::Relaxed);
+                assert!(registration.begin(2, 6, 60));
+            })
+        };
+        let (registration, memory) = &*shared;
+        for (key, expected) in [(1, ((5, 50), 10)), (2, ((6, 60), 20))] {
+            if let Some(place) = registration.load(key) {
+                let read = (place, memory.load(Ordering::Relaxed));
+                assert!(registration.has_ended(key) || read == expected, "{read:?}");
+            }
+        }
+        owner.join().unwrap();
+    });
+}
+
+/// So it is with an allocation, of which a peer opens a descriptor. `open` is what that number stands for. Two threads of the owner
+/// change the entry, one after the other.
+#[test]
+fn a_peer_that_opens_another_descriptor_sees_that_the_allocation_has_ended() {
+    let list = |number| Listed { generation: number, address: number * 10, bytes: number * 100, descriptor: 7 };
+    model(move || {
+        let shared = Arc::new((Entry::new(), AtomicU64::new(1)));
+        let peer = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                let (entry, open) = &*shared;
+                let Some(Listed { generation, address, bytes, .. }) = entry.load() else { return };
+                assert_eq!((address, bytes), (generation * 10, generation * 100), "words of two allocations");
+                let opened = open.load(Ordering::Relaxed);
+                assert!(entry.has_ended(generation) || opened == generation, "{opened} for {generation}");
+            })
+        };
+        let (entry, open) = &*shared;
+        entry.set(&list(1));
+        entry.clear();
+        open.store(2, Ordering::Relaxed);
+        let other = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || shared.0.set(&list(2)))
+        };
+        peer.join().unwrap();
+        other.join().unwrap();
     });
 }

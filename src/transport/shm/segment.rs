@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::allocations::Table;
+use super::registration::Registration;
 use super::ring::Line;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::process::{self, Descriptor, Process};
@@ -117,16 +118,6 @@ pub(super) struct Lane {
 /// A word with a cache line of its own.
 #[repr(align(64))]
 pub(super) struct Padded(pub sync::AtomicU64);
-
-/// Memory that a peer may read.
-#[repr(C)]
-pub(super) struct Registration {
-    /// 0 if there is none, else the key and 2^32. Written first when a registration ends, and last when one begins.
-    pub stamp: AtomicU64,
-    pub address: AtomicU64,
-    pub bytes: AtomicU64,
-    _rest: AtomicU64,
-}
 
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Header>() == 4096);
