@@ -112,10 +112,12 @@ fn every_rank_gets_the_same_bits() {
     for size in [2, 3, 5, 6, 8] {
         sums.lock().unwrap().clear();
         threads(size, Connect::Lazy, |context| {
+            assert!((0..size).all(|rank| rank == context.rank() || context.shares_memory(rank).unwrap()));
+            // Caches of which the ranks are not consecutive.
+            let caches: Vec<u32> = (0..size as u32).map(|rank| rank % 2).collect();
             let mut results = Vec::new();
-            for algorithm in
-                Collective::Allreduce.algorithms().iter().filter(|a| a.name != "local" && !a.uses.needs_shared_memory())
-            {
+            for algorithm in Collective::Allreduce.algorithms().iter().filter(|a| a.name != "local") {
+                let groups = if algorithm.uses.needs_shared_memory() { &caches[..] } else { &[] };
                 for dtype in [DataType::Float16, DataType::Bfloat16, DataType::Float32, DataType::Float64] {
                     // Random bits: numbers of every magnitude, infinities, and NaNs of many kinds.
                     let count = 3001;
@@ -123,7 +125,7 @@ fn every_rank_gets_the_same_bits() {
                     let input: Vec<u8> = (0..count * dtype.size()).map(|_| random.next() as u8).collect();
                     for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max, ReduceOp::Average] {
                         let mut output = vec![0u8; input.len()];
-                        let shape = Shape::new(Collective::Allreduce, context.rank(), size, count);
+                        let shape = Shape { groups, ..Shape::new(Collective::Allreduce, context.rank(), size, count) };
                         let call = Call {
                             inputs: &[input.as_ptr()],
                             outputs: &[output.as_mut_ptr()],
@@ -145,6 +147,39 @@ fn every_rank_gets_the_same_bits() {
             for ((what, a), (_, b)) in sums[0].iter().zip(other) {
                 assert!(a == b, "{what}, {size} ranks: the results of two ranks differ");
             }
+        }
+    }
+}
+
+/// The lengths are of publications in a line, in a cell, in a stream, and of others that are read where they are.
+#[test]
+fn sums_in_shared_memory_are_in_the_order_of_ranks() {
+    for size in [2, 3, 4, 7] {
+        for count in [1, 7, 3001, 300_001, 2_100_003] {
+            let input = |rank: usize| -> Vec<f32> {
+                let mut random = Random::new((rank * 31 + count) as u64);
+                (0..count).map(|_| (random.below(2_000_001) as f32 - 1e6) / 3.0).collect()
+            };
+            let mut expected = input(0);
+            for rank in 1..size {
+                expected.iter_mut().zip(input(rank)).for_each(|(sum, next)| *sum += next);
+            }
+            threads(size, Connect::Lazy, |context| {
+                for algorithm in ["auto", "shared_flat", "shared_slices"] {
+                    let (input, mut output) = (input(context.rank()), vec![0f32; count]);
+                    let shape = Shape::new(Collective::Allreduce, context.rank(), size, count);
+                    let call = Call {
+                        inputs: &[input.as_ptr().cast()],
+                        outputs: &[output.as_mut_ptr().cast()],
+                        algorithm: Some(algorithm),
+                        ..Call::new(shape, DataType::Float32)
+                    };
+                    // SAFETY: the vectors are as long as the shape says and live until the call returns.
+                    unsafe { context.run(&call) }.unwrap();
+                    let wrong = output.iter().zip(&expected).position(|(a, b)| a.to_bits() != b.to_bits());
+                    assert_eq!(wrong, None, "{algorithm} of {count} elements, {size} ranks");
+                }
+            });
         }
     }
 }
