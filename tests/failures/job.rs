@@ -232,6 +232,10 @@ impl Rank {
         let rank = ranks.iter().position(|r| *r == self.rank).unwrap();
         let context = Context::new(self.device.clone(), rank, ranks.len(), options)?;
         context.connect(&PrefixStore::new(prefix, self.store.clone()))?;
+        let shares = std::env::var("GLOO_RS_SHM").as_deref() == Ok("1");
+        (0..ranks.len()).filter(|other| *other != rank).for_each(|other| {
+            assert_eq!(context.shares_memory(other).unwrap(), shares, "rank {rank}, with rank {other}");
+        });
         Ok(context)
     }
 

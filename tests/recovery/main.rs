@@ -93,6 +93,7 @@ fn kills(size: usize, options: &Options) -> Latencies {
             let victim = (spared + 1 + random.below(size - 1)) % size;
             let order = |rank| order(options, number * 1000 + generation, rank, size);
             job.start(order);
+            assert_eq!(host::files("/dev/shm"), [""; 0], "of ranks that are connected");
             std::thread::sleep(Duration::from_nanos(random.below(LATEST_KILL.as_nanos() as usize) as u64));
             let killed = clock();
             job.signal(victim, libc::SIGKILL);

@@ -132,6 +132,11 @@ impl Rank {
         let context = Context::new(self.device.clone(), rank, size, &options).unwrap();
         let store: Arc<dyn Store> = self.store.clone();
         context.connect(&PrefixStore::new(prefix, store)).unwrap();
+        // These are ranks of one host, and without this variable nothing but shared memory is to be tested.
+        let shares = std::env::var("GLOO_RS_SHM").as_deref() != Ok("0");
+        (0..size).filter(|other| *other != rank).for_each(|other| {
+            assert_eq!(context.shares_memory(other).unwrap(), shares, "rank {rank}, with rank {other}");
+        });
         context.set_timeout(timeout);
         context
     }

@@ -41,6 +41,9 @@ fn ranks_that_wait_in_different_ways_are_in_one_context() {
     for shared_memory in [false, true] {
         let contexts = connect(&transports(), shared_memory);
         run(&contexts, |context| {
+            let (size, rank) = (context.size(), context.rank());
+            let shares = |other| other != rank && context.shares_memory(other).unwrap();
+            assert_eq!((0..size).filter(|other| shares(*other)).count(), if shared_memory { size - 1 } else { 0 });
             for count in [1, 1000, 20_000, 300_000] {
                 let shape =
                     Shape { inputs: 0, ..Shape::new(Collective::Allreduce, context.rank(), context.size(), count) };

@@ -44,6 +44,7 @@ fn a_part_has_what_its_parent_has_and_outlives_it() {
         assert_eq!((part.hosts(), part.tuner().network().per_host), (&vec![0; part.size()][..], part.size()));
         assert!(Arc::ptr_eq(part.device(), parent.device()));
         assert!(part.shares_host(part.size() - 1).unwrap());
+        assert_eq!(part.size() > 1, part.shares_memory(usize::from(part.rank() == 0 && part.size() > 1)).unwrap());
     }
     drop(parents);
     let (wholes, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
