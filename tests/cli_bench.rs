@@ -251,12 +251,33 @@ fn shared_memory_is_used_where_it_is_demanded_and_not_where_it_is_forbidden() {
     assert_eq!((over("tcp").as_str(), over("shm").as_str()), ("tcp", "shm"));
     // One of two ranks does not share memory.
     let script = format!(
-        "if [ $RANK = 1 ]; then export GLOO_RS_SHM=0; fi; exec {} bench allreduce --sizes 4 --json",
+        "if [ $RANK = 1 ]; then export GLOO_RS_SHM=0; fi; exec {} bench allreduce --sizes 64Ki --json",
         env!("CARGO_BIN_EXE_gloo-rs")
     );
-    let output = run(&["run", "-n", "2", "--", "sh", "-c", &script]);
+    assert_eq!(over_tcp(&run(&["run", "-n", "2", "--", "sh", "-c", &script])), 64 << 10);
+}
+
+/// The bytes of a benchmark that two ranks of `gloo-rs run` have made over TCP, with the right results, and without a word.
+fn over_tcp(output: &Output) -> u64 {
+    assert_eq!((output.status.code(), &*stderr(output)), (Some(0), ""), "{output:?}");
     let row: Value = serde_json::from_slice(output.stdout.strip_prefix(b"[0] ").unwrap()).unwrap();
-    assert_eq!(row["transport"], "tcp");
+    assert_eq!((&row["transport"], &row["verified"]), (&"tcp".into(), &true.into()));
+    row["bytes"].as_u64().unwrap()
+}
+
+/// As in containers that share a network, and no processes: the number of a rank's process is that of another process, or of none.
+#[test]
+fn ranks_that_do_not_see_each_others_processes_use_tcp() {
+    let tool = env!("CARGO_BIN_EXE_gloo-rs");
+    // SAFETY: the call has no arguments and cannot fail.
+    let user = if unsafe { libc::geteuid() } == 0 { "" } else { "--user --map-root-user" };
+    let bench = format!("{tool} bench allreduce --sizes 64Ki --json");
+    for apart in ["$RANK = 1", "$RANK != 2"] {
+        let script = format!(
+            "if [ {apart} ]; then exec unshare {user} --pid --fork --kill-child --mount-proc {bench}; fi; exec {bench}"
+        );
+        assert_eq!(over_tcp(&run(&["run", "-n", "2", "--", "sh", "-c", &script])), 64 << 10, "{apart}");
+    }
 }
 
 #[test]
@@ -319,6 +340,23 @@ fn info_describes_this_host() {
     assert!(text.contains("one host    127.0.0.1 on lo: all ranks are on this host") && text.contains(&line), "{text}");
 }
 
+/// Runs the tool where the system call `number` fails with `errno`, for it and for the processes that it starts.
+fn run_without(number: libc::c_long, errno: libc::c_int, args: &[&str]) -> Output {
+    let mut filter = forbids(number, errno);
+    let forbid = move || {
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: prctl is async-signal-safe, and reads the program, which lives until it returns.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    let mut command = gloo_rs(args);
+    // SAFETY: the closure only calls prctl.
+    unsafe { command.env_remove("GLOO_RS_SHM").pre_exec(forbid) }.output().unwrap()
+}
+
 /// A filter by which the system call `number` fails with `errno`.
 fn forbids(number: libc::c_long, errno: libc::c_int) -> [libc::sock_filter; 4] {
     let code = |parts: u32| parts as u16;
@@ -334,32 +372,58 @@ fn forbids(number: libc::c_long, errno: libc::c_int) -> [libc::sock_filter; 4] {
 
 #[test]
 fn info_says_why_ranks_of_this_host_share_no_memory() {
-    let unreadable = "shm, without reads of the peer's process, so large messages are copied twice: process_vm_readv: ";
+    let unreadable = "shm, without reads of the peer's process, so collectives send messages, and large ones are copied twice: process_vm_readv: ";
     let cases = [
         (libc::SYS_process_vm_readv, libc::EPERM, unreadable),
         (libc::SYS_memfd_create, libc::ENOSYS, "tcp: cannot share memory: memfd_create: Function not implemented"),
         (libc::SYS_pidfd_open, libc::ENOSYS, "tcp: cannot watch its process by pidfd_open: Function not implemented"),
     ];
     for (number, errno, expected) in cases {
-        let mut filter = forbids(number, errno);
-        let forbid = move || {
-            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-            // SAFETY: prctl is async-signal-safe, and reads the program, which lives until it returns.
-            let done = unsafe {
-                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-            };
-            if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        };
-        let mut command = gloo_rs(&["info", "--json"]);
-        // SAFETY: the closure only calls prctl.
-        let output = unsafe { command.env_remove("GLOO_RS_SHM").pre_exec(forbid) }.output().unwrap();
+        let output = run_without(number, errno, &["info", "--json"]);
         let info: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(info["links_on_host"].as_str().unwrap().starts_with(expected), "{info}");
     }
-    let output = gloo_rs(&["info"]).env("GLOO_RS_SHM", "0").output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("\nlinks here  tcp: GLOO_RS_SHM is 0\nlinks away  tcp: "), "{text}");
+    for transport in ["tcp"].into_iter().chain(cfg!(feature = "tls").then_some("tls")) {
+        let output = gloo_rs(&["info"]).env("GLOO_RS_SHM", "0").env("GLOO_RS_TRANSPORT", transport).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = format!("\nlinks here  {transport}: GLOO_RS_SHM is 0\nlinks away  {transport}: ");
+        assert!(text.contains(&lines), "{text}");
+    }
+}
+
+/// Messages go through shared memory, the collectives that read it are not selected, and nothing is said of it.
+#[test]
+fn where_no_process_may_read_another_collectives_send_messages_in_shared_memory() {
+    let forbidden = |args: &[&str]| run_without(libc::SYS_process_vm_readv, libc::EPERM, args);
+    for collective in ["allreduce", "alltoall", "broadcast", "sendrecv"] {
+        let args = [
+            "bench",
+            collective,
+            "-n",
+            "3",
+            "--transport",
+            "shm",
+            "--sizes",
+            "4,64Ki,4Mi",
+            "--iterations",
+            "3",
+            "--json",
+        ];
+        let output = forbidden(&args);
+        assert_eq!((output.status.code(), &*stderr(&output)), (Some(0), ""), "{collective}");
+        let rows: Vec<Value> =
+            String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows.len(), 3, "{collective}");
+        for row in rows {
+            assert_eq!((&row["transport"], &row["verified"]), (&"shm".into(), &true.into()), "{row}");
+        }
+    }
+    let named = ["bench", "allreduce", "--algorithm", "shared_flat", "--sizes", "4"];
+    assert!(run(&named).status.success());
+    let output = forbidden(&named);
+    assert_eq!(output.status.code(), Some(1));
+    let why = "this algorithm needs shared memory, which the 2 ranks of this call do not have: ";
+    assert!(stderr(&output).contains(why), "{}", stderr(&output));
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
     }
     let text = format!(
         "{} on rank {}: this algorithm needs shared memory, which the {} ranks of this call do not have: either they are \
-         not all on one host, or one of them could not map another's memory",
+         not all on one host, or one of them may not map another's memory, or read that of its process (gloo-rs info)",
         shape.collective.name(),
         shape.rank,
         shape.size

@@ -66,7 +66,7 @@ struct Info {
     /// The links between two ranks of this host, and why.
     links_on_host: String,
     /// The links to ranks of other hosts, and why.
-    links_to_other_hosts: &'static str,
+    links_to_other_hosts: String,
     /// Where a rank listens if all ranks of its job are on this host.
     one_host: Vec<Listens>,
     /// Where a rank listens if its job is on several hosts.
@@ -153,6 +153,7 @@ fn info(args: &Args) -> Result<Info, Failure> {
         }
     };
     let verbs = Verbs::here();
+    let transport = gloo_rs::transport::tcp::Transport::choose(None).map_err(says)?.name();
     Ok(Info {
         version: env!("CARGO_PKG_VERSION"),
         features: FEATURES.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect(),
@@ -163,17 +164,17 @@ fn info(args: &Args) -> Result<Info, Failure> {
         interfaces: interface::interfaces().map_err(says)?.into_iter().map(Address::from).collect(),
         ibverbs: verbs.ports,
         rails: verbs.choice,
-        links_on_host: links_on_host()?,
-        links_to_other_hosts: "tcp: ranks of different hosts share no memory",
+        links_on_host: links_on_host(transport)?,
+        links_to_other_hosts: format!("{transport}: ranks of different hosts share no memory"),
         one_host: one_host.into_iter().map(Listens::from).collect(),
         several_hosts: several_hosts.into_iter().map(Listens::from).collect(),
     })
 }
 
-/// The links between two ranks of this host, tried with another process.
-fn links_on_host() -> Result<String, Failure> {
+/// The links between two ranks of this host, tried with another process; by `transport` if they cannot share memory.
+fn links_on_host(transport: &str) -> Result<String, Failure> {
     if environment::switch(shm::VARIABLE).map_err(|error| error.to_string())? == Some(false) {
-        return Ok(format!("tcp: {} is 0", shm::VARIABLE));
+        return Ok(format!("{transport}: {} is 0", shm::VARIABLE));
     }
     let tried = Trial::create().map_err(|error| error.to_string()).and_then(|trial| {
         let program = std::env::current_exe().map_err(|error| format!("cannot find this program's file: {error}"))?;
@@ -186,8 +187,10 @@ fn links_on_host() -> Result<String, Failure> {
     });
     Ok(match tried {
         Ok(why) if why.is_empty() => "shm: a process here can map another's memory, and read it".to_owned(),
-        Ok(why) => format!("shm, without reads of the peer's process, so large messages are copied twice: {why}"),
-        Err(why) => format!("tcp: {why}"),
+        Ok(why) => format!(
+            "shm, without reads of the peer's process, so collectives send messages, and large ones are copied twice: {why}"
+        ),
+        Err(why) => format!("{transport}: {why}"),
     })
 }
 
