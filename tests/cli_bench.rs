@@ -249,6 +249,17 @@ fn shared_memory_is_used_where_it_is_demanded_and_not_where_it_is_forbidden() {
         row["transport"].as_str().unwrap().to_owned()
     };
     assert_eq!((over("tcp").as_str(), over("shm").as_str()), ("tcp", "shm"));
+    // Whatever transport the ranks have for those of other hosts.
+    let bench = ["--", env!("CARGO_BIN_EXE_gloo-rs"), "bench", "allreduce", "--sizes", "64Ki", "--json"];
+    let named = [Some("tcp"), cfg!(feature = "uv").then_some("uv"), cfg!(feature = "tls").then_some("tls")];
+    for transport in named.into_iter().flatten() {
+        let tls = if transport == "tls" { &["--tls"][..] } else { &[] };
+        let args = [&["run", "-n", "2", "--no-prefix"], tls, &bench].concat();
+        let output = gloo_rs(&args).env("GLOO_RS_TRANSPORT", transport).output().unwrap();
+        assert!(output.status.success(), "{transport}: {}", stderr(&output));
+        let row: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&row["transport"], &row["verified"]), (&"shm".into(), &true.into()), "{transport}");
+    }
     // One of two ranks does not share memory.
     let script = format!(
         "if [ $RANK = 1 ]; then export GLOO_RS_SHM=0; fi; exec {} bench allreduce --sizes 64Ki --json",
