@@ -71,6 +71,7 @@ static const struct {
 #define WAITS (sizeof waits / sizeof waits[0])
 
 static void set_up(const char *prefix) {
+  static const char *const ready[] = {"ready 0", "ready 1"};
   large = (char *)check_alloc(LARGE);
   memset(large, 1, LARGE);
   store = open_store();
@@ -81,6 +82,9 @@ static void set_up(const char *prefix) {
   CHECK_OK(gloo_rs_unbound_buffer_create(context, cells[0], 8, &target));
   CHECK_OK(gloo_rs_pair_create_recv_buffer(pair, 3, cells[1], 8, &written));
   CHECK_OK(gloo_rs_pair_create_send_buffer(pair, 3, cells[2], 8, &writes));
+  /* A rank whose call times out breaks the context, with which the other one must have got so far. */
+  CHECK_OK(gloo_rs_store_set(store, ready[test_rank], "", 0));
+  CHECK_OK(gloo_rs_store_wait(store, ready, 2, test_timeout_ms()));
 }
 
 static void tear_down(void) {
