@@ -36,7 +36,7 @@ deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-streams bench-recovery bench-gloo bench-torch peers install clean test \
-  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-in-turn test-beside test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind \
+  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-in-turn test-beside test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind test-asan \
   test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-gloo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -118,13 +118,13 @@ test: setup ## every test
 	@$(MAKE) test-summary
 
 # The one after the other; what they build is there if test-beside has been fast enough.
-test-in-turn: test-format test-lint test-doc test-deny test-rust test-simulation prefix test-header test-abi test-c test-valgrind test-endurance test-instructions test-readme test-package test-aarch64 test-ibverbs test-threads test-systems test-demo test-torch test-bench test-machine
+test-in-turn: test-format test-lint test-doc test-deny test-rust test-simulation prefix test-header test-abi test-c test-valgrind test-asan test-endurance test-instructions test-readme test-package test-aarch64 test-ibverbs test-threads test-systems test-demo test-torch test-bench test-machine
 
 # What no clock counts for, beside them on cores that they leave idle: Miri and loom, and builds in folders of their own.
 test-beside: test-miri test-loom
 	$(heading) "Builds ahead"
 	@scripts/test-aarch64.sh build
-	@scripts/test-ibverbs.sh build
+	@scripts/asan.sh
 	@scripts/tsan.sh build
 	@scripts/test-systems.sh build
 
@@ -187,6 +187,10 @@ test-c: prefix ## C tests against the package in build/prefix
 test-ibverbs: prefix ## the transport ibverbs over software RoCE, in emulated machines
 	$(heading) "InfiniBand's verbs, in emulated machines"
 	@scripts/test-ibverbs.sh $(local_prefix)
+
+test-asan: prefix ## C tests with AddressSanitizer and LeakSanitizer, as the library below them
+	$(heading) "C tests with AddressSanitizer"
+	@scripts/test-c.sh $(local_prefix) asan
 
 test-valgrind: prefix ## C tests under valgrind
 	$(heading) "C tests under valgrind"

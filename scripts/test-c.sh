@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds c_tests/ against the installed package, as a user would, and runs them.
-# usage: scripts/test-c.sh PREFIX [plain | valgrind | endurance [ARGUMENTS OF ctest]]
+# usage: scripts/test-c.sh PREFIX [plain | valgrind | asan | endurance [ARGUMENTS OF ctest]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=$(realpath "$1")
@@ -15,6 +15,7 @@ targets=()
 case $kind in
   plain) label=native ;;
   valgrind) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) ;;
+  asan) options+=(-DGLOO_RS_TESTS_ASAN="$(scripts/asan.sh)") targets=(--target asan_tests) ;;
   endurance) targets=(--target endurance) ;;
   *) echo "test-c: no kind of tests is called $kind" >&2 && exit 2 ;;
 esac

@@ -1,7 +1,6 @@
 #!/bin/bash
 # The transport ibverbs over software RoCE, in emulated machines (c_tests/rxe): in one, then in two that are connected.
 # usage: scripts/test-ibverbs.sh PREFIX [one | two [GROUP...]]    (where gloo_rs is installed)
-#        scripts/test-ibverbs.sh build                      builds the library for AddressSanitizer, and runs nothing
 #   GROUP   those of c_tests/rxe/one-guest.sh or two-guests.sh; all, if none is named
 # TRANSPORT names another transport, for comparison.
 set -euo pipefail
@@ -17,17 +16,6 @@ slower=3
 if [ "$(uname -m)" != x86_64 ]; then
   echo "test-ibverbs: the emulated machines are x86_64, as the programs would have to be, so nothing is tested here"
   exit 0
-fi
-asan_target=x86_64-unknown-linux-gnu
-asan_built=${CARGO_TARGET_DIR:-target}/asan
-# On a stable compiler the flag is unstable: nothing that is installed is built so.
-build_for_asan() {
-  RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" \
-    cargo rustc --locked --quiet --lib --crate-type cdylib --no-default-features --features ibverbs --target "$asan_target" --target-dir "$asan_built"
-}
-if [ "$1" = build ]; then
-  build_for_asan
-  exit
 fi
 prefix=$(realpath "$1")
 case $which in
@@ -70,11 +58,9 @@ PYTHON
 }
 # The same with AddressSanitizer, and the library below them.
 list_c_tests_with_asan() {
-  local runtime file
-  build_for_asan
-  runtime=("$(rustc --print target-libdir)"/librustc-*_rt.asan.a)
-  [ -e "${runtime[0]}" ] || { echo "test-ibverbs: $(type -P rustc) has no runtime for AddressSanitizer; rustup's has" >&2; exit 1; }
-  list_c_tests asan -DGLOO_RS_TESTS_ASAN="$(realpath "$asan_built")/$asan_target/debug/libgloo_rs.so;${runtime[0]}"
+  local built file
+  built=$(scripts/asan.sh)
+  list_c_tests asan -DGLOO_RS_TESTS_ASAN="$built"
   export ASAN_SMOKE=$PWD/build/c_tests/asan/asan_smoke
   copies+=(--copy "$ASAN_SMOKE")
   # Names the functions in reports.
