@@ -17,6 +17,8 @@ FIELDS = ["round", "program", "setting", "collective", "dtype", "transport", "al
 FIELDS += ["min_us", "p50_us", "p99_us", "max_us", "loop_us", "line_us", "failed"]
 # From here on, a cache line's exchange shows that the cores share no cache: the time in microseconds.
 FAR = 0.2
+# What was measured in such an hour, while no record was made.
+BY_HAND = "host-limits.md#two-ranks-whose-cores-share-no-cache"
 # Below this, a call's time and a loop's are both compared.
 SMALL = 64 << 10
 
@@ -305,9 +307,12 @@ def target_table(kind, points):
     for target in kind.targets:
         for point in (point for point in points if target.applies(point.key)):
             found = judge(kind, target, point)
-            if not found:
-                continue
             state = {None: "", True: ", no shared cache", False: ", shared cache"}[target.far]
+            if not found:
+                if target.far and target.against in point.rows:
+                    cells = [point.collective, point.ranks, human(point.bytes), kind.programs()[target.against] + state, target.limit]
+                    table.append(f"| {' | '.join(map(str, cells))} | no such round | [by hand]({BY_HAND}) |")
+                continue
             measured = " / ".join(map(number, found[1]))
             ours = "" if target.of == "gloo_rs" else f", of {kind.programs()[target.of]}"
             cells = [point.collective, point.ranks, human(point.bytes), found[0] + ours + state, target.limit, measured]
