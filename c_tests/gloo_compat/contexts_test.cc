@@ -206,6 +206,9 @@ TEST(Context, ClosesInAnyOrder) {
       auto unbound = context->createUnboundBuffer(&value, sizeof value);
       auto send = context->getPair(peer)->createSendBuffer(3, &value, sizeof value);
       auto recv = context->getPair(peer)->createRecvBuffer(3, &value, sizeof value);
+      // After one of them has closed its context, the other could not make its buffers.
+      gloo::BarrierOptions options(context);
+      gloo::barrier(options);
       if (context->rank == 0) {
         context->closeConnections();
         context->closeConnections();
@@ -229,6 +232,8 @@ TEST(Context, EndsWaitsWhenItIsClosed) {
     int value = 0;
     auto buffer = context->createUnboundBuffer(&value, sizeof value);
     auto bound = context->getPair(peer)->createRecvBuffer(1, &value, sizeof value);
+    gloo::BarrierOptions options(context);
+    gloo::barrier(options);
     buffer->recv(peer, 1);
     std::thread waiter([&] { EXPECT_THROW(buffer->waitRecv(), gloo::IoException); });
     std::thread other([&] { EXPECT_THROW(bound->waitRecv(), gloo::IoException); });
@@ -237,7 +242,6 @@ TEST(Context, EndsWaitsWhenItIsClosed) {
     waiter.join();
     other.join();
     EXPECT_FALSE(context->getPair(peer)->isConnected());
-    gloo::BarrierOptions options(context);
     EXPECT_THROW(gloo::barrier(options), gloo::IoException);
   });
 }
