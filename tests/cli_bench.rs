@@ -265,15 +265,16 @@ fn shared_memory_is_used_where_it_is_demanded_and_not_where_it_is_forbidden() {
         "if [ $RANK = 1 ]; then export GLOO_RS_SHM=0; fi; exec {} bench allreduce --sizes 64Ki --json",
         env!("CARGO_BIN_EXE_gloo-rs")
     );
-    assert_eq!(over_tcp(&run(&["run", "-n", "2", "--", "sh", "-c", &script])), 64 << 10);
+    check_over_tcp(&script);
 }
 
-/// The bytes of a benchmark that two ranks of `gloo-rs run` have made over TCP, with the right results, and without a word.
-fn over_tcp(output: &Output) -> u64 {
-    assert_eq!((output.status.code(), &*stderr(output)), (Some(0), ""), "{output:?}");
+/// Two ranks of `gloo-rs run` that run `script`, a benchmark of 64 KiB, use TCP, get the right results, and print no message.
+fn check_over_tcp(script: &str) {
+    let output = run(&["run", "-n", "2", "--", "sh", "-c", script]);
+    assert_eq!((output.status.code(), &*stderr(&output)), (Some(0), ""), "{script}: {output:?}");
     let row: Value = serde_json::from_slice(output.stdout.strip_prefix(b"[0] ").unwrap()).unwrap();
-    assert_eq!((&row["transport"], &row["verified"]), (&"tcp".into(), &true.into()));
-    row["bytes"].as_u64().unwrap()
+    assert_eq!((&row["transport"], &row["verified"]), (&"tcp".into(), &true.into()), "{script}");
+    assert_eq!(row["bytes"], 64 << 10);
 }
 
 /// As in containers that share a network, and no processes: the number of a rank's process is that of another process, or of none.
@@ -287,7 +288,7 @@ fn ranks_that_do_not_see_each_others_processes_use_tcp() {
         let script = format!(
             "if [ {apart} ]; then exec unshare {user} --pid --fork --kill-child --mount-proc {bench}; fi; exec {bench}"
         );
-        assert_eq!(over_tcp(&run(&["run", "-n", "2", "--", "sh", "-c", &script])), 64 << 10, "{apart}");
+        check_over_tcp(&script);
     }
 }
 

@@ -151,7 +151,7 @@ fn every_rank_gets_the_same_bits() {
     }
 }
 
-/// The lengths are of publications in a line, in a cell, in a stream, and of others that are read where they are.
+/// The lengths are of publications in a slot, in a cell, and in a stream.
 #[test]
 fn sums_in_shared_memory_are_in_the_order_of_ranks() {
     for size in [2, 3, 4, 7] {
