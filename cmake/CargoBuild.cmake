@@ -94,7 +94,7 @@ add_dependencies(gloo_rs::static gloo_rs_library)
 
 if(GLOO_RS_BUILD_TOOL)
   add_custom_target(gloo_rs_tool ALL
-    COMMAND ${cargo_environment} "${GLOO_RS_CARGO}" build ${cargo_options} --bin gloo-rs --no-default-features "--features=cli,${library_features}" --target-dir "${tool_out}"
+    COMMAND ${cargo_environment} "${GLOO_RS_CARGO}" build ${cargo_options} --bin gloo-rs --no-default-features "--features=${library_features}" --target-dir "${tool_out}"
     BYPRODUCTS "${gloo_rs_tool_made}"
     COMMENT "Building the tool gloo-rs with cargo"
     USES_TERMINAL VERBATIM)

@@ -66,10 +66,10 @@ list_c_tests_with_asan() {
   # Names the functions in reports.
   for file in "$(type -P addr2line)" "$(realpath "$(type -P addr2line)")"; do copies+=(--copy "$file"); done
 }
-# The library's own tests, and those of tests/ibverbs.rs, as `make test-rust` builds them.
+# The library's own tests, and those of tests/jobs/ibverbs.rs, as `make test-rust` builds them.
 build_rust_tests() {
   PATH=$(scripts/rust.sh path)
-  cargo test --locked --all-features --no-run --quiet --message-format=json --lib --test ibverbs >"$at/built.json" 2>"$at/cargo.log" ||
+  cargo test --locked --all-features --no-run --quiet --message-format=json --lib --test jobs >"$at/built.json" 2>"$at/cargo.log" ||
     { cat "$at/cargo.log" >&2; exit 1; }
   python3 - "$at/built.json" >"$at/rust-tests" <<'PYTHON'
 import json, sys
@@ -79,7 +79,7 @@ for line in open(sys.argv[1]):
     built = json.loads(line)
     if built["reason"] == "compiler-artifact" and built["profile"]["test"] and built["executable"]:
         programs[built["target"]["name"]] = built["executable"]
-print(programs["gloo_rs"], programs["ibverbs"])
+print(programs["gloo_rs"], programs["jobs"])
 PYTHON
   read -r library_tests transport_tests <"$at/rust-tests"
   export LIBRARY_TESTS=$library_tests TRANSPORT_TESTS=$transport_tests

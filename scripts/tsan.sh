@@ -2,7 +2,7 @@
 # Runs tests with many threads under ThreadSanitizer, which sees only what is compiled for it: so the library, the standard
 # library below it, whose locks it would not understand otherwise, and the C programs above it are. That takes the standard
 # library's sources, which are installed if no toolchain has them.
-# usage: scripts/tsan.sh                                 C programs with many threads, and a part of tests/stress.rs
+# usage: scripts/tsan.sh                                 C programs with many threads, and a part of tests/jobs/stress.rs
 #        scripts/tsan.sh PROGRAM...                      programs of c_tests/
 #        scripts/tsan.sh rust [ARGUMENTS OF cargo test]  the Rust tests with many threads
 #        scripts/tsan.sh build                           builds what takes long, and runs nothing
@@ -44,14 +44,14 @@ if [ "${1:-}" = rust ]; then
   shift
   tests=("$@")
   if ((${#tests[@]} == 0)); then
-    tests=(--lib --test stress --test failures -- engine:: context:: transport::board transport::shm everything_at_once rank)
+    tests=(--lib --test jobs -- engine:: context:: transport::board transport::shm stress:: failures::)
   fi
   exec cargo "+$toolchain" test "${for_tsan[@]}" "${tests[@]}"
 fi
 
 echo "tsan: building the library and the standard library below it, which takes minutes"
 cargo "+$toolchain" build "${for_tsan[@]}" --lib
-if [ "${1:-}" = build ]; then exec cargo "+$toolchain" test "${for_tsan[@]}" --test stress --no-run; fi
+if [ "${1:-}" = build ]; then exec cargo "+$toolchain" test "${for_tsan[@]}" --test jobs --no-run; fi
 rm -rf "$at"
 mkdir -p "$at"
 runtime=("$(rustc "+$toolchain" --print target-libdir)"/librustc-*_rt.tsan.a)
@@ -64,6 +64,6 @@ for name in "${programs[@]}"; do
   timeout 300 "$at/$name"
 done
 if (($# == 0)); then
-  echo "tsan: running tests/stress.rs"
-  cargo "+$toolchain" test "${for_tsan[@]}" --test stress
+  echo "tsan: running tests/jobs/stress.rs"
+  cargo "+$toolchain" test "${for_tsan[@]}" --test jobs stress::
 fi

@@ -90,7 +90,7 @@ fn variables(text: &str, before: char, after: char) -> BTreeSet<String> {
 
 #[test]
 fn one_page_lists_the_environment_variables_that_are_read() {
-    let sources = files(&root().join("src"), "rs");
+    let sources = ["src", "tool/src"].map(|folder| files(&root().join(folder), "rs")).concat();
     let is_test = |path: &PathBuf| path.components().any(|part| part.as_os_str().to_string_lossy().contains("tests"));
     // Names of statuses look the same.
     let is_status = |path: &PathBuf| path.ends_with("src/ffi/status.rs");

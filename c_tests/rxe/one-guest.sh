@@ -27,8 +27,9 @@ fi
 
 if group rust "collectives with 2 to 6 ranks, large messages, what is left of contexts"; then
   rust() { # SECONDS NAME OF THE TEST
-    try "$1" "$2" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$TRANSPORT_TESTS" --ignored --exact "$2"
+    try "$1" "$2" bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" "ibverbs::$2"
   }
+  export GLOO_RS_TEST_IBVERBS=rxe0,rxe1
   rust 120 every_algorithm_of_every_collective
   rust 60 calls_of_several_threads
   rust 60 a_message_larger_than_the_devices_longest_is_written_from_memory_to_memory

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The tests that scripts/test-ibverbs.sh runs in two guests that are connected; this runs in both. The folder also has verbs_smoke.
-# Each step has a port of its own, and those of guest 1 wait for guest 0 to listen there. TRANSPORT_TESTS is the program of tests/ibverbs.rs.
+# Each step has a port of its own, and those of guest 1 wait for guest 0 to listen there. TRANSPORT_TESTS is the program of tests/jobs/.
 set -euo pipefail
 . ./groups.sh
 
@@ -47,7 +47,7 @@ if group ranks "two ranks in each guest, over $TRANSPORT and shared memory"; the
   bench allreduce 7200 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
   bench alltoall 7201 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
   bench broadcast 7202 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
-  try_ranks 60 "messages from any rank" 7203 "$TRANSPORT_TESTS" --ignored --exact one_rank_of_four
+  try_ranks 60 "messages from any rank" 7203 bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" ibverbs::one_rank_of_four
 fi
 
 if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT and shared memory"; then
@@ -55,7 +55,7 @@ if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT 
   # So that it takes less than a second until a packet is sent again.
   export GLOO_RS_IB_TIMEOUT=15 GLOO_RS_IB_HCA=rxe0
   bench allreduce 7300 --sizes 4,64Ki,256Ki --iterations 10 --warmup 1
-  try_ranks 60 "messages from any rank" 7301 "$TRANSPORT_TESTS" --ignored --exact one_rank_of_four
+  try_ranks 60 "messages from any rank" 7301 bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" ibverbs::one_rank_of_four
   unset GLOO_RS_IB_TIMEOUT GLOO_RS_IB_HCA
   tc qdisc delete dev net0 root
 fi

@@ -19,7 +19,7 @@ mod shared;
 mod split;
 mod streams;
 mod sync;
-#[cfg(all(feature = "cli", feature = "tls"))]
+#[cfg(feature = "tls")]
 mod tls;
 mod tokens;
 mod topology;

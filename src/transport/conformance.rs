@@ -12,7 +12,7 @@ use super::loopback::{LinkModel, Network, Node, Random};
 use super::{Connector, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
 use crate::error::Error;
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
-#[cfg(all(feature = "cli", feature = "tls"))]
+#[cfg(feature = "tls")]
 use crate::net::tls;
 use crate::secret::JobToken;
 use crate::sys::{self, PollerKind};
@@ -48,7 +48,7 @@ fn over_tcp_by_others() -> Vec<Pair> {
     others.into_iter().flat_map(each).collect()
 }
 
-#[cfg(all(feature = "cli", feature = "tls"))]
+#[cfg(feature = "tls")]
 fn over_tls(streams: u32) -> Pair {
     let authority = tls::tests::Authority::new();
     between_devices(false, tcp::Transport::Tls(authority.member()), streams)
@@ -178,7 +178,7 @@ fn each(check: impl Fn(Pair)) {
     check(over_tcp());
     check(over_several_connections());
     over_tcp_by_others().into_iter().for_each(&check);
-    #[cfg(all(feature = "cli", feature = "tls"))]
+    #[cfg(feature = "tls")]
     [1, 2].into_iter().for_each(|streams| check(over_tls(streams)));
     check(over_shared_memory());
     check(over_memory(None, None));

@@ -8,7 +8,7 @@
 //! cargo test --test recovery -- [kills] [stops] [exits] [--kills N] [--ranks 2,4,8] [--seed N] [--json FILE]
 //! ```
 
-#[path = "../failures/calls.rs"]
+#[path = "../jobs/failures/calls.rs"]
 mod calls;
 mod host;
 mod job;

@@ -1,6 +1,6 @@
 //! `tls-exporter` of RFC 9266, out of what rustls logs: its unbuffered connections do not export keying material.
 
-#[cfg(all(test, feature = "cli"))]
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

@@ -11,7 +11,7 @@ mod files;
 pub(crate) mod fuzz;
 mod session;
 // The tool's feature brings the crate that makes certificates.
-#[cfg(all(test, feature = "cli"))]
+#[cfg(test)]
 pub(crate) mod tests;
 mod verify;
 mod version1;

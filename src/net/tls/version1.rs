@@ -1,7 +1,7 @@
 //! Certificates of X.509 version 1, which have no extensions. rustls' verifier refuses them, but `openssl x509 -req` of OpenSSL 3.0 makes them
 //! unless a file of extensions is named, and Gloo's own tests use such.
 
-#[cfg(all(test, feature = "cli"))]
+#[cfg(test)]
 mod tests;
 
 use rustls::crypto::WebPkiSupportedAlgorithms;

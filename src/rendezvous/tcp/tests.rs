@@ -3,7 +3,7 @@
 #[path = "../../../tests/support/ipv6.rs"]
 mod ipv6;
 mod outages;
-#[cfg(all(feature = "cli", feature = "tls"))]
+#[cfg(feature = "tls")]
 mod tls;
 
 use std::io::{Read, Write};

@@ -4,7 +4,7 @@
 //! the socket and the session; plain bytes go through a queue in each direction.
 
 // The certificates are those of the tests of TLS.
-#[cfg(all(test, feature = "cli"))]
+#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};

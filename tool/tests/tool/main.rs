@@ -1,0 +1,12 @@
+//! The tool as a process, on one host and on several (network namespaces).
+
+mod bench;
+mod hosts;
+mod launcher;
+mod links;
+#[path = "../../../tests/support/netns.rs"]
+mod netns;
+mod run;
+mod simulate;
+mod status;
+mod tune;
