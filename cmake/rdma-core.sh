@@ -3,11 +3,13 @@
 # configured. Its libraries are not linked with anything here, take a minute to build, and cannot be built in a path with spaces, for
 # which its test of the linker fails, too.
 # usage: CMAKE=cmake/rdma-core.sh cargo build ...    (.cargo/config.toml says so for builds in this folder)
+#        GLOO_RS_CMAKE names the CMake to run
 set -eu
+cmake=${GLOO_RS_CMAKE:-cmake}
 for argument; do
   case $argument in
-    */vendor/rdma-core) exec cmake "$@" -DLDSYMVER_MODE=GNU ;;
+    */vendor/rdma-core) exec "$cmake" "$@" -DLDSYMVER_MODE=GNU ;;
   esac
 done
 if [ "${1:-}" = --build ] && grep -q '^CMAKE_PROJECT_NAME:STATIC=rdma-core$' "$2/CMakeCache.txt"; then exit 0; fi
-exec cmake "$@"
+exec "$cmake" "$@"
