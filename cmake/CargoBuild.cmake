@@ -40,37 +40,66 @@ set(gloo_rs_archive "${gloo_rs_lib_dir}/libgloo_rs.a")
 set(gloo_rs_map "${PROJECT_BINARY_DIR}/gloo_rs.map")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/gloo_rs.map.in" "${gloo_rs_map}" @ONLY)
 
-# The library and the tool differ in features, and cargo gives both builds' libraries one name: a folder for each.
-# The target is named, since another one of the environment or of cargo's configuration would be built instead.
-set(cargo_options --release --target "${rust_host}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml" ${GLOO_RS_CARGO_FLAGS})
-# As .cargo/config.toml, which counts in this folder only.
-set(cargo_environment "${CMAKE_COMMAND}" -E env "CMAKE=${PROJECT_SOURCE_DIR}/cmake/rdma-core.sh")
-set(library_out "${PROJECT_BINARY_DIR}/cargo/library")
-set(library_made "${library_out}/${rust_host}/release")
-set(tool_out "${PROJECT_BINARY_DIR}/cargo/tool")
-set(gloo_rs_tool_made "${tool_out}/${rust_host}/release/gloo-rs")
-string(REPLACE ";" "," library_features "${GLOO_RS_CARGO_FEATURES}")
+# One call for library and tool, so that no crate is compiled for each. The target is named, since another one of the environment or of
+# cargo's configuration would be built instead.
+set(cargo_out "${PROJECT_BINARY_DIR}/cargo")
+set(cargo_made "${cargo_out}/${rust_host}/release")
+string(REPLACE ";" "," cargo_features "${GLOO_RS_CARGO_FEATURES}")
+set(cargo_packages -p gloo_rs)
+set(cargo_byproducts "${cargo_made}/libgloo_rs.a")
+if(GLOO_RS_BUILD_TOOL)
+  list(APPEND cargo_packages -p gloo-rs-tool)
+  list(APPEND cargo_byproducts "${cargo_made}/gloo-rs")
+endif()
+# CMAKE as in .cargo/config.toml, which counts in this folder only.
+set(cargo_build "${CMAKE_COMMAND}" -E env "CMAKE=${PROJECT_SOURCE_DIR}/cmake/rdma-core.sh" "GLOO_RS_CMAKE=${CMAKE_COMMAND}"
+  "${GLOO_RS_CARGO}" build --release --target "${rust_host}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
+  --target-dir "${cargo_out}" ${cargo_packages} --no-default-features "--features=${cargo_features}" ${GLOO_RS_CARGO_FLAGS})
 
-# Cargo knows what is out of date, so it is always asked; files that it leaves alone are not copied again.
+# Cargo knows what is out of date, so it is always asked; it leaves alone what is not.
 file(MAKE_DIRECTORY "${gloo_rs_lib_dir}")
-add_custom_target(gloo_rs_library ALL
-  COMMAND ${cargo_environment} "${GLOO_RS_CARGO}" rustc ${cargo_options} --lib --crate-type staticlib --no-default-features
-          "--features=${library_features}" --target-dir "${library_out}"
-  COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${library_made}/libgloo_rs.a" "${gloo_rs_archive}"
-  BYPRODUCTS "${gloo_rs_archive}"
-  COMMENT "Building libgloo_rs with cargo"
+add_custom_target(gloo_rs_cargo ALL
+  COMMAND ${cargo_build}
+  BYPRODUCTS ${cargo_byproducts}
+  COMMENT "Building gloo_rs with cargo"
   USES_TERMINAL VERBATIM)
+
+# Nothing is installed with debug information, which is most of what cargo makes. If it is asked for, it goes into files of its own, where
+# debuggers look for them: in the folder .debug beside the program or library, under the name in its section .gnu_debuglink.
+if(NOT CMAKE_OBJCOPY)
+  message(FATAL_ERROR "There is no objcopy, which takes debug information out of what cargo builds (Debian: binutils).")
+endif()
+# debug_commands(VARIABLE FROM TO): the commands that make TO of FROM, without debug information.
+function(debug_commands variable from to)
+  set(commands COMMAND "${CMAKE_OBJCOPY}" --strip-debug "${from}" "${to}")
+  if(GLOO_RS_DEBUG_INFO)
+    get_filename_component(folder "${to}" DIRECTORY)
+    get_filename_component(name "${to}" NAME)
+    file(MAKE_DIRECTORY "${folder}/.debug")
+    set(debug "${folder}/.debug/${name}.debug")
+    set(commands COMMAND "${CMAKE_OBJCOPY}" --only-keep-debug "${from}" "${debug}"
+                 COMMAND "${CMAKE_OBJCOPY}" --strip-debug "--add-gnu-debuglink=${debug}" "${from}" "${to}")
+  endif()
+  set(${variable} "${commands}" PARENT_SCOPE)
+endfunction()
+
+add_custom_command(OUTPUT "${gloo_rs_archive}"
+  COMMAND "${CMAKE_OBJCOPY}" --strip-debug "${cargo_made}/libgloo_rs.a" "${gloo_rs_archive}"
+  DEPENDS gloo_rs_cargo "${cargo_made}/libgloo_rs.a"
+  COMMENT "Making libgloo_rs.a without debug information"
+  VERBATIM)
+add_custom_target(gloo_rs_library ALL DEPENDS "${gloo_rs_archive}")
 
 # A folder with gloo_rs.h alone: include/ also has Gloo's headers, which would hide those of another Gloo.
 set(gloo_rs_include "${PROJECT_BINARY_DIR}/include")
 file(MAKE_DIRECTORY "${gloo_rs_include}")
 file(CREATE_LINK "${PROJECT_SOURCE_DIR}/include/gloo_rs.h" "${gloo_rs_include}/gloo_rs.h" COPY_ON_ERROR SYMBOLIC)
 
-# The shared library is linked here, from the static one: rustc passes a version script of its own, without versions, and linkers
+# The shared library is linked here, from cargo's static one: rustc passes a version script of its own, without versions, and linkers
 # take only one. Otherwise as rustc links it.
 add_library(gloo_rs_shared SHARED "${gloo_rs_map}")
-add_library(gloo_rs::gloo_rs ALIAS gloo_rs_shared)
 add_dependencies(gloo_rs_shared gloo_rs_library)
+set(gloo_rs_shared_file "${gloo_rs_lib_dir}/libgloo_rs.so.${PROJECT_VERSION}")
 set_target_properties(gloo_rs_shared PROPERTIES
   LINKER_LANGUAGE C
   OUTPUT_NAME gloo_rs
@@ -78,12 +107,26 @@ set_target_properties(gloo_rs_shared PROPERTIES
   SOVERSION "${gloo_rs_abi}"
   # The same for every configuration.
   LIBRARY_OUTPUT_DIRECTORY "${gloo_rs_lib_dir}$<0:>"
+  DEBUG_POSTFIX ""
   LINK_DEPENDS "${gloo_rs_archive};${gloo_rs_map}")
-target_include_directories(gloo_rs_shared INTERFACE "${gloo_rs_include}")
 target_link_options(gloo_rs_shared PRIVATE
   "LINKER:--version-script=${gloo_rs_map}" LINKER:--gc-sections LINKER:--as-needed LINKER:-z,relro,-z,now)
+set(whole "${gloo_rs_archive}")
+if(GLOO_RS_DEBUG_INFO)
+  set(whole "${cargo_made}/libgloo_rs.a")
+  debug_commands(commands "${gloo_rs_shared_file}" "${gloo_rs_shared_file}")
+  add_custom_command(TARGET gloo_rs_shared POST_BUILD ${commands} VERBATIM)
+endif()
 target_link_libraries(gloo_rs_shared PRIVATE
-  -Wl,--whole-archive "${gloo_rs_archive}" -Wl,--no-whole-archive ${gloo_rs_native_libs})
+  -Wl,--whole-archive "${whole}" -Wl,--no-whole-archive ${gloo_rs_native_libs})
+
+# Imported targets, as find_package makes them: projects that export what they link with these name them, and need not export them.
+add_library(gloo_rs::gloo_rs SHARED IMPORTED GLOBAL)
+set_target_properties(gloo_rs::gloo_rs PROPERTIES
+  IMPORTED_LOCATION "${gloo_rs_shared_file}"
+  IMPORTED_SONAME "${gloo_rs_soname}"
+  INTERFACE_INCLUDE_DIRECTORIES "${gloo_rs_include}")
+add_dependencies(gloo_rs::gloo_rs gloo_rs_shared)
 
 add_library(gloo_rs::static STATIC IMPORTED GLOBAL)
 set_target_properties(gloo_rs::static PROPERTIES
@@ -93,9 +136,10 @@ set_target_properties(gloo_rs::static PROPERTIES
 add_dependencies(gloo_rs::static gloo_rs_library)
 
 if(GLOO_RS_BUILD_TOOL)
-  add_custom_target(gloo_rs_tool ALL
-    COMMAND ${cargo_environment} "${GLOO_RS_CARGO}" build ${cargo_options} --bin gloo-rs --no-default-features "--features=${library_features}" --target-dir "${tool_out}"
-    BYPRODUCTS "${gloo_rs_tool_made}"
-    COMMENT "Building the tool gloo-rs with cargo"
-    USES_TERMINAL VERBATIM)
+  set(gloo_rs_tool_file "${PROJECT_BINARY_DIR}/bin/gloo-rs")
+  file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+  debug_commands(commands "${cargo_made}/gloo-rs" "${gloo_rs_tool_file}")
+  add_custom_command(OUTPUT "${gloo_rs_tool_file}" ${commands} DEPENDS gloo_rs_cargo "${cargo_made}/gloo-rs"
+    COMMENT "Making the tool gloo-rs without debug information" VERBATIM)
+  add_custom_target(gloo_rs_tool ALL DEPENDS "${gloo_rs_tool_file}")
 endif()

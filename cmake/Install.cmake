@@ -1,6 +1,9 @@
 # What `cmake --install` puts where. Nothing installed holds a path of the build or of the prefix: it may be moved.
 include(CMakePackageConfigHelpers)
 
+# All but the debug information, so that `cmake --install --component gloo_rs` leaves that out.
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME gloo_rs)
+
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gloo_rs")
 set(pkgconfig_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 
@@ -47,5 +50,25 @@ install(FILES "${PROJECT_BINARY_DIR}/gloo_rsConfig.cmake" "${PROJECT_BINARY_DIR}
 install(FILES "${static_alone}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/gloo_rs")
 install(FILES ${pc_files} DESTINATION "${pkgconfig_dir}")
 if(GLOO_RS_BUILD_TOOL)
-  install(PROGRAMS "${gloo_rs_tool_made}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(PROGRAMS "${gloo_rs_tool_file}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
+
+if(GLOO_RS_DEBUG_INFO)
+  install(FILES "${gloo_rs_lib_dir}/.debug/libgloo_rs.so.${PROJECT_VERSION}.debug" DESTINATION "${CMAKE_INSTALL_LIBDIR}/.debug"
+          COMPONENT gloo_rs_debug)
+  if(GLOO_RS_BUILD_TOOL)
+    install(FILES "${PROJECT_BINARY_DIR}/bin/.debug/gloo-rs.debug" DESTINATION "${CMAKE_INSTALL_BINDIR}/.debug" COMPONENT gloo_rs_debug)
+  endif()
+endif()
+
+# Not CMAKE_INSTALL_DOCDIR, which has the name of the outermost project.
+set(third_party "${PROJECT_BINARY_DIR}/THIRD-PARTY-LICENSES")
+set(licences_script "${PROJECT_SOURCE_DIR}/cmake/licences.sh")
+add_custom_command(OUTPUT "${third_party}"
+  COMMAND "${licences_script}" "${third_party}" "${rust_host}" ${cargo_build}
+  DEPENDS gloo_rs_cargo "${licences_script}" ${cargo_byproducts}
+  COMMENT "Collecting licences of what is linked"
+  VERBATIM)
+add_custom_target(gloo_rs_licences ALL DEPENDS "${third_party}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE-MIT" "${PROJECT_SOURCE_DIR}/LICENSE-APACHE" "${third_party}"
+        DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/gloo_rs")

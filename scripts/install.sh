@@ -22,11 +22,13 @@ else
   scripts/setup.sh build
   scripts/build.sh
 fi
-cmake --install build/cmake --prefix "$prefix"
-chown --reference=build/cmake build/cmake/install_manifest.txt
+# The component without debug information.
+cmake --install build/cmake --prefix "$prefix" --component gloo_rs
+manifest=build/cmake/install_manifest_gloo_rs.txt
+chown --reference=build/cmake "$manifest"
 
 if [ -z "${DESTDIR:-}" ]; then
-  lib=$(dirname "$(grep -m 1 'libgloo_rs\.so$' build/cmake/install_manifest.txt)")
+  lib=$(dirname "$(grep -m 1 'libgloo_rs\.so$' "$manifest")")
   if PATH=$PATH:/usr/sbin:/sbin ldconfig -vN 2>/dev/null | cut -d: -f1 | grep -xF "$lib" >/dev/null; then
     echo "install: the dynamic linker looks into $lib; run \`ldconfig\` as root once, and it finds the library."
   else
