@@ -35,9 +35,9 @@ local_prefix := build/prefix
 deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-streams bench-recovery bench-gloo bench-torch peers install clean test \
+.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-streams bench-recovery bench-gloo bench-torch peers install deb clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-in-turn test-beside test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind test-asan \
-  test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-torch test-gloo test-bench test-machine test-fresh test-summary tsan fuzz
+  test-threads test-endurance test-instructions test-readme test-package test-deb test-systems test-demo test-torch test-gloo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,10 @@ peers:
 
 install: ## installs into PREFIX (default /usr/local); after `make build`, sudo make install builds nothing
 	@scripts/install.sh "$(PREFIX)"
+
+deb: ## makes a Debian package: build/gloo-rs_VERSION_ARCHITECTURE.deb
+	$(heading) "Debian package"
+	@scripts/deb.sh
 
 clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
@@ -215,6 +219,10 @@ test-readme: prefix ## the examples of README.md and docs/recovery.md
 test-package: prefix ## find_package, add_subdirectory, pkg-config, moving the prefix
 	$(heading) "The package, as users take it"
 	@scripts/test-package.sh $(local_prefix)
+
+test-deb: deb ## the Debian package, installed in a minimal Debian
+	$(heading) "The Debian package, in a minimal Debian"
+	@scripts/test-deb.sh
 
 test-systems: prefix ## lints for macOS and Windows; what is linked for Windows, run by wine
 	$(heading) "macOS and Windows"

@@ -1,0 +1,67 @@
+#!/bin/bash
+# Installs the Debian package into a minimal Debian 12, which has nothing that the package does not depend on, and runs README's C program
+# there as a job of two ranks. What it mounts, it mounts in namespaces of its own.
+# usage: scripts/test-deb.sh    (after scripts/deb.sh)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+at=$PWD/build/deb
+release=bookworm
+base=$PWD/.cache/deb/$release.tar
+
+fail() {
+  echo "test-deb: $*" >&2
+  exit 1
+}
+deb=$(compgen -G 'build/gloo-rs_*.deb') || fail "there is no build/gloo-rs_*.deb: make deb"
+rm -rf "$at"
+mkdir -p "$at/root" "${base%/*}"
+
+echo "--- what the package says of itself"
+dpkg-deb --info "$deb"
+depends=$(dpkg-deb --field "$deb" Depends)
+[ "$(sed -E 's/ \([^)]*\)//g' <<<"$depends")" = "libc6, libgcc-s1" ] || fail "it depends on $depends"
+contents=$(dpkg-deb --contents "$deb" | awk '{ print $6 }')
+for file in bin/gloo-rs include/gloo_rs.h lib/libgloo_rs.{a,so,so.0.2,so.0.2.0} lib/cmake/gloo_rs/gloo_rsConfig.cmake lib/pkgconfig/gloo_rs.pc \
+  share/doc/gloo_rs/{LICENSE-MIT,LICENSE-APACHE,THIRD-PARTY-LICENSES}; do
+  grep -xF "./usr/$file" <<<"$contents" >/dev/null || fail "/usr/$file is not in it"
+done
+if grep -F .debug <<<"$contents"; then fail "it has debug information"; fi
+
+echo "--- README's program, compiled with what is in it"
+dpkg-deb --extract "$deb" "$at/extracted"
+scripts/extract-examples.sh README.md "$at/examples"
+cc -I"$at/extracted/usr/include" -o "$at/sum" "$at/examples/sum.c" -L"$at/extracted/usr/lib" -lgloo_rs
+
+if [ -z "$(find "$base" -mtime -30 2>/dev/null)" ]; then
+  command -v mmdebstrap >/dev/null || fail "mmdebstrap is missing: scripts/setup.sh fresh"
+  echo "--- making a minimal Debian"
+  # The way to Debian's mirror, as this machine has it.
+  apt-config dump | grep -E '^Acquire::(https?::(Proxy|CAInfo|Verify)|Retries|Check-Valid-Until)' >"$at/apt.conf" || true
+  # shellcheck disable=SC2016 # apt's own variables
+  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
+    awk -v release="$release" '$2 == release && $3 == "main" && !seen[$0]++ { print "deb", $0 }' >"$at/sources.list"
+  [ -s "$at/sources.list" ] || echo "deb http://deb.debian.org/debian $release main" >"$at/sources.list"
+  mmdebstrap --quiet --variant=minbase --aptopt="$at/apt.conf" "$release" "$base.part.tar" - <"$at/sources.list" >"$at/mmdebstrap.log" 2>&1 ||
+    fail "no Debian came of it: $(tail -n 3 "$at/mmdebstrap.log")"
+  mv "$base.part.tar" "$base"
+fi
+
+echo "--- installed in a minimal Debian, a job of two ranks"
+cp "$deb" "$at/gloo-rs.deb"
+# Who is no root here is root there, and owns all files: what belongs to others in a real machine cannot be told apart.
+# shellcheck disable=SC2016 # the inner shell's arguments
+unshare --user --map-root-user --mount --pid --fork --kill-child bash -euc '
+  tar -xf "$1" -C "$0/root" --no-same-owner --exclude "./dev/*"
+  cp "$0/gloo-rs.deb" "$0/sum" "$0/root/"
+  mount --rbind /dev "$0/root/dev"
+  mount -t proc proc "$0/root/proc"
+  exec chroot "$0/root" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C bash -euc "
+    dpkg --force-not-root --install /gloo-rs.deb
+    gloo-rs --version
+    gloo-rs run -n 2 -- /sum
+    dpkg --purge gloo-rs
+    ! test -e /usr/bin/gloo-rs"' "$at" "$base" | tee "$at/said"
+for rank in 0 1; do
+  grep "rank $rank of 2: 2 ranks, their numbers add up to 1" "$at/said" >/dev/null || fail "rank $rank did not run"
+done
+echo "test-deb: all passed"
