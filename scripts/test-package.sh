@@ -33,6 +33,42 @@ if grep -rlF --include='*.cmake' --include='*.pc' ibverbs.so "$prefix/lib" || gr
 fi
 [ "$(readlink "$prefix/lib/libgloo_rs.so")" = libgloo_rs.so.0.2 ] || fail "libgloo_rs.so is no link to libgloo_rs.so.0.2"
 
+echo "--- sizes, symbols, debug information in files of their own"
+bytes=$(find "$prefix" -name .debug -prune -o -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
+((bytes <= 50 << 20)) || fail "$((bytes >> 20)) MiB are installed, more than 50"
+for file in lib/libgloo_rs.a lib/libgloo_rs.so bin/gloo-rs; do
+  if readelf --sections --wide "$prefix/$file" | grep -m 1 -F .debug_info; then fail "$file has debug information"; fi
+done
+# SYMBOL FILE SOURCE: where the symbol is defined
+finds_line() {
+  local address
+  address=$(nm "$prefix/$2" | awk -v symbol="$1" '$3 ~ symbol { print $1; exit }')
+  [ -n "$address" ] || fail "$2 has no symbol $1"
+  addr2line --exe "$prefix/$2" "$address" | grep -E "/$3:[0-9]+" || fail "addr2line finds no line of $1 in $2"
+}
+finds_line '^gloo_rs_version$' lib/libgloo_rs.so 'src/ffi/.*\.rs'
+finds_line '^_ZN7gloo_rs4main17h' bin/gloo-rs 'tool/src/main\.rs'
+
+echo "--- licences of what is linked, and of nothing else"
+licences=$prefix/share/doc/gloo_rs
+for name in LICENSE-MIT LICENSE-APACHE; do cmp "$name" "$licences/$name"; done
+for name in rustls ring libuv-sys2 clap 'the Software, and to permit' 'Copyright 2006-2009 Joyent\|libuv project contributors' 'The BoringSSL Authors\|OpenSSL'; do
+  grep -m 1 -- "$name" "$licences/THIRD-PARTY-LICENSES" >/dev/null || fail "THIRD-PARTY-LICENSES does not name $name"
+done
+if grep -E '^  (bindgen|syn|proc-macro2|proptest|divan) ' "$licences/THIRD-PARTY-LICENSES"; then fail "that is not linked"; fi
+if grep -F 'does not contain the text of' "$licences/THIRD-PARTY-LICENSES"; then fail "those licences are missing"; fi
+
+echo "--- no crate is compiled twice"
+# Which crates cargo has compiled, by the call that CMake makes. It compiles nothing now: else the call is another one.
+host=$(rustc --version --verbose | sed -n 's/^host: //p')
+artifacts=$(CMAKE="$root/cmake/rdma-core.sh" cargo build --quiet --release --locked --target "$host" --target-dir build/cmake/cargo \
+  -p gloo_rs -p gloo-rs-tool --no-default-features --features=redis,tls,uv,ibverbs --message-format json | grep '^{"reason":"compiler-artifact"')
+if grep -m 1 -F '"fresh":false' <<<"$artifacts"; then fail "cargo had to compile that again"; fi
+twice=$(grep -vF '"kind":["custom-build"]' <<<"$artifacts" | sed -E 's/.*"package_id":"([^"]*)".*"kind":\[("[^]]*)\].*/\1 \2/' | sort | uniq -d | sed -E 's/.*#([a-z0-9_-]+)@.*/\1/')
+# Which build scripts use, too: for those they are compiled without optimisation.
+twice=$(grep -vxE 'cfg-if|libc|memchr' <<<"$twice" || true)
+[ -z "$twice" ] || fail "compiled twice: $twice"
+
 find_it() { # GENERATOR PREFIX: builds and runs the stranger's project
   cmake -S cmake/test/consumer -B "$at/$1" -G "$1" -DCMAKE_PREFIX_PATH="$2" -DPLACE="$2" -DSOURCE="$program" >/dev/null
   cmake --build "$at/$1" >/dev/null
@@ -123,18 +159,43 @@ c++ -std=c++17 -I"$like_gloo/include" -o "$at/by_path" "$gloo_program" -L"$like_
 
 echo "--- Gloo's headers are in nobody's way"
 if [ -e "$moved/include/gloo" ] || [ -e "$moved/lib/cmake/Gloo" ]; then fail "they lie where those of another Gloo would"; fi
+within=() # in which surroundings
 refused() { # PATTERN CMAKE-ARGUMENTS...
   rm -rf "$at/refused"
-  if cmake -S . -B "$at/refused" "${@:2}" >"$at/refused.log" 2>&1; then fail "taken: ${*:2}"; fi
-  tr -s ' \n' ' ' <"$at/refused.log" | grep -o "$1" || fail "${*:2}: does not say $1"
+  if "${within[@]}" cmake -S . -B "$at/refused" "${@:2}" >"$at/refused.log" 2>&1; then fail "taken: ${*:2}"; fi
+  tr -s ' \n' ' ' <"$at/refused.log" | grep -o -- "$1" || { cat "$at/refused.log"; fail "${*:2}: does not say $1"; }
 }
 echo "--- Gloo's options that cannot be honoured"
 refused "USE_CUDA is ON, but gloo_rs [0-9.]* has no collectives on memory of a GPU" -DUSE_CUDA=ON
 refused "GLOO_STATIC_OR_SHARED is shared, but must be STATIC, SHARED or empty" -DGLOO_STATIC_OR_SHARED=shared
 
+echo "--- what the build needs is missing: all of it is named, and how to go without"
+# lacking PROGRAM... -- COMMAND...: where nobody may execute these programs, and clang's headers are not to be found
+lacking() {
+  # shellcheck disable=SC2016 # the inner shell's arguments
+  unshare --user --map-root-user --mount bash -euc '
+    while [ "$1" != -- ]; do
+      type -aP "$1" | while read -r program; do mount --bind /dev/null "$program"; done
+      shift
+    done
+    for llvm in /usr/lib/llvm-*; do mount -t tmpfs tmpfs "$llvm"; done
+    exec "${@:2}"' bash "$@"
+}
+lacks_libnl="libnl-3.0, for ibverbs (Debian: libnl-3-dev) libnl-route-3.0, for ibverbs (Debian: libnl-route-3-dev)"
+within=(env PKG_CONFIG_LIBDIR=/nowhere)
+refused "lacks: $lacks_libnl Or do without: -DGLOO_RS_CARGO_FEATURES=\"redis;tls;uv\""
+within=(lacking python3 pkg-config --)
+refused "lacks: libclang with clang's headers, or its folder in the variable LIBCLANG_PATH, for uv and ibverbs (Debian: libclang-dev)\
+ python3, for ibverbs (Debian: python3) pkg-config, for ibverbs (Debian: pkg-config) Or do without: -DGLOO_RS_CARGO_FEATURES=\"redis;tls\""
+lacking python3 pkg-config -- cmake -S . -B "$at/refused" -DGLOO_RS_CARGO_FEATURES="redis;tls" >/dev/null
+within=(lacking cc gcc clang --)
+refused "lacks: a C compiler, for everything (Debian: gcc, libc6-dev)"
+within=()
+
 echo "--- make install, with spaces in PREFIX"
 make install PREFIX="$at/installed here" >"$at/install.log" || { cat "$at/install.log"; fail "make install failed"; }
 "$at/installed here/bin/gloo-rs" --version
+[ -z "$(find "$at/installed here" -name .debug)" ] || fail "debug information was installed"
 
 echo "--- a cargo that is too old"
 printf '#!/bin/sh\necho "cargo 1.63.0"\n' >"$at/old-cargo"
@@ -142,15 +203,19 @@ chmod +x "$at/old-cargo"
 if cmake -S . -B "$at/too-old" -DGLOO_RS_CARGO="$at/old-cargo" >"$at/too-old.log" 2>&1; then fail "cargo 1.63 is taken"; fi
 tr -s ' \n' ' ' <"$at/too-old.log" | grep -o "old-cargo is 1.63.0: get Rust [0-9.]* or newer" || fail "it does not say that cargo is too old"
 
-# What cargo has built of the library for `make build` is the same, and takes minutes. Cargo looks whether it is up to date.
-mkdir -p "$at/subdirectory/gloo_rs/cargo"
-cp -a build/cmake/cargo/library "$at/subdirectory/gloo_rs/cargo/"
+# What cargo has built for `make build` takes minutes. It is up to date here if features and packages are the same, as cargo sees by itself.
+same=(-DGLOO_RS_BUILD_TOOL=ON "-DGLOO_RS_CARGO_FEATURES=redis;tls;uv;ibverbs")
+take_cargo() { # BUILD
+  mkdir -p "$at/$1/gloo_rs"
+  cp -a build/cmake/cargo "$at/$1/gloo_rs/"
+}
+take_cargo subdirectory
 # Cargo looks for its configuration in the folders above the one it is called in. No toolchain has that target.
 mkdir "$at/.cargo"
 printf '[build]\ntarget = "mips-unknown-none"\n' >"$at/.cargo/config.toml"
 export CARGO_BUILD_TARGET=mips-unknown-none
 echo "--- add_subdirectory, with Ninja, where cargo's configuration builds for another machine, and installed with DESTDIR into a multi-architecture folder"
-cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" \
+cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja "${same[@]}" -DGLOO_RS="$root" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" \
   -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib/some-machine >/dev/null
 cmake --build "$at/subdirectory"
 ctest --test-dir "$at/subdirectory"
@@ -162,4 +227,29 @@ done
 # Written for a shell: a space has a backslash.
 staged=$(PKG_CONFIG_PATH=$at/staged/usr/lib/some-machine/pkgconfig pkg-config --variable=libdir gloo_rs | xargs printf '%s')
 [ "$(realpath "$staged")" = "$at/staged/usr/lib/some-machine" ] || fail "pkg-config says that the library lies in $staged"
+
+echo "--- add_subdirectory, by default: no tool, and the features that need a C compiler only"
+default_features() { sed -n 's/^GLOO_RS_CARGO_FEATURES:STRING=//p' "$at/default/CMakeCache.txt"; }
+cmake -S cmake/test/subdirectory -B "$at/default" -DGLOO_RS="$root" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" >/dev/null
+[ "$(default_features)" = "redis;tls" ] || fail "the features are $(default_features)"
+if cmake --build "$at/default" --target help | grep -w gloo_rs_tool; then fail "the tool is built although nobody asked for it"; fi
+grep -F -- '-p gloo_rs --no-default-features --features=redis,tls ' "$at/default/gloo_rs/CMakeFiles/gloo_rs_cargo.dir/build.make" >/dev/null ||
+  fail "cargo is called with something else"
+
+echo "--- projects that export what links gloo_rs, and others that find it"
+mkdir -p "$at/export/gloo_rs"
+mv "$at/subdirectory/gloo_rs/cargo" "$at/export/gloo_rs/"
+export_it() { # ON-OR-OFF PREFIX-OF-GLOO_RS: gloo_rs is installed with the project or not
+  local installed="$at/exported $1"
+  cmake -S cmake/test/export -B "$at/export" "${same[@]}" -DGLOO_RS="$root" -DGLOO_RS_INSTALL="$1" >/dev/null
+  cmake --build "$at/export" >"$at/export.log" || { cat "$at/export.log"; fail "it could not be built"; }
+  cmake --install "$at/export" --prefix "$installed" >/dev/null
+  if grep -rF "$at/export/" --include='*.cmake' "$installed"; then fail "that holds a path of the build"; fi
+  cmake -S cmake/test/exported -B "$at/exported-$1" "-DCMAKE_PREFIX_PATH=$installed;$2" -DPLACE="$2" >/dev/null
+  cmake --build "$at/exported-$1" >"$at/exported.log" || { cat "$at/exported.log"; fail "it could not be built"; }
+  ctest --test-dir "$at/exported-$1"
+}
+export_it ON "$at/exported ON"
+export_it OFF "$moved"
+if compgen -G "$at/exported OFF/lib/*gloo*"; then fail "gloo_rs was installed although GLOO_RS_INSTALL is OFF"; fi
 echo "test-package: all passed"
