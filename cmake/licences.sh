@@ -36,7 +36,7 @@ for manifest in "${manifests[@]}"; do
   licence=$(field license "$manifest")
   note=
   mapfile -t texts < <(licence_files "${manifest%/Cargo.toml}")
-  ((${#texts[@]})) || note=", which its sources do not contain the text of"
+  ((${#texts[@]})) || note=" (its sources do not contain the text; LICENSE-MIT and LICENSE-APACHE are such texts)"
   crates+=("$crate: ${licence:-see its text}$note")
   for text in "${texts[@]}"; do
     # Most crates have the same texts.

@@ -42,7 +42,7 @@ done
 # SYMBOL FILE SOURCE: where the symbol is defined
 finds_line() {
   local address
-  address=$(nm "$prefix/$2" | awk -v symbol="$1" '$3 ~ symbol { print $1; exit }')
+  address=$(nm "$prefix/$2" | awk -v symbol="$1" '$3 ~ symbol && !seen++ { print $1 }')
   [ -n "$address" ] || fail "$2 has no symbol $1"
   addr2line --exe "$prefix/$2" "$address" | grep -E "/$3:[0-9]+" || fail "addr2line finds no line of $1 in $2"
 }
@@ -52,11 +52,11 @@ finds_line '^_ZN7gloo_rs4main17h' bin/gloo-rs 'tool/src/main\.rs'
 echo "--- licences of what is linked, and of nothing else"
 licences=$prefix/share/doc/gloo_rs
 for name in LICENSE-MIT LICENSE-APACHE; do cmp "$name" "$licences/$name"; done
-for name in rustls ring libuv-sys2 clap 'the Software, and to permit' 'Copyright 2006-2009 Joyent\|libuv project contributors' 'The BoringSSL Authors\|OpenSSL'; do
+for name in rustls ring libuv-sys2 clap 'libuv project contributors'; do
   grep -m 1 -- "$name" "$licences/THIRD-PARTY-LICENSES" >/dev/null || fail "THIRD-PARTY-LICENSES does not name $name"
 done
 if grep -E '^  (bindgen|syn|proc-macro2|proptest|divan) ' "$licences/THIRD-PARTY-LICENSES"; then fail "that is not linked"; fi
-if grep -F 'does not contain the text of' "$licences/THIRD-PARTY-LICENSES"; then fail "those licences are missing"; fi
+if grep -F 'do not contain the text' "$licences/THIRD-PARTY-LICENSES" | grep -vF ': MIT OR Apache-2.0 '; then fail "those texts are missing"; fi
 
 echo "--- no crate is compiled twice"
 # Which crates cargo has compiled, by the call that CMake makes. It compiles nothing now: else the call is another one.
@@ -204,18 +204,14 @@ if cmake -S . -B "$at/too-old" -DGLOO_RS_CARGO="$at/old-cargo" >"$at/too-old.log
 tr -s ' \n' ' ' <"$at/too-old.log" | grep -o "old-cargo is 1.63.0: get Rust [0-9.]* or newer" || fail "it does not say that cargo is too old"
 
 # What cargo has built for `make build` takes minutes. It is up to date here if features and packages are the same, as cargo sees by itself.
-same=(-DGLOO_RS_BUILD_TOOL=ON "-DGLOO_RS_CARGO_FEATURES=redis;tls;uv;ibverbs")
-take_cargo() { # BUILD
-  mkdir -p "$at/$1/gloo_rs"
-  cp -a build/cmake/cargo "$at/$1/gloo_rs/"
-}
-take_cargo subdirectory
+mkdir -p "$at/subdirectory/gloo_rs"
+cp -a build/cmake/cargo "$at/subdirectory/gloo_rs/"
 # Cargo looks for its configuration in the folders above the one it is called in. No toolchain has that target.
 mkdir "$at/.cargo"
 printf '[build]\ntarget = "mips-unknown-none"\n' >"$at/.cargo/config.toml"
 export CARGO_BUILD_TARGET=mips-unknown-none
 echo "--- add_subdirectory, with Ninja, where cargo's configuration builds for another machine, and installed with DESTDIR into a multi-architecture folder"
-cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja "${same[@]}" -DGLOO_RS="$root" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" \
+cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root" -DGLOO_RS_BUILD_TOOL=ON "-DGLOO_RS_CARGO_FEATURES=redis;tls;uv;ibverbs" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" \
   -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib/some-machine >/dev/null
 cmake --build "$at/subdirectory"
 ctest --test-dir "$at/subdirectory"
@@ -229,19 +225,20 @@ staged=$(PKG_CONFIG_PATH=$at/staged/usr/lib/some-machine/pkgconfig pkg-config --
 [ "$(realpath "$staged")" = "$at/staged/usr/lib/some-machine" ] || fail "pkg-config says that the library lies in $staged"
 
 echo "--- add_subdirectory, by default: no tool, and the features that need a C compiler only"
-default_features() { sed -n 's/^GLOO_RS_CARGO_FEATURES:STRING=//p' "$at/default/CMakeCache.txt"; }
+calls_cargo_for() { # BUILD ARGUMENTS
+  grep -F -- "$2" "$at/$1/gloo_rs/CMakeFiles/gloo_rs_cargo.dir/build.make" >/dev/null || fail "cargo is not called with $2"
+}
 cmake -S cmake/test/subdirectory -B "$at/default" -DGLOO_RS="$root" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" >/dev/null
-[ "$(default_features)" = "redis;tls" ] || fail "the features are $(default_features)"
 if cmake --build "$at/default" --target help | grep -w gloo_rs_tool; then fail "the tool is built although nobody asked for it"; fi
-grep -F -- '-p gloo_rs --no-default-features --features=redis,tls ' "$at/default/gloo_rs/CMakeFiles/gloo_rs_cargo.dir/build.make" >/dev/null ||
-  fail "cargo is called with something else"
+calls_cargo_for default "-p gloo_rs --no-default-features --features=redis,tls "
 
 echo "--- projects that export what links gloo_rs, and others that find it"
 mkdir -p "$at/export/gloo_rs"
 mv "$at/subdirectory/gloo_rs/cargo" "$at/export/gloo_rs/"
 export_it() { # ON-OR-OFF PREFIX-OF-GLOO_RS: gloo_rs is installed with the project or not
   local installed="$at/exported $1"
-  cmake -S cmake/test/export -B "$at/export" "${same[@]}" -DGLOO_RS="$root" -DGLOO_RS_INSTALL="$1" >/dev/null
+  cmake -S cmake/test/export -B "$at/export" -DGLOO_RS="$root" -DGLOO_RS_INSTALL="$1" >/dev/null
+  calls_cargo_for export "-p gloo_rs -p gloo-rs-tool --no-default-features --features=redis,tls,uv,ibverbs "
   cmake --build "$at/export" >"$at/export.log" || { cat "$at/export.log"; fail "it could not be built"; }
   cmake --install "$at/export" --prefix "$installed" >/dev/null
   if grep -rF "$at/export/" --include='*.cmake' "$installed"; then fail "that holds a path of the build"; fi
@@ -251,5 +248,6 @@ export_it() { # ON-OR-OFF PREFIX-OF-GLOO_RS: gloo_rs is installed with the proje
 }
 export_it ON "$at/exported ON"
 export_it OFF "$moved"
-if compgen -G "$at/exported OFF/lib/*gloo*"; then fail "gloo_rs was installed although GLOO_RS_INSTALL is OFF"; fi
+if [ -e "$at/exported OFF/lib/libgloo_rs.a" ] || [ -e "$at/exported OFF/include" ]; then fail "gloo_rs was installed although GLOO_RS_INSTALL is OFF"; fi
+if [ -e "$at/exported ON/lib/libgloo.a" ]; then fail "the archive of the target gloo was installed"; fi
 echo "test-package: all passed"
