@@ -2,8 +2,10 @@
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME gloo-rs)
 set(CPACK_PACKAGE_CONTACT "The gloo_rs authors <gloo_rs@localhost>")
-set(CPACK_PACKAGE_DESCRIPTION "The processes of a job sum, broadcast, gather and exchange buffers over shared memory, TCP, TLS or \
-InfiniBand. The package has the library gloo_rs, shared and static, its header, its CMake package, and the tool gloo-rs.")
+set(CPACK_PACKAGE_DESCRIPTION "The processes of a job sum, broadcast, gather and exchange buffers
+over shared memory, TCP, TLS or InfiniBand. The package has the library
+gloo_rs, shared and static, its header, its CMake package, and the tool
+gloo-rs.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES OFF)
 # Without debug information, whether it is made or not.

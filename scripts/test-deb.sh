@@ -56,7 +56,7 @@ unshare --user --map-root-user --mount --pid --fork --kill-child bash -euc '
   mount --rbind /dev "$0/root/dev"
   mount -t proc proc "$0/root/proc"
   exec chroot "$0/root" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C bash -euc "
-    dpkg --force-not-root --install /gloo-rs.deb
+    dpkg --install /gloo-rs.deb
     gloo-rs --version
     gloo-rs run -n 2 -- /sum
     dpkg --purge gloo-rs
