@@ -35,9 +35,11 @@ fi
 
 echo "--- sizes, symbols, debug information in files of their own"
 bytes=$(find "$prefix" -name .debug -prune -o -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
-((bytes <= 50 << 20)) || fail "$((bytes >> 20)) MiB are installed, more than 50"
+# The limit holds for what is released, and only that has debug information. scripts/fresh-machine.sh builds with other options, to be fast.
+hurried=${CARGO_PROFILE_RELEASE_OPT_LEVEL:-}${CARGO_PROFILE_RELEASE_DEBUG:-}
+((bytes <= 50 << 20)) || [ -n "$hurried" ] || fail "$((bytes >> 20)) MiB are installed, more than 50"
 for file in lib/libgloo_rs.a lib/libgloo_rs.so bin/gloo-rs; do
-  if readelf --sections --wide "$prefix/$file" | grep -m 1 -F .debug_info; then fail "$file has debug information"; fi
+  if readelf --sections --wide "$prefix/$file" | grep -F .debug_info >/dev/null; then fail "$file has debug information"; fi
 done
 # SYMBOL FILE SOURCE: where the symbol is defined
 finds_line() {
@@ -46,8 +48,10 @@ finds_line() {
   [ -n "$address" ] || fail "$2 has no symbol $1"
   addr2line --exe "$prefix/$2" "$address" | grep -E "/$3:[0-9]+" || fail "addr2line finds no line of $1 in $2"
 }
-finds_line '^gloo_rs_version$' lib/libgloo_rs.so 'src/ffi/.*\.rs'
-finds_line '^_ZN7gloo_rs4main17h' bin/gloo-rs 'tool/src/main\.rs'
+if [ -z "$hurried" ]; then
+  finds_line '^gloo_rs_version$' lib/libgloo_rs.so 'src/ffi/.*\.rs'
+  finds_line '^_ZN7gloo_rs4main17h' bin/gloo-rs 'tool/src/main\.rs'
+fi
 
 echo "--- licences of what is linked, and of nothing else"
 licences=$prefix/share/doc/gloo_rs
