@@ -27,6 +27,8 @@ mod simulation;
 pub mod size;
 pub mod slab;
 pub mod sys;
+#[cfg(test)]
+mod tier;
 pub mod transport;
 pub mod tuner;
 pub mod types;

@@ -1,6 +1,5 @@
 //! Verifies every algorithm; `schedule::verify` says what is checked. This file has the tests that are specific to a
-//! collective, for up to 64 ranks. `sweep` verifies all listed algorithms for 1 to 128 ranks, and for powers of two and
-//! some of their neighbours up to 1024.
+//! collective, for up to 64 ranks. `sweep` verifies all listed algorithms.
 
 mod blocks;
 mod calls;
@@ -17,8 +16,12 @@ mod topology;
 use super::*;
 use crate::schedule::verify as prove_schedules;
 use crate::schedule::verify::Report;
+use crate::tier::Tier;
 
-const RANKS: std::ops::RangeInclusive<usize> = 1..=64;
+/// Numbers of ranks, unless a test says otherwise.
+fn ranks() -> std::ops::RangeInclusive<usize> {
+    1..=Tier::from_environment().of(16, 64, 64)
+}
 
 /// The shape on rank 0 of a call with one input, one output and no average.
 fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
@@ -76,7 +79,7 @@ fn roots(size: usize) -> Vec<usize> {
 }
 
 fn prove_allreduce(name: &str, bases: &[usize]) {
-    for size in RANKS {
+    for size in ranks() {
         for (n, count) in counts(size).into_iter().enumerate() {
             let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
             // All forms with each count for few ranks; for more ranks, different forms with each count.
@@ -163,7 +166,7 @@ fn allreduce_local() {
 #[test]
 fn reduce() {
     for name in names(Collective::Reduce) {
-        for size in RANKS {
+        for size in ranks() {
             for count in counts(size) {
                 for root in roots(size) {
                     let n = (size + count + root) % 4;
@@ -183,7 +186,7 @@ fn reduce() {
 #[test]
 fn reduce_scatter() {
     for name in names(Collective::ReduceScatter) {
-        for size in RANKS {
+        for size in ranks() {
             for recv_counts in [vec![0; size], vec![1; size], vec![3; size], uneven(size, size), uneven(size, size + 3)]
             {
                 for inputs in 0..=if size <= 16 { 3 } else { 1 } {
@@ -205,7 +208,7 @@ fn reduce_scatter() {
 #[test]
 fn broadcast() {
     for name in names(Collective::Broadcast) {
-        for size in RANKS {
+        for size in ranks() {
             for count in [0, 1, 10] {
                 for root in roots(size) {
                     for (inputs, outputs) in [(0, 1), (0, 3), (1, 1), (1, 2)] {
@@ -227,7 +230,7 @@ fn broadcast() {
 #[test]
 fn allgather() {
     for name in names(Collective::Allgather) {
-        for size in RANKS {
+        for size in ranks() {
             for count in [0, 1, 3] {
                 for inputs in 0..=if size <= 16 { 3 } else { 1 } {
                     prove(&all_ranks(Shape { inputs, ..shape(Collective::Allgather, size, count) }, |_| ()), name);
@@ -240,7 +243,7 @@ fn allgather() {
 #[test]
 fn allgatherv() {
     for name in names(Collective::Allgatherv) {
-        for size in RANKS {
+        for size in ranks() {
             for recv_counts in [vec![0; size], vec![2; size], uneven(size, size)] {
                 for inputs in 0..=1 {
                     let call = Shape { inputs, recv_counts: &recv_counts, ..shape(Collective::Allgatherv, size, 0) };
@@ -253,7 +256,7 @@ fn allgatherv() {
 
 #[test]
 fn gather_and_scatter() {
-    for size in RANKS {
+    for size in ranks() {
         for count in [0, 1, 3] {
             for root in roots(size) {
                 for in_place in [false, true] {
@@ -282,7 +285,7 @@ fn prove_rooted(collective: Collective, algorithm: &Algorithm, counts: &[usize],
 
 #[test]
 fn gatherv_and_scatterv() {
-    for size in RANKS {
+    for size in ranks() {
         for counts in [vec![0; size], vec![2; size], uneven(size, size), uneven(size, size + 1)] {
             for root in roots(size) {
                 for in_place in [false, true] {
@@ -300,7 +303,7 @@ fn gatherv_and_scatterv() {
 #[test]
 fn alltoall() {
     for name in names(Collective::Alltoall) {
-        for size in RANKS {
+        for size in ranks() {
             for count in [0, 1, 3] {
                 for inputs in 0..=1 {
                     let call = Shape { inputs, ..shape(Collective::Alltoall, size, count) };
@@ -319,7 +322,7 @@ fn prove_alltoallv(sent: &[Vec<usize>], algorithm: &Algorithm) {
 #[test]
 fn alltoallv() {
     for algorithm in Collective::Alltoallv.algorithms() {
-        for size in RANKS {
+        for size in ranks() {
             let sent: Vec<Vec<usize>> = (0..size).map(|rank| uneven(size, 3 * rank)).collect();
             prove_alltoallv(&sent, algorithm);
         }
@@ -329,7 +332,7 @@ fn alltoallv() {
 #[test]
 fn barrier() {
     for name in names(Collective::Barrier) {
-        for size in RANKS {
+        for size in ranks() {
             for root in roots(size) {
                 let call = Shape { inputs: 0, outputs: 0, root, ..shape(Collective::Barrier, size, 0) };
                 let steps = prove(&all_ranks(call, |_| ()), name).steps;
@@ -363,7 +366,7 @@ fn pairwise_exchange() {
 fn scan_and_exscan() {
     for collective in [Collective::Scan, Collective::Exscan] {
         for name in names(collective) {
-            for size in RANKS {
+            for size in ranks() {
                 for count in [0, 1, 20] {
                     for inputs in 0..=1 {
                         let report =

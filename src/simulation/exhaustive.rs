@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use super::calls::{CollectiveCall, collectives};
 use super::job::{Job, Work};
+use crate::tier::Tier;
 use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 use crate::wire::message::HEADER_BYTES;
 
 /// Numbers of ranks that are tested.
-const SIZES: std::ops::RangeInclusive<usize> = 2..=6;
+fn sizes() -> std::ops::RangeInclusive<usize> {
+    2..=Tier::from_environment().of(3, 6, 6)
+}
 
 /// How messages travel: through the stream, read out of the sender's memory, or placed in the receiver's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +33,7 @@ fn link_model(by: By) -> LinkModel {
 fn every_rank_is_killed_at_every_step() {
     let mut jobs = 0;
     let ways = [By::Stream, By::Reads, By::Placements];
-    for (by, size) in ways.into_iter().flat_map(|by| SIZES.map(move |size| (by, size))) {
+    for (by, size) in ways.into_iter().flat_map(|by| sizes().map(move |size| (by, size))) {
         for collective in collectives(size) {
             for algorithm in collective.algorithms().iter().filter(|a| !a.uses.needs_shared_memory()) {
                 let works = |seed: u64| {

@@ -353,9 +353,9 @@ fn all_bytes_arrive_in_order_in_both_directions() {
 
 #[test]
 fn a_full_link_accepts_nothing_until_the_peer_has_received() {
+    let data = noise(4, 64 << 20);
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
-        let data = noise(4, 64 << 20);
         let sent = fill(a.as_mut(), &data);
         assert!(sent > 0);
         a.watch(Interest { readable: true, writable: true }).unwrap();
@@ -414,9 +414,9 @@ fn a_watched_link_is_reported_while_it_is_readable() {
 
 #[test]
 fn the_close_notice_arrives_after_all_data_even_on_a_full_link() {
+    let data = noise(5, 64 << 20);
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
-        let data = noise(5, 64 << 20);
         let sent = fill(a.as_mut(), &data);
         a.end(b"good".to_vec(), b"bye".to_vec());
         let (got, ended) = receive_all(&pair, b.as_mut(), usize::MAX);

@@ -23,7 +23,7 @@ fn calls(collective: Collective, blocks: &[usize], root: usize) -> Calls {
 
 #[test]
 fn rings() {
-    for size in RANKS {
+    for size in ranks() {
         for collective in [Collective::ReduceScatter, Collective::Allgather, Collective::Allgatherv] {
             let report = equal(collective, "ring", size);
             assert_eq!(report.steps, size - 1, "{} of {size} ranks", collective.name());
@@ -37,7 +37,7 @@ fn rings() {
 fn algorithms_with_one_step() {
     use Collective::*;
     let exchanges = [(ReduceScatter, "direct"), (Allgather, "direct"), (Allgatherv, "direct")];
-    for size in RANKS {
+    for size in ranks() {
         for (collective, name) in exchanges.into_iter().chain([(Alltoall, "pairwise"), (Alltoallv, "pairwise")]) {
             let report = equal(collective, name, size);
             // A rank reduces received blocks one after the other; no message waits for the reductions.
@@ -55,7 +55,7 @@ fn algorithms_with_one_step() {
 
 #[test]
 fn reduce_scatter_halving() {
-    for size in RANKS {
+    for size in ranks() {
         let report = equal(Collective::ReduceScatter, "halving_doubling", size);
         let groups = size.count_ones() as usize;
         if groups == 1 {
@@ -74,7 +74,7 @@ fn reduce_scatter_halving() {
 
 #[test]
 fn allgather_in_few_steps() {
-    for size in RANKS {
+    for size in ranks() {
         let bruck = equal(Collective::Allgather, "bruck", size);
         let doubling = equal(Collective::Allgather, "recursive_doubling", size);
         assert_eq!(doubling.steps, height(size), "{size} ranks");
@@ -94,7 +94,7 @@ fn allgather_in_few_steps() {
 #[test]
 fn trees_of_blocks() {
     use Collective::*;
-    for size in RANKS {
+    for size in ranks() {
         for collective in [Gather, Gatherv, Scatter, Scatterv] {
             let report = equal(collective, "binomial", size);
             let sum = |of: fn(&crate::schedule::verify::Traffic) -> usize| report.traffic.iter().map(of).sum::<usize>();
@@ -115,7 +115,7 @@ fn trees_of_blocks() {
 
 #[test]
 fn prefixes() {
-    for size in RANKS {
+    for size in ranks() {
         for collective in [Collective::Scan, Collective::Exscan] {
             let report = equal(collective, "recursive_doubling", size);
             assert_eq!(report.steps, height(size));
@@ -130,7 +130,7 @@ fn prefixes() {
 
 #[test]
 fn alltoall_bruck() {
-    for size in RANKS {
+    for size in ranks() {
         for collective in [Collective::Alltoall, Collective::Alltoallv] {
             let report = equal(collective, "bruck", size);
             assert!(report.steps <= height(size) && (report.steps == height(size) || !size.is_power_of_two()));
@@ -187,7 +187,7 @@ fn price(shape: &Shape<'_>, algorithm: &Algorithm) -> Cost {
 
 #[test]
 fn prices_count_what_schedules_do() {
-    for size in 1..=33 {
+    for size in 1..=Tier::from_environment().of(12, 33, 33) {
         for blocks in [vec![0; size], vec![COUNT; size], uneven(size, size), uneven(size, 2)] {
             for collective in PRICED {
                 for root in [0, size / 3, size - 1] {

@@ -28,7 +28,7 @@ pub(super) fn all_send(report: &Report, messages: usize, elements: usize) {
 
 #[test]
 fn allreduce_rings() {
-    for size in RANKS {
+    for size in ranks() {
         for in_place in [false, true] {
             let report = allreduce("ring_segmented", size, 2, in_place);
             assert_eq!(report.steps, 2 * (size - 1));
@@ -44,7 +44,7 @@ fn allreduce_rings() {
 
 #[test]
 fn allreduce_halving_doubling() {
-    for size in RANKS {
+    for size in ranks() {
         let report = allreduce("halving_doubling", size, 2, true);
         if size.is_power_of_two() {
             assert_eq!(report.steps, 2 * log2(size));
@@ -59,7 +59,7 @@ fn allreduce_halving_doubling() {
 
 #[test]
 fn allreduce_recursive_doubling() {
-    for size in RANKS {
+    for size in ranks() {
         let report = allreduce("recursive_doubling", size, 2, false);
         if size.is_power_of_two() {
             assert_eq!(report.steps, log2(size));
@@ -76,7 +76,7 @@ fn allreduce_bcube() {
     for base in [2usize, 3, 4, 8] {
         for digits in 0..=6 {
             let size = base.pow(digits);
-            if size <= *RANKS.end() {
+            if size <= *ranks().end() {
                 let report = allreduce("bcube", size, base, true);
                 let digits = digits as usize;
                 // A rank reduces the data of its group one part after the other.
@@ -85,7 +85,7 @@ fn allreduce_bcube() {
             }
         }
     }
-    for size in RANKS {
+    for size in ranks() {
         all_send(
             &allreduce("bcube", size, 4, false),
             allreduce("bcube", size, 4, true).traffic[0].messages,
@@ -96,7 +96,7 @@ fn allreduce_bcube() {
 
 #[test]
 fn allreduce_ring() {
-    for size in RANKS {
+    for size in ranks() {
         let report = allreduce("ring", size, 2, true);
         assert_eq!(report.steps, size - 1);
         all_send(&report, size - 1, COUNT * size * (size - 1));
@@ -108,7 +108,7 @@ fn allreduce_ring() {
 
 #[test]
 fn allreduce_tree() {
-    for size in RANKS {
+    for size in ranks() {
         let report = allreduce("tree", size, 2, true);
         // The root reduces one message after the other; in the broadcast all its messages are sent at once.
         assert!(report.steps <= 2 * height(size), "{size} ranks: {} steps", report.steps);
@@ -125,7 +125,7 @@ fn allreduce_tree() {
 
 #[test]
 fn allreduce_reduce_broadcast() {
-    for size in RANKS {
+    for size in ranks() {
         let report = allreduce("reduce_broadcast", size, 2, false);
         let steps = if size > 1 { 2 } else { 0 };
         assert_eq!(report.steps, steps, "all receptions at once: none waits for another");
@@ -139,7 +139,7 @@ fn allreduce_reduce_broadcast() {
 /// more.
 #[test]
 fn double_binary_trees() {
-    for size in 2..=*RANKS.end() {
+    for size in 2..=*ranks().end() {
         let (whole, height) = (2 * COUNT * size, height(size));
         let call = Shape { inputs: 0, ..shape(Collective::Allreduce, size, whole) };
         let report = prove(&all_ranks(call, |_| ()), double_binary_tree::NAME);
@@ -167,7 +167,7 @@ fn double_binary_trees() {
 
 #[test]
 fn reduce() {
-    for size in RANKS {
+    for size in ranks() {
         let root = size / 3;
         let call = Shape { root, ..shape(Collective::Reduce, size, COUNT * size) };
         let shapes = all_ranks(call, |s| s.outputs = usize::from(s.rank == root));
@@ -193,7 +193,7 @@ fn reduce() {
 
 #[test]
 fn broadcast() {
-    for size in RANKS {
+    for size in ranks() {
         let root = size / 3;
         let shapes = all_ranks(Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT) }, |_| ());
         let report = prove(&shapes, "one_to_all");
@@ -214,7 +214,7 @@ fn broadcast() {
 
 #[test]
 fn broadcast_scatter_allgather() {
-    for size in 2..=*RANKS.end() {
+    for size in 2..=*ranks().end() {
         let root = size / 3;
         let call = Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT * size) };
         let report = prove(&all_ranks(call, |_| ()), "scatter_allgather");
@@ -227,7 +227,7 @@ fn broadcast_scatter_allgather() {
 
 #[test]
 fn barrier_tokens() {
-    for size in RANKS {
+    for size in ranks() {
         let shapes = all_ranks(Shape { inputs: 0, outputs: 0, ..shape(Collective::Barrier, size, 0) }, |_| ());
         all_send(&prove(&shapes, "dissemination"), height(size), height(size));
         all_send(&prove(&shapes, "all_to_all"), size - 1, size - 1);

@@ -211,13 +211,18 @@ fn prices_for_powers_of_two() {
             runs.compare(calls, algorithm, flat(4 * ELEMENTS, x, reduction), UNCUT);
         }
     });
-    every(&[256, 1024, 4096], ELEMENTS, 80_000, |calls, algorithm| {
-        // The trees of thousands of ranks take seconds; those of a single call are compared in the test of their bound.
-        if algorithm.name == double_binary_tree::NAME && calls.ranks() > 1024 {
-            return;
-        }
-        runs.compare(calls, algorithm, flat(4 * ELEMENTS, 10.0, 1.25), UNCUT);
-    });
+    every(
+        Tier::from_environment().of(&[256][..], &[256, 1024, 4096], &[256, 1024, 4096]),
+        ELEMENTS,
+        80_000,
+        |calls, algorithm| {
+            // The trees of thousands of ranks take seconds; those of a single call are compared in the test of their bound.
+            if algorithm.name == double_binary_tree::NAME && calls.ranks() > 1024 {
+                return;
+            }
+            runs.compare(calls, algorithm, flat(4 * ELEMENTS, 10.0, 1.25), UNCUT);
+        },
+    );
     runs.end();
 }
 

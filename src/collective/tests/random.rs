@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: Tier::from_environment().of(100, 200, 200), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn uneven_blocks(counts in prop::collection::vec(prop_oneof![Just(0), 0..8usize, 20..40usize], 1..14), seed: prop::sample::Index, in_place: bool) {
@@ -33,7 +33,7 @@ proptest! {
     }
 
     #[test]
-    fn reductions(size in 1..40usize, count in 0..150usize, inputs in 0..4usize, outputs in 1..4usize, average: bool, base in 2..12usize, root: prop::sample::Index) {
+    fn reductions(size in 1..Tier::from_environment().of(17, 40, 40usize), count in 0..150usize, inputs in 0..4usize, outputs in 1..4usize, average: bool, base in 2..12usize, root: prop::sample::Index) {
         let root = root.index(size);
         let call = Shape { inputs, outputs, average, base, ..shape(Collective::Allreduce, size, count) };
         for name in names(Collective::Allreduce).into_iter().filter(|name| *name != "local") {

@@ -57,7 +57,7 @@ fn caches(size: usize) -> Vec<Vec<u32>> {
 fn ranks_of_several_caches_reduce_in_the_order_of_caches() {
     let mut several = 0;
     for (collective, algorithm) in all().filter(|(_, algorithm)| algorithm.name.starts_with("shared_hierarchical")) {
-        for size in (1..=9).chain([12]) {
+        for size in (1..=9).chain([12]).take(Tier::from_environment().of(6, 10, 10)) {
             for domains in caches(size) {
                 // Every rank comes after those of the same cache, and every cache after those of the same socket.
                 let consecutive = |shift: u32| {
@@ -247,7 +247,7 @@ fn sends_to_other_hosts_only(shapes: &[Shape<'_>], algorithm: &Algorithm) -> boo
 fn hosts_of_ranks_that_share_memory_exchange_messages_with_other_hosts_only() {
     for name in BETWEEN_HOSTS {
         let algorithm = Collective::Allreduce.algorithm(name).unwrap();
-        for size in RANKS {
+        for size in ranks() {
             fn set<'a>(call: Shape<'a>, groups: &'a Vec<u32>) -> Shape<'a> {
                 Shape { groups, shared: true, ..call }
             }
@@ -268,7 +268,7 @@ fn hosts_of_ranks_that_share_memory_exchange_messages_with_other_hosts_only() {
 #[test]
 fn a_leader_combines_and_publishes_long_buffers_in_parts() {
     let algorithm = Collective::Allreduce.algorithm("hierarchical_direct").unwrap();
-    for size in [3, 6] {
+    for size in Tier::from_environment().of(&[3][..], &[3, 6], &[3, 6]).iter().copied() {
         for groups in groupings(size) {
             for (count, inputs, outputs) in [(3 << 13, 0, 1), ((5 << 13) + 7, 1, 1), (50 << 13, 0, 2), (4 << 13, 3, 2)]
             {

@@ -1,12 +1,14 @@
-//! Verifies every algorithm in the lists of all collectives for 1 to 128 ranks, and for powers of two and some of their
-//! neighbours up to 1024; those on shared memory for as many as can share it. An algorithm that is added to a list is covered automatically.
+//! Verifies every algorithm in the lists of all collectives for 1 to 16 ranks, by `make test` to 128, and by `make test-more` for powers of
+//! two and some of their neighbours up to 1024; those on shared memory for as many as can share it. An algorithm that is added to a list is
+//! covered automatically.
 
 use super::calls::{Form, Sample, forms, is_full};
 use super::*;
 
-/// Up to `ALL_FORMS` ranks calls have all forms; up to `ALL_SIZES` every number of ranks is verified.
+/// Maximum number of ranks whose calls are verified in all forms.
 const ALL_FORMS: usize = 6;
-const ALL_SIZES: usize = 128;
+/// Maximum number of ranks whose calls are verified in two forms. Above, it is one.
+const TWO_FORMS: usize = 64;
 /// Above that, powers of two and their neighbours; not all of the largest, which take most of the time.
 const LARGE: [usize; 7] = [129, 255, 256, 257, 511, 513, 1024];
 /// Maximum number of ranks with measured links, whose trees are expensive to compute.
@@ -39,9 +41,11 @@ fn largest(algorithm: &Algorithm) -> usize {
     if algorithm.uses.needs_shared_memory() { SHARED } else { usize::MAX }
 }
 
-fn up_to_128(collective: Collective) {
+/// Every number of ranks.
+fn every_size(collective: Collective) {
+    let most = Tier::from_environment().of(16, 128, 128);
     for algorithm in collective.algorithms() {
-        for size in 1..=ALL_SIZES.min(largest(algorithm)) {
+        for size in 1..=most.min(largest(algorithm)) {
             let all = forms(collective, algorithm, size);
             if size <= ALL_FORMS {
                 all.into_iter().for_each(|form| prove_form(collective, algorithm, size, form));
@@ -50,14 +54,14 @@ fn up_to_128(collective: Collective) {
             prove_form(collective, algorithm, size, full_form(collective, algorithm, size));
             // One further form.
             let form = all[size * 11 % all.len()];
-            if size <= ALL_SIZES / 2 && (form.topology == 0 || algorithm.uses != Uses::Links || size <= MEASURED) {
+            if size <= TWO_FORMS && (form.topology == 0 || algorithm.uses != Uses::Links || size <= MEASURED) {
                 prove_form(collective, algorithm, size, form);
             }
         }
     }
 }
 
-fn up_to_1024(collective: Collective) {
+fn large_sizes(collective: Collective) {
     for algorithm in collective.algorithms() {
         for size in LARGE.into_iter().filter(|&size| size <= largest(algorithm)) {
             prove_form(collective, algorithm, size, full_form(collective, algorithm, size));
@@ -70,13 +74,14 @@ macro_rules! sweeps {
         mod few {
             $(#[test]
             fn $name() {
-                super::up_to_128(super::Collective::$collective);
+                super::every_size(super::Collective::$collective);
             })*
         }
         mod many {
             $(#[test]
+            #[ignore = "make test-more"]
             fn $name() {
-                super::up_to_1024(super::Collective::$collective);
+                super::large_sizes(super::Collective::$collective);
             })*
         }
         #[test]

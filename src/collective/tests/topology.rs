@@ -90,7 +90,7 @@ pub(super) fn in_topologies<T>(
 #[test]
 fn allreduce_in_groups() {
     for name in ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd", "mesh_2d"] {
-        for size in RANKS {
+        for size in ranks() {
             prove_topologies(name, size, &groupings(size), |call, groups| Shape { groups, ..call });
         }
     }
@@ -98,7 +98,7 @@ fn allreduce_in_groups() {
 
 #[test]
 fn allreduce_in_grids() {
-    for size in RANKS {
+    for size in ranks() {
         prove_topologies("torus_2d", size, &rectangles(size), |call, dims| Shape { dims, ..call });
         prove_topologies("mesh_2d", size, &rectangles(size), |call, dims| Shape { dims, ..call });
         prove_topologies("torus_nd", size, &products(size), |call, dims| Shape { dims, ..call });
@@ -107,7 +107,7 @@ fn allreduce_in_grids() {
 
 #[test]
 fn allreduce_on_links() {
-    for size in RANKS {
+    for size in ranks() {
         let graphs = graphs(size);
         let some = if size <= 12 { &graphs[..] } else { &graphs[size % graphs.len()..][..1] };
         prove_topologies("spanning_trees", size, some, |call, links| Shape { links, ..call });
@@ -134,7 +134,7 @@ fn hierarchical_sends_only_between_leaders() {
     for rank in [2, 3, 5, 6, 7, 8] {
         assert_eq!((traffic[rank].messages, traffic[rank].elements), (1, count));
     }
-    for size in RANKS {
+    for size in ranks() {
         // Members send concurrently: one message up, the ring, one message down.
         let pairs: Vec<u32> = (0..size as u32).map(|rank| rank / 2).collect();
         let call = Shape { groups: &pairs, ..shape(Collective::Allreduce, size, COUNT * size) };
@@ -159,7 +159,7 @@ fn one_message_is_on_the_path_between_leaders_that_send_to_all_others() {
         let Traffic { messages, elements, scratch } = traffic[rank];
         assert_eq!((messages, elements, scratch), (1, count, 0));
     }
-    for size in RANKS {
+    for size in ranks() {
         let pairs: Vec<u32> = (0..size as u32).map(|rank| rank / 2).collect();
         let call = Shape { groups: &pairs, ..shape(Collective::Allreduce, size, COUNT * size) };
         let Report { steps, traffic, .. } = report("hierarchical_direct", call);
@@ -172,7 +172,7 @@ fn one_message_is_on_the_path_between_leaders_that_send_to_all_others() {
 
 #[test]
 fn tori_send_as_little_as_rings_in_fewer_steps() {
-    for size in RANKS {
+    for size in ranks() {
         for dims in products(size) {
             let call = Shape { dims: &dims, ..shape(Collective::Allreduce, size, COUNT * size) };
             for name in ["torus_nd", "torus_2d"].into_iter().take(if dims.len() == 2 { 2 } else { 1 }) {
@@ -224,7 +224,7 @@ fn uneven_torus_sends_as_little() {
 #[test]
 fn mesh_2d_talks_to_neighbours_only() {
     let algorithm = Collective::Allreduce.algorithm("mesh_2d").unwrap();
-    for size in RANKS {
+    for size in ranks() {
         for dims in rectangles(size) {
             let (n, m) = (dims[0], dims[1]);
             let call = Shape { dims: &dims, inputs: 0, ..shape(Collective::Allreduce, size, COUNT * size) };
@@ -253,7 +253,7 @@ fn mesh_2d_talks_to_neighbours_only() {
 fn spanning_trees_of_links_that_are_alike_are_stars() {
     // With given links and more ranks, one star fewer is close enough to the best rate.
     let alike = |size: usize| if (3..20).contains(&size) { vec![3; size * size] } else { vec![] };
-    for size in RANKS {
+    for size in ranks() {
         for links in [vec![], alike(size)] {
             let call = Shape { links: &links, ..shape(Collective::Allreduce, size, COUNT * size) };
             for Traffic { messages, elements, scratch } in report("spanning_trees", call).traffic {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time limit that is reached only by a test that fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The tool, with its output captured; it is ended if it hangs.
 pub fn gloo_rs(args: &[&str]) -> Command {

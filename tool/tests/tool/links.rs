@@ -63,7 +63,7 @@ fn tune_over_several_hosts_writes_a_file_that_jobs_use() {
     };
     let output = file("t.toml");
     let tune = format!(
-        "tune --collective allreduce,broadcast --sizes 4,16Ki --budget 30 --topology --json --output {} --plot {}",
+        "tune --collective allreduce,broadcast --sizes 4,16Ki --budget 100 --topology --json --output {} --plot {}",
         output.display(),
         file("times.svg").display()
     );
