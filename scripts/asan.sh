@@ -6,8 +6,8 @@ target=$(uname -m)-unknown-linux-gnu
 built=${CARGO_TARGET_DIR:-target}/asan
 PATH=$(scripts/rust.sh path)
 # On a stable compiler the flag is unstable: nothing that is installed is built so.
-RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" \
-  cargo rustc --locked --quiet --lib --crate-type cdylib --no-default-features --features ibverbs --target "$target" --target-dir "$built" >&2
+CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" \
+  cargo rustc --locked -p gloo_rs --quiet --lib --crate-type cdylib --no-default-features --features ibverbs --target "$target" --target-dir "$built" >&2
 runtime=("$(rustc --print target-libdir)"/librustc-*_rt.asan.a)
 [ -e "${runtime[0]}" ] || { echo "asan: $(type -P rustc) has no runtime for AddressSanitizer; rustup's has" >&2; exit 1; }
 echo "$(realpath "$built")/$target/debug/libgloo_rs.so;${runtime[0]}"

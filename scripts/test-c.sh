@@ -1,27 +1,46 @@
 #!/bin/bash
-# Builds c_tests/ against the installed package, as a user would, and runs them.
-# usage: scripts/test-c.sh PREFIX [plain | valgrind | asan | endurance [ARGUMENTS OF ctest]]
+# Builds c_tests/ against the installed package, as a user would, and runs some of them. What is built is kept in two folders, one of them for
+# AddressSanitizer.
+# usage: scripts/test-c.sh KIND [PATTERN]
+#   KIND      native, more, valgrind, endurance, asan: tests with this label, against build/prefix
+#             core: a few programs against the library that `cargo test` has built, without anything that must be installed
+#   PATTERN   a regular expression for the names of tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
-prefix=$(realpath "$1")
-kind=${2:-plain}
-at=$PWD/build/c_tests/$kind
-
-rm -rf "$at"
-mkdir -p "$at"
-options=(-DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug)
-label=$kind
+kind=$1
+pattern=${2:-}
+prefix=$PWD/build/prefix
+at=$PWD/build/c_tests/plain
+options=(-DCMAKE_BUILD_TYPE=Debug -DCMAKE_PREFIX_PATH="$prefix")
 targets=()
+selected=(-L "^$kind\$")
 case $kind in
-  plain) label=native ;;
-  valgrind) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) ;;
-  asan) options+=(-DGLOO_RS_TESTS_ASAN="$(scripts/asan.sh)") targets=(--target asan_tests) ;;
-  endurance) targets=(--target endurance) ;;
+  native | more | valgrind) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) ;;
+  endurance) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) targets=(--target endurance) ;;
+  asan)
+    at=$PWD/build/c_tests/asan
+    options+=(-DGLOO_RS_TESTS_ASAN="$(scripts/asan.sh)")
+    targets=(--target asan_tests)
+    ;;
+  core)
+    at=$PWD/build/c_tests/core
+    names=(basics errors pair collectives requests)
+    cargo build --locked --workspace --no-default-features --features "$(scripts/features.sh)" --lib --quiet
+    library=$(realpath "${CARGO_TARGET_DIR:-target}")/debug/libgloo_rs.so
+    options=(-DCMAKE_BUILD_TYPE=Debug -DGLOO_RS_TESTS_LIBRARY="$library" -DGLOO_RS_TESTS_MPI=OFF -DGLOO_RS_TESTS_GLOO=OFF)
+    targets=(--target "${names[@]}")
+    selected=(-R "^($(IFS='|'; echo "${names[*]}"))\$")
+    ;;
   *) echo "test-c: no kind of tests is called $kind" >&2 && exit 2 ;;
 esac
-cmake -S c_tests -B "$at" "${options[@]}" >/dev/null
-cmake --build "$at" --parallel "$(nproc)" "${targets[@]}" >/dev/null
-if ! ctest --test-dir "$at" -L "$label" --parallel "$(nproc)" --output-on-failure --no-tests=error "${@:3}"; then
+if [ -n "$pattern" ]; then selected+=(-R "$pattern"); fi
+
+mkdir -p "$at"
+cmake -S c_tests -B "$at" "${options[@]}" >"$at/configure.log" || { cat "$at/configure.log"; exit 1; }
+cmake --build "$at" --parallel "$(nproc)" "${targets[@]}" >"$at/build.log" 2>&1 || { cat "$at/build.log"; exit 1; }
+rm -rf "$at/valgrind"
+mkdir -p "$at/valgrind"
+if ! ctest --test-dir "$at" "${selected[@]}" --parallel "$(nproc)" --output-on-failure --no-tests=error; then
   [ "$kind" != valgrind ] ||
     find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;
   exit 1

@@ -1,10 +1,11 @@
 #!/bin/bash
-# Compiles Gloo's headers without a warning: each alone, and all together in two files that are linked, by GCC and Clang, in C++17, 20
-# and 23.
-# usage: headers.sh INCLUDE-FOLDER SCRATCH-FOLDER
+# Compiles Gloo's headers without a warning.
+# usage: headers.sh together INCLUDE-FOLDER SCRATCH-FOLDER    all in two files that are linked, by GCC in C++17
+#        headers.sh all INCLUDE-FOLDER SCRATCH-FOLDER         the same by GCC and Clang, in C++17, 20 and 23; each header alone, too
 set -euo pipefail
-include=$1
-at=$2
+which=$1
+include=$2
+at=$3
 rm -rf "$at"
 mkdir -p "$at"
 cd "$include"
@@ -31,13 +32,17 @@ warnings=(-Wall -Wextra -Wpedantic -Werror)
 for header in "${headers[@]}"; do
   printf '#include <%s>\n#include <%s>\n' "$header" "$header" >"alone-${header//\//-}.cc"
 done
-printf '%s\0' alone-*.cc | xargs -0 -n 4 -P "$(nproc)" g++ -std=c++17 "${warnings[@]}" -I"$include" -fsyntax-only
+compilers=(g++) standards=(c++17)
+if [ "$which" = all ]; then
+  compilers+=(clang++) standards+=(c++20 c++2b)
+  printf '%s\0' alone-*.cc | xargs -0 -n 4 -P "$(nproc)" g++ -std=c++17 "${warnings[@]}" -I"$include" -fsyntax-only
+fi
 
 printf '#include <%s>\n' "${headers[@]}" >all.h
 printf '#include "all.h"\n#include "all.h"\nvoid other();\nint main() { other(); }\n' >one.cc
 { tac all.h; echo 'void other() {}'; } >two.cc
-for compiler in g++ clang++; do
-  for standard in c++17 c++20 c++2b; do
+for compiler in "${compilers[@]}"; do
+  for standard in "${standards[@]}"; do
     "$compiler" -std=$standard "${warnings[@]}" -I"$include" -c one.cc &
     "$compiler" -std=$standard "${warnings[@]}" -I"$include" -c two.cc
     wait $!

@@ -34,7 +34,7 @@ if group rust "collectives with 2 to 6 ranks, large messages, what is left of co
   rust 60 calls_of_several_threads
   rust 60 a_message_larger_than_the_devices_longest_is_written_from_memory_to_memory
   rust 60 a_collective_on_more_than_the_devices_longest_message
-  rust 60 nothing_is_left_of_a_hundred_contexts
+  rust 180 nothing_is_left_of_a_hundred_contexts
 fi
 
 if group failures "ranks that die or stop, too little memory, devices that are not there"; then
