@@ -23,31 +23,41 @@ NETWORK ?=
 ALGORITHMS ?=
 # More arguments for benches/torch.py.
 TORCH ?=
-# Random jobs that `make test-simulation` plays.
-SEEDS ?= 20000
+# How much the Rust tests prove: check, test or more (src/tier.rs).
+TIER ?= check
+ifneq ($(TIER),check)
+# Optimised, the tests take a third of the time, which is worth it where much is tested.
+export CARGO_PROFILE_DEV_OPT_LEVEL := 1
+endif
+# Which tests of a part: a part of their names; for C tests a regular expression.
+T ?=
+# Which part of `make test-more`: k/n. All, if it is empty.
+SHARD ?=
 # A checkout of Gloo for `make test-gloo`.
 GLOO ?=
-# How long `make fuzz` runs each target.
-SECONDS_EACH ?= 60
+# How long `make test-fuzz` runs each target.
+SECONDS_EACH ?= 10
 
 local_prefix := build/prefix
-# Pinned and installed by scripts/setup.sh.
-deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
+# Library and tool with all that this machine can build; the same for clippy and tests, so that nothing is compiled twice.
+rust = --locked --workspace --no-default-features --features "$$(scripts/features.sh)"
 
-.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network bench-streams bench-recovery bench-gloo bench-torch peers install deb clean test \
-  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-in-turn test-beside test-simulation test-header test-abi abi-baseline test-c test-ibverbs test-valgrind test-asan \
-  test-threads test-endurance test-instructions test-readme test-package test-deb test-systems test-demo test-torch test-gloo test-bench test-machine test-fresh test-summary tsan fuzz
+# What less than all tests, or a part of `make test-more`, needs: levels of scripts/setup.sh.
+levels := $(addprefix setup-,build demo bench torch systems aarch64 threads fuzz deny fresh test-more)
+
+.PHONY: help setup build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network \
+  bench-streams bench-recovery bench-gloo bench-torch peers install clean check test test-more advisories abi-baseline deb \
+  $(shell sed -n 's/^\(test-[a-z0-9-]*\):.*/\1/p' Makefile) $(levels)
 
 help: ## lists these targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## installs what the build and all tests need and this machine lacks
+setup: ## installs what the build and `make test` need and this machine lacks
 	$(heading) "What this machine needs"
 	@scripts/setup.sh
 
-# What less than all tests needs.
-setup-build setup-demo setup-bench: setup-%:
+$(levels): setup-%:
 	@scripts/setup.sh $*
 
 build: setup-build ## builds library and tool
@@ -56,8 +66,7 @@ build: setup-build ## builds library and tool
 
 prefix: build ## builds library and tool, and installs them into build/prefix
 	$(heading) "Install into $(local_prefix)"
-	@rm -rf $(local_prefix)
-	@cmake --install build/cmake --prefix $(local_prefix) >build/install.log || { cat build/install.log; exit 1; }
+	@scripts/prefix.sh $(local_prefix)
 
 demo: setup-demo test-demo ## trains on handwritten digits with 1 rank and with 4, and compares
 
@@ -115,28 +124,30 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup ## every test
-	@mkdir -p build
-	@timeout 3h nice -n 19 $(MAKE) test-beside >build/beside.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT; \
-	  $(MAKE) test-in-turn; status=0; wait $$beside || status=$$?; trap - EXIT; cat build/beside.log; exit $$status
-	@$(MAKE) test-summary
+check: ## what a change needs while one works, in minutes; installs nothing. With T=PATTERN only tests of that name
+ifeq ($(T),)
+	@scripts/tiers.sh check
+else
+	@$(MAKE) test-rust test-jobs
+endif
 
-# The one after the other; what they build is there if test-beside has been fast enough.
-test-in-turn: test-format test-lint test-doc test-deny test-rust test-simulation prefix test-header test-abi test-c test-valgrind test-asan test-endurance test-instructions test-readme test-package test-aarch64 test-ibverbs test-threads test-systems test-demo test-torch test-bench test-machine
+test: ## the truth about behaviour: every test that `make test-more` does not say more of the same about
+	@scripts/tiers.sh test
 
-# What no clock counts for, beside them on cores that they leave idle: Miri and loom, and builds in folders of their own.
-test-beside: test-miri test-loom
-	$(heading) "Builds ahead"
-	@scripts/test-aarch64.sh build
-	@scripts/asan.sh
-	@scripts/tsan.sh build
-	@scripts/test-systems.sh build
+test-more: ## what proves more of the same, in shards: SHARD=1/7. All of it before a release
+	@scripts/tiers.sh more $(SHARD)
+
+# The parts. scripts/tiers.sh says which tier and shard each belongs to; each can be run alone.
 
 test-format: ## formatting
 	$(heading) "Formatting"
-	@cargo fmt --check
+	@cargo fmt --all --check
 
-test-lint: ## clippy without features, with each alone, with all; all warnings being errors
+test-lint: ## clippy, all warnings being errors
+	$(heading) "Lints"
+	@cargo clippy $(rust) --quiet --all-targets -- -D warnings
+
+test-features: ## clippy without features, and each feature alone
 	$(heading) "Lints, feature by feature"
 	@scripts/lint.sh
 
@@ -144,19 +155,31 @@ test-doc: ## the Rust documentation has no broken links
 	$(heading) "Rust documentation"
 	@scripts/doc.sh
 
-test-deny: ## licences, sources and bans of all crates that are depended on
+test-deny: setup-deny ## licences, sources and bans of all crates that are depended on
 	$(heading) "Dependencies"
-	@$(deny) --offline check --hide-inclusion-graph licenses bans sources
+	@"$$(scripts/pinned.sh cargo-deny)" --locked --all-features --offline check --hide-inclusion-graph licenses bans sources
 
-advisories: ## whether an advisory is known against a crate that is depended on; asks the network, so it is no part of make test
+advisories: ## whether an advisory is known against a crate that is depended on; asks the network, so it is no part of the tests
 	$(heading) "Advisories"
-	@$(deny) check advisories
+	@"$$(scripts/pinned.sh cargo-deny)" --locked --all-features check advisories
 
-test-rust: ## the library's and the tool's own tests
-	$(heading) "Rust tests"
-	@cargo test --locked --all-features
+test-rust: ## the library's and the tool's own tests; T=PATTERN, TIER=test, TIER=more
+	$(heading) "Rust tests of library and tool"
+	@GLOO_RS_TEST_TIER=$(TIER) cargo test $(rust) --lib --bins -- $(if $(T),"$(T)",$(if $(filter check,$(TIER)),,--skip simulation::seeds))
 
-test-aarch64: ## the library's own tests of kernels, messages and the C ABI on aarch64, by qemu
+test-jobs: ## integration tests: jobs of threads, of processes, on several hosts; the tool; T=PATTERN, TIER=test, TIER=more
+	$(heading) "Integration tests"
+	@scripts/test-jobs.sh $(TIER) "$(T)"
+
+test-seeds: ## whole jobs in simulation, a seed each; SEED=n in the environment repeats one
+	$(heading) "Whole jobs in simulation"
+	@DRAW=$$(scripts/draw.sh) GLOO_RS_TEST_TIER=$(TIER) cargo test $(rust) --lib simulation::seeds -- --nocapture
+
+test-sweep: ## schedules for up to 1024 ranks
+	$(heading) "Schedules of many ranks"
+	@cargo test $(rust) --lib sweep::many -- --ignored
+
+test-aarch64: setup-aarch64 ## the library's own tests of kernels, messages and the C ABI on aarch64, by qemu
 	$(heading) "aarch64"
 	@scripts/test-aarch64.sh
 
@@ -168,13 +191,13 @@ test-loom: ## who polls, who sleeps and who is woken, in every order of events
 	$(heading) "loom"
 	@scripts/loom.sh
 
-test-simulation: ## whole jobs in simulation, SEEDS of them at random
-	$(heading) "Whole jobs in simulation"
-	@SEEDS=$(SEEDS) cargo test --locked --all-features --lib simulation::seeds -- --nocapture
+test-cbindgen: ## builds the pinned cbindgen, which test-header needs
+	$(heading) "cbindgen"
+	@scripts/pinned.sh cbindgen
 
 test-header: prefix ## the header is up to date, is C11 and C++17, and tells what the library exports
 	$(heading) "Header"
-	@CBINDGEN=.cache/cbindgen/bin/cbindgen scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
+	@CBINDGEN=$$(scripts/pinned.sh cbindgen) scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
 
 test-abi: ## the C ABI is compatible with the last release's
 	$(heading) "The C ABI, beside the last release's"
@@ -184,29 +207,41 @@ abi-baseline: ## records the C ABI as a release's, with which later versions mus
 	$(heading) "The C ABI of a release"
 	@scripts/abi.sh write
 
-test-c: prefix ## C tests against the package in build/prefix
+test-c-core: ## a few C programs against the library that `cargo test` has built; T=PATTERN
+	$(heading) "C tests against the library of cargo test"
+	@scripts/test-c.sh core "$(T)"
+
+test-c: prefix ## C tests against the package in build/prefix; T=PATTERN
 	$(heading) "C tests against the installed package"
-	@scripts/test-c.sh $(local_prefix)
+	@scripts/test-c.sh native "$(T)"
 
-test-ibverbs: prefix ## the transport ibverbs over software RoCE, in emulated machines
-	$(heading) "InfiniBand's verbs, in emulated machines"
-	@scripts/test-ibverbs.sh $(local_prefix)
+test-c-more: prefix ## the combinations of program and transport that test-c leaves out
+	$(heading) "C tests, more combinations"
+	@scripts/test-c.sh more "$(T)"
 
-test-asan: prefix ## C tests with AddressSanitizer and LeakSanitizer, as the library below them
-	$(heading) "C tests with AddressSanitizer"
-	@scripts/test-c.sh $(local_prefix) asan
-
-test-valgrind: prefix ## C tests under valgrind
+test-valgrind: prefix ## C tests under valgrind; T=PATTERN
 	$(heading) "C tests under valgrind"
-	@scripts/test-c.sh $(local_prefix) valgrind
+	@scripts/test-c.sh valgrind "$(T)"
 
-test-threads: ## many threads, in C and in Rust, under ThreadSanitizer
-	$(heading) "Threads"
-	@scripts/tsan.sh
+test-asan: prefix ## C tests with AddressSanitizer and LeakSanitizer, as the library below them; T=PATTERN
+	$(heading) "C tests with AddressSanitizer"
+	@scripts/test-c.sh asan "$(T)"
 
 test-endurance: prefix ## long runs, with memory and descriptors flat
 	$(heading) "Endurance"
-	@scripts/test-c.sh $(local_prefix) endurance
+	@scripts/test-c.sh endurance
+
+test-ibverbs: prefix ## the transport ibverbs over software RoCE, in an emulated machine, with AddressSanitizer
+	$(heading) "InfiniBand's verbs, in an emulated machine"
+	@scripts/test-ibverbs.sh $(local_prefix) one
+
+test-ibverbs-two: prefix ## the same between two emulated machines
+	$(heading) "InfiniBand's verbs, between two emulated machines"
+	@scripts/test-ibverbs.sh $(local_prefix) two
+
+test-threads: setup-threads ## many threads, in C and in Rust, under ThreadSanitizer
+	$(heading) "Threads"
+	@scripts/tsan.sh
 
 test-instructions: prefix ## instructions of a small allreduce, as recorded
 	$(heading) "Instructions from the call to the first byte"
@@ -224,7 +259,7 @@ test-deb: deb ## the Debian package, installed in a minimal Debian
 	$(heading) "The Debian package, in a minimal Debian"
 	@scripts/test-deb.sh
 
-test-systems: prefix ## lints for macOS and Windows; what is linked for Windows, run by wine
+test-systems: setup-systems prefix ## lints for macOS and Windows; what is linked for Windows, run by wine
 	$(heading) "macOS and Windows"
 	@scripts/test-systems.sh $(local_prefix)
 
@@ -232,7 +267,15 @@ test-demo: setup-demo prefix ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)
 
-test-torch: prefix ## the backend of PyTorch's torch.distributed, beside its own over Gloo
+test-recovery: ## ranks are killed in the middle of collectives, over shared memory and over TCP
+	$(heading) "Ranks that are killed"
+	@for shared in 1 0; do GLOO_RS_SHM=$$shared cargo test $(rust) --test recovery -- --kills 1000; done
+
+test-scale: ## many ranks on one machine
+	$(heading) "Many ranks"
+	@cargo test $(rust) --test jobs -- --test-threads 1 scale::
+
+test-torch: setup-torch prefix ## the backend of PyTorch's torch.distributed, beside its own over Gloo
 	$(heading) "PyTorch's torch.distributed"
 	@scripts/test-torch.sh $(local_prefix)
 
@@ -254,23 +297,14 @@ test-bench: setup-bench prefix ## the benchmark's records, at small sizes and wi
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
 	@benches/streams.py $(local_prefix)/bin/gloo-rs build/bench-test --quick
 
-test-machine: ## the same as test-fresh, if what sets a machine up has changed since that passed
-	$(heading) "A fresh machine, if its set-up has changed"
-	@scripts/test-fresh.sh if-changed
-
-test-fresh: ## set-up, builds and a bit of every test on a minimal Debian, as root and as an ordinary user; needs root
-	$(heading) "A fresh machine"
-	@scripts/setup.sh fresh
-	@scripts/test-fresh.sh
-
-tsan: ## the Rust tests with many threads under ThreadSanitizer; needs rust-src
-	$(heading) "ThreadSanitizer"
-	@scripts/tsan.sh rust
-
-fuzz: ## every fuzz target for SECONDS_EACH; needs a nightly toolchain and cargo-fuzz
+test-fuzz: setup-fuzz ## every fuzz target for SECONDS_EACH
 	$(heading) "Fuzzing"
-	@scripts/fuzz.sh $(SECONDS_EACH)
+	@scripts/fuzz.sh run $(SECONDS_EACH)
 
-test-summary:
-	$(heading) "All passed"
-	@echo "NOT TESTED: CUDA. This version has no CUDA part, so nothing on a GPU was run."
+test-fresh: setup-fresh ## README's commands on a minimal Debian, as an ordinary user: set-up, builds and a bit of every part of make test; needs root
+	$(heading) "A fresh machine"
+	@scripts/test-fresh.sh test
+
+test-fresh-more: setup-fresh ## the same with the parts of make test-more; needs root
+	$(heading) "A fresh machine, and what make test-more installs"
+	@scripts/test-fresh.sh more

@@ -4,4 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Here links to private items lead somewhere.
 export RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links"
-exec cargo doc --locked --quiet --no-deps --lib --all-features --document-private-items
+doc() { cargo doc --locked --quiet --no-deps --no-default-features --features "$(scripts/features.sh)" --document-private-items "$@"; }
+doc -p gloo_rs --lib
+# By itself, since cargo gives library and tool one folder.
+doc -p gloo-rs-tool --bins

@@ -1,7 +1,8 @@
 #!/bin/bash
 # What is tried on a fresh machine. scripts/test-fresh.sh makes it, and calls this in namespaces of its own:
-#   fresh-machine.sh enter ROOT USER CHECKOUT VARIABLE=VALUE...   makes ROOT the root folder, and there goes on with
-#   fresh-machine.sh try USER VARIABLE=VALUE...                   as root, in the checkout
+#   fresh-machine.sh enter ROOT TIER CHECKOUT VARIABLE=VALUE...   makes ROOT the root folder, and there goes on with
+#   fresh-machine.sh try TIER VARIABLE=VALUE...                   as root, in the checkout
+# TIER is test: README's commands by an ordinary user, and a bit of every part of make test; or more: the same of make test-more, by root.
 set -euo pipefail
 
 fail() {
@@ -10,7 +11,7 @@ fail() {
 }
 
 if [ "$1" = enter ]; then
-  root=$2 user=$3 checkout=$4
+  root=$2 tier=$3 checkout=$4
   shift 4
   mount --bind "$root" "$root"
   mount -t proc proc "$root/proc"
@@ -34,17 +35,17 @@ if [ "$1" = enter ]; then
   # Not by exec: the first process of a pid namespace is nobody's child, and takes in what others leave.
   status=0
   env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root \
-    bash scripts/fresh-machine.sh try "$user" "$@" || status=$?
+    bash scripts/fresh-machine.sh try "$tier" "$@" || status=$?
   exit "$status"
 fi
 
 [ "$1" = try ] || fail "no such command: $1"
-user=$2
+tier=$2
 variables=("${@:3}")
-if [ "$user" = root ]; then
-  home=/root
+if [ "$tier" = more ]; then
+  user=root home=/root
 else
-  home=/home/$user
+  user=newcomer home=/home/newcomer
   useradd --home-dir "$home" --shell /bin/bash "$user"
   chown -R "$user:" "$home" .
 fi
@@ -58,14 +59,20 @@ step() {
   printf '\n=== %s, %s s: %s\n' "$user" "$SECONDS" "$*"
 }
 # Whether all is there does not depend on how well the code is optimised; how long the builds take does.
-variables+=(CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0)
+variables+=(CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+  CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0)
 as_user() {
   runuser -u "$user" -- env -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 HOME="$home" "${variables[@]}" "$@" </dev/null
 }
-there() { # COMMAND...: none of these may be there yet
+# With cargo on PATH, as make has it.
+with_cargo() { as_user env PATH="$home/.cargo/bin:/usr/local/bin:/usr/bin:/bin" "$@"; }
+there() { # COMMAND...: prints those that are there
   local command
   for command in "$@"; do type -P "$command" >/dev/null && echo "$command"; done
   return 0
+}
+absent() { # WHY COMMAND...
+  [ -z "$(there "${@:2}")" ] || fail "$1: $(there "${@:2}")"
 }
 said=/tmp/said
 provide() { # TARGET: an ordinary user is told a command, which root runs
@@ -88,21 +95,49 @@ refused() { # PATTERN COMMAND...: the command fails, and says that in one of at 
   (($(grep -cv '^  \.\.\. ' "$said") <= 6)) || fail "says it in more than six lines: $*"
 }
 
+if [ "$tier" = more ]; then
+  step "scripts/container.sh, which the Dockerfile runs"
+  with_cargo scripts/container.sh
+  step "the set-up of make test-more"
+  as_user make setup-test-more
+  enabled=$(find /etc/systemd/system /etc/rc[2-5].d \( -path '*.wants/*' -o -name 'S*' \) \( -name '*ssh*' -o -name '*redis*' \))
+  [ -z "$enabled" ] || fail "services are enabled: $enabled"
+  [ ! -e /usr/sbin/policy-rc.d ] || fail "policy-rc.d is left"
+  step "dependencies"
+  as_user make test-deny
+  step "aarch64: a few tests"
+  with_cargo scripts/test-aarch64.sh wire::fingerprint
+  step "macOS and Windows: lints for one, a job on the other"
+  as_user make prefix
+  with_cargo scripts/test-systems.sh build/prefix quick
+  step "emulated machines: their devices, between two"
+  with_cargo scripts/test-ibverbs.sh build/prefix two verbs
+  step "PyTorch's backend"
+  as_user make test-torch
+  step "fuzzing: one target"
+  with_cargo scripts/fuzz.sh run 2 matching
+  step "ThreadSanitizer: one program; a toolchain with sources that is too old is passed over"
+  old=$home/.rustup/toolchains/0-old
+  mkdir -p "$old/bin" "$old/lib/rustlib/src/rust/library"
+  printf '#!/bin/sh\n[ "$1" = --print ] && echo "%s" || echo "rustc 1.63.0 (of an old Debian)"\n' "$old" >"$old/bin/rustc"
+  chmod 755 "$old/bin/rustc"
+  with_cargo scripts/tsan.sh unbound_buffer
+  step "all passed"
+  exit 0
+fi
+
 # Installed packages' services would be started and enabled on a real machine.
-tools=(g++ cmake python3 valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft wine x86_64-w64-mingw32-gcc qemu-system-x86_64)
-[ -z "$(there "${tools[@]}")" ] || fail "already there: $(there "${tools[@]}")"
+tools=(g++ cmake python3 valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft qemu-system-x86_64)
+absent "already there" "${tools[@]}"
 
 step "without a Rust that is new enough"
 refused "Rust [0-9.]+ or newer is needed" as_user env HOME=/nowhere make demo
 grep -q "/usr/bin/cargo is 1.63.0" "$said" || fail "it does not name the cargo that it found"
-if [ "$user" = root ]; then
-  step "without a network"
-  refused "is there a network\?" as_user unshare --net make demo
-fi
+step "without a network, by root"
+refused "is there a network\?" unshare --net env HOME="$home" scripts/setup.sh demo
 
 provide demo
-not_for_the_demo=(valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft ninja wine x86_64-w64-mingw32-gcc qemu-system-x86_64)
-[ -z "$(there "${not_for_the_demo[@]}")" ] || fail "installed for the demo: $(there "${not_for_the_demo[@]}")"
+absent "installed for the demo" valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft ninja qemu-system-x86_64
 
 step "a program written for Gloo, with what the demo needs"
 as_user rm -rf build/gloo
@@ -111,80 +146,43 @@ as_user cmake --build build/gloo
 as_user ctest --test-dir build/gloo --output-on-failure
 
 provide setup
-[ ! -e /usr/sbin/policy-rc.d ] || fail "policy-rc.d is left"
-if [ "$user" = root ]; then
-  enabled=$(find /etc/systemd/system /etc/rc[2-5].d \( -path '*.wants/*' -o -name 'S*' \) \( -name '*ssh*' -o -name '*redis*' \))
-  [ -z "$enabled" ] || fail "services are enabled: $enabled"
-fi
+absent "installed for make test" wine x86_64-w64-mingw32-gcc aarch64-linux-gnu-gcc
 step "make setup, again"
 as_user make setup | tee "$said"
 grep -q "all is there" "$said" || fail "set-up is not done after set-up"
 
-try_install() {
-  step "make install"
-  as_user make install PREFIX="$home/a prefix"
-  [ -e "$home/a prefix/lib/libgloo_rs.so" ] || fail "nothing was installed into $home/a prefix"
-}
-if [ "$user" = root ]; then # the tests are tried by who may do less
-  try_install
-  step "all passed"
-  exit 0
-fi
-
-# As make's own, cargo is found.
-with_cargo() { as_user env PATH="$home/.cargo/bin:/usr/local/bin:/usr/bin:/bin" "$@"; }
-step "formatting; lints, of one choice of features"
-as_user make test-format
-with_cargo cargo clippy --locked --all-features --all-targets -- -D warnings
-step "Rust tests: all are built"
-cargo_test() { with_cargo cargo test --locked --all-features "$@"; }
-cargo_test --no-run
-step "Rust tests: those that need something of the machine"
-cargo_test --lib rendezvous::redis
-cargo_test --test stores file::
-cargo_test --test hygiene both_families
-cargo_test --test hosts listen
-cargo_test --test cli_hosts a_job_over_two_hosts
-step "header, ABI, dependencies"
-as_user make test-header test-abi test-deny
-step "aarch64, Miri, loom: a few tests of each"
-with_cargo scripts/test-aarch64.sh wire::fingerprint
-with_cargo scripts/miri.sh ffi::tests::plain_arguments
-with_cargo scripts/loom.sh
-step "macOS and Windows: lints for one, a job on the other"
-with_cargo scripts/test-systems.sh build/prefix quick
-step "C tests: some"
-as_user scripts/test-c.sh build/prefix plain -R '^(basics|cplusplus|static_library|redis|launchers|gloo\.(headers|program))$'
-step "emulated machines: their devices, in one and between two"
-as_user scripts/test-ibverbs.sh build/prefix one verbs
-as_user scripts/test-ibverbs.sh build/prefix two verbs
-step "C tests under valgrind: one"
-as_user scripts/test-c.sh build/prefix valgrind -R '^basics'
-step "ThreadSanitizer: one program; a toolchain with sources that is too old is passed over"
-old=$home/.rustup/toolchains/0-old
-as_user mkdir -p "$old/bin" "$old/lib/rustlib/src/rust/library"
-printf '#!/bin/sh\n[ "$1" = --print ] && echo "%s" || echo "rustc 1.63.0 (of an old Debian)"\n' "$old" >"$old/bin/rustc"
-chmod 755 "$old/bin/rustc"
-with_cargo scripts/tsan.sh unbound_buffer
-step "endurance: what is built"
-as_user scripts/test-c.sh build/prefix endurance --show-only
-step "instructions: they are counted, of other code than was recorded"
-as_user scripts/test-instructions.sh build/prefix 2>&1 | tee "$said" || true
-grep -q "15 calls" "$said" || fail "no instructions were counted"
-step "README's examples"
-as_user make test-readme
-step "package"
-as_user make test-package
-step "PyTorch's backend"
-as_user make test-torch
-step "benchmarks"
-as_user make test-bench
-
-try_install
-step "sudo make install"
+step "make install, by the user and by root"
+as_user make install PREFIX="$home/a prefix"
+[ -e "$home/a prefix/lib/libgloo_rs.so" ] || fail "nothing was installed into $home/a prefix"
 make install
 [ -x /usr/local/bin/gloo-rs ] || fail "nothing was installed into /usr/local"
-[ -z "$(find . ! -user "$user" -print -quit)" ] || fail "root left this in the user's folder: $(find . ! -user "$user")"
+strays=$(find . ! -user "$user" -print -quit)
+[ -z "$strays" ] || fail "root left this in the user's folder: $strays"
+
+# Lints, documentation and loom need nothing that these do not.
+step "formatting"
+as_user make test-format
+step "Rust tests: those that need something of the machine"
+as_user make test-rust T=rendezvous::redis
+with_cargo scripts/test-jobs.sh test stores::file::
+with_cargo scripts/test-jobs.sh test both_families
+with_cargo scripts/test-jobs.sh test hosts::by_default
+with_cargo scripts/test-jobs.sh test a_job_over_two_hosts
+step "C tests: some"
+as_user make test-c T='^(basics|cplusplus|static_library|redis|launchers|gloo\.(headers|program))$'
+as_user make test-c-core T='^basics'
+as_user make test-valgrind T='^basics'
+step "an emulated machine: its devices"
+with_cargo scripts/test-ibverbs.sh build/prefix one verbs
+step "header, ABI, README"
+as_user make test-header test-abi test-readme
+step "instructions: they are counted, of other code than was recorded"
+with_cargo scripts/test-instructions.sh build/prefix 2>&1 | tee "$said" || true
+grep -q "15 calls" "$said" || fail "no instructions were counted"
+step "Miri: a few tests"
+with_cargo scripts/miri.sh ffi::tests::plain_arguments
+
+step "root does not build in the user's folder"
 touch src/lib.rs
 refused "src/lib.rs is newer than what was built" make install
 step "all passed"

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}"
-# A folder of its own: other flags, other artifacts.
 # The models take moments; what takes time is to optimise.
-exec cargo test --config profile.dev.package.gloo_rs.opt-level=0 --locked --no-default-features --lib --target-dir "${CARGO_TARGET_DIR:-target}/loom" "${@:-::model::}"
+export CARGO_PROFILE_DEV_OPT_LEVEL=0
+# A folder of its own: other flags, other artifacts.
+exec cargo test -p gloo_rs --locked --no-default-features --lib --target-dir "${CARGO_TARGET_DIR:-target}/loom" "${@:-::model::}"

@@ -15,7 +15,8 @@ if ((${#tests[@]} == 0)); then
 fi
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+export CARGO_PROFILE_DEV_OPT_LEVEL=1
 # A folder of its own, so that it can be built beside others.
-cargo_test=(cargo test --locked --target aarch64-unknown-linux-gnu --target-dir "${CARGO_TARGET_DIR:-target}/aarch64" --no-default-features --lib)
+cargo_test=(cargo test --locked -p gloo_rs --target aarch64-unknown-linux-gnu --target-dir "${CARGO_TARGET_DIR:-target}/aarch64" --no-default-features --lib)
 if [ "${1:-}" = build ]; then exec "${cargo_test[@]}" --no-run; fi
 exec "${cargo_test[@]}" -- "${tests[@]}"

@@ -66,11 +66,12 @@ list_c_tests_with_asan() {
   # Names the functions in reports.
   for file in "$(type -P addr2line)" "$(realpath "$(type -P addr2line)")"; do copies+=(--copy "$file"); done
 }
-# The library's own tests, and those of tests/jobs/ibverbs.rs, as `make test-rust` builds them.
+# The library's own tests, and those of tests/jobs/ibverbs.rs, as `make test-rust` and `make test-jobs` build them.
 build_rust_tests() {
   PATH=$(scripts/rust.sh path)
-  cargo test --locked --all-features --no-run --quiet --message-format=json --lib --test jobs >"$at/built.json" 2>"$at/cargo.log" ||
-    { cat "$at/cargo.log" >&2; exit 1; }
+  # Optimised, since they are emulated, unless somebody has chosen otherwise.
+  CARGO_PROFILE_DEV_OPT_LEVEL=${CARGO_PROFILE_DEV_OPT_LEVEL:-1} cargo test --locked --workspace --no-default-features --features "$(scripts/features.sh)" --no-run --quiet \
+    --message-format=json --lib --test jobs >"$at/built.json" 2>"$at/cargo.log" || { cat "$at/cargo.log" >&2; exit 1; }
   python3 - "$at/built.json" >"$at/rust-tests" <<'PYTHON'
 import json, sys
 
@@ -79,10 +80,11 @@ for line in open(sys.argv[1]):
     built = json.loads(line)
     if built["reason"] == "compiler-artifact" and built["profile"]["test"] and built["executable"]:
         programs[built["target"]["name"]] = built["executable"]
-print(programs["gloo_rs"], programs["jobs"])
+print(programs["gloo_rs"], programs["jobs"], sep="\n")
 PYTHON
-  read -r library_tests transport_tests <"$at/rust-tests"
-  export LIBRARY_TESTS=$library_tests TRANSPORT_TESTS=$transport_tests
+  local built
+  mapfile -t built <"$at/rust-tests"
+  export LIBRARY_TESTS=${built[0]} TRANSPORT_TESTS=${built[1]}
   copies+=(--copy "$LIBRARY_TESTS" --copy "$TRANSPORT_TESTS")
 }
 # The digits example, as scripts/demo.sh builds it.

@@ -32,13 +32,13 @@ fi
 
 echo "tsan: ThreadSanitizer, with the sources of $toolchain"
 # Unstable flags on a stable compiler: nothing that is installed is built so.
-export RUSTC_BOOTSTRAP=1
+export RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=1
 export RUSTFLAGS="-Zsanitizer=thread"
 export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
 # A fifth of its rounds.
 export GLOO_RS_TEST_STRESS_PART=5
 built=${CARGO_TARGET_DIR:-target}/tsan
-for_tsan=(--locked --no-default-features -Zbuild-std --target "$target" --target-dir "$built")
+for_tsan=(--locked -p gloo_rs --no-default-features -Zbuild-std --target "$target" --target-dir "$built")
 
 if [ "${1:-}" = rust ]; then
   shift

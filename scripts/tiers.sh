@@ -1,0 +1,98 @@
+#!/bin/bash
+# The tiers of tests, and which parts each has. A part is a target of the Makefile.
+# usage: scripts/tiers.sh check
+#        scripts/tiers.sh test
+#        scripts/tiers.sh more [K/N]    shard K of the N below; all, if none is named
+#        scripts/tiers.sh ci            `test`, and then the shard that `scripts/tiers.sh shard` names
+#        scripts/tiers.sh shard         prints which shard fits what has changed, and why
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+check=(test-format test-lint test-rust test-jobs test-c-core)
+
+# What is compiled first is what others wait for. Beside them runs what no clock counts for, and uses one core.
+in_turn=(setup test-format prefix test-lint test-rust test-seeds test-jobs test-c test-valgrind test-asan test-ibverbs test-package test-instructions
+  test-readme test-demo test-header test-abi test-doc)
+beside=(test-cbindgen test-miri test-loom)
+
+# NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
+shards=(
+  "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/rxe c_tests/with_tls.sh c_tests/with_redis.sh cmake scripts"
+  "fresh-more: test-fresh-more test-deb | Dockerfile scripts/cross examples/torch/CMakeLists.txt"
+  "systems: test-systems test-features test-deny | src/sys Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
+  "torch: test-torch test-bench | examples/torch include/gloo benches"
+  "links: test-ibverbs-two test-c-more | src/transport/ibverbs c_tests"
+  "threads: test-threads test-aarch64 test-endurance | src/engine src/transport src/reduce"
+  "depth: test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/simulation fuzz"
+)
+number=${#shards[@]}
+name_of() { local row=${shards[$1 - 1]}; echo "${row%%:*}"; }
+parts_of() { local row=${shards[$1 - 1]#*: }; echo "${row%% |*}"; }
+paths_of() { local row=${shards[$1 - 1]#* | }; echo "$row"; }
+
+# The files that have changed since the last landing. Nothing in the history tells a landing: LANDED names its commit, or else all commits of the
+# last three hours count, which is how long work goes on before it lands.
+changed_files() {
+  local since=${LANDED:-}
+  if [ -z "$since" ]; then
+    since=$(git rev-list -n 1 --first-parent --before="$(($(git log -1 --format=%ct) - 3 * 3600))" HEAD)
+  fi
+  git diff --name-only "${since:-$(git hash-object -t tree /dev/null)}" HEAD
+}
+choose_shard() { # sets k and why
+  local paths path file
+  mapfile -t files < <(changed_files)
+  for ((k = 1; k <= number; k++)); do
+    read -ra paths <<<"$(paths_of "$k")"
+    for path in "${paths[@]}"; do
+      for file in "${files[@]}"; do
+        if [[ $file == "$path" || $file == "$path"/* ]]; then
+          why="$file has changed"
+          return
+        fi
+      done
+    done
+  done
+  local commits
+  commits=$(git rev-list --count --first-parent HEAD)
+  k=$((commits % number + 1))
+  why="no path of a shard has changed; $commits commits, modulo $number"
+}
+shard() { # K
+  local parts
+  read -ra parts <<<"$(parts_of "$1")"
+  printf '\n==> Shard %s of %s of make test-more: %s\n' "$1" "$number" "$(name_of "$1")"
+  TIER=more scripts/tier.sh "${parts[@]}"
+}
+run_test() {
+  TIER=test scripts/tier.sh "${in_turn[@]}" -- "${beside[@]}"
+  echo "NOT TESTED: CUDA. This version has no CUDA part, so nothing on a GPU was run."
+}
+
+case ${1:-} in
+  check)
+    TIER=check scripts/tier.sh "${check[@]}"
+    scripts/features.sh say
+    ;;
+  test) run_test ;;
+  more)
+    if [ -n "${2:-}" ]; then
+      [[ $2 =~ ^([0-9]+)/$number$ ]] && ((BASH_REMATCH[1] >= 1 && BASH_REMATCH[1] <= number)) ||
+        { echo "tiers: SHARD=$2, but there are $number shards: 1/$number to $number/$number" >&2; exit 2; }
+      shard "${BASH_REMATCH[1]}"
+    else
+      for ((k = 1; k <= number; k++)); do shard "$k"; done
+    fi
+    ;;
+  ci)
+    run_test
+    choose_shard
+    printf '\n==> Shard %s/%s, %s: %s\n' "$k" "$number" "$(name_of "$k")" "$why"
+    shard "$k"
+    ;;
+  shard)
+    choose_shard
+    echo "$k/$number $(name_of "$k"): $why"
+    ;;
+  *) echo "tiers: no such tier: ${1:-}" >&2 && exit 2 ;;
+esac
