@@ -1,6 +1,6 @@
 #!/bin/bash
 # The library's own tests that depend on the processor or reach into memory, built for aarch64 and run by qemu.
-# usage: scripts/test-aarch64.sh [build | ARGUMENTS OF THE TESTS...]
+# usage: scripts/test-aarch64.sh [ARGUMENTS OF THE TESTS...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "$(uname -m)" = aarch64 ]; then
@@ -18,5 +18,4 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch
 export CARGO_PROFILE_DEV_OPT_LEVEL=1
 # A folder of its own, so that it can be built beside others.
 cargo_test=(cargo test --locked -p gloo_rs --target aarch64-unknown-linux-gnu --target-dir "${CARGO_TARGET_DIR:-target}/aarch64" --no-default-features --lib)
-if [ "${1:-}" = build ]; then exec "${cargo_test[@]}" --no-run; fi
 exec "${cargo_test[@]}" -- "${tests[@]}"

@@ -5,7 +5,6 @@
 # usage: scripts/tsan.sh                                 C programs with many threads, and a part of tests/jobs/stress.rs
 #        scripts/tsan.sh PROGRAM...                      programs of c_tests/
 #        scripts/tsan.sh rust [ARGUMENTS OF cargo test]  the Rust tests with many threads
-#        scripts/tsan.sh build                           builds what takes long, and runs nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 at=$PWD/build/tsan
@@ -51,7 +50,6 @@ fi
 
 echo "tsan: building the library and the standard library below it, which takes minutes"
 cargo "+$toolchain" build "${for_tsan[@]}" --lib
-if [ "${1:-}" = build ]; then exec cargo "+$toolchain" test "${for_tsan[@]}" --test jobs --no-run; fi
 rm -rf "$at"
 mkdir -p "$at"
 runtime=("$(rustc "+$toolchain" --print target-libdir)"/librustc-*_rt.tsan.a)

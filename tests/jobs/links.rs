@@ -113,19 +113,12 @@ fn nothing(_: usize) -> Vec<(&'static str, &'static str)> {
     Vec::new()
 }
 
-/// A switch with this many hosts, 10.77.0.1 and up.
-fn hosts(count: usize) -> (Network, Vec<Namespace>) {
-    let mut network = Network::new();
-    let hosts = (1..=count).map(|i| network.host(&[("eth0", &[&*format!("10.77.0.{i}/24")])])).collect();
-    (network, hosts)
-}
-
 #[test]
 fn all_ranks_use_the_links_that_rank_0_measures() {
     if ran_as_root_elsewhere("links::all_ranks_use_the_links_that_rank_0_measures") {
         return;
     }
-    let (_network, hosts) = hosts(3);
+    let (_network, hosts) = Network::of_hosts(3);
     let ranks = [&hosts[0], &hosts[0], &hosts[1], &hosts[1], &hosts[2]];
     // The third host is not measured, and the variables of other ranks are ignored.
     hosts[2].limit("eth0", "10mbit", "8kb");
@@ -173,7 +166,7 @@ fn a_link_that_drops_packets_neither_hangs_nor_fails_connecting() {
     if ran_as_root_elsewhere("links::a_link_that_drops_packets_neither_hangs_nor_fails_connecting") {
         return;
     }
-    let (_network, hosts) = hosts(2);
+    let (_network, hosts) = Network::of_hosts(2);
     let ranks = [&hosts[0], &hosts[0], &hosts[1]];
     for (swallowed, known) in [("ip protocol tcp", false), ("ip length > 1000", true)] {
         hosts[1].swallow(swallowed);

@@ -179,6 +179,13 @@ impl Network {
         Self { switch, cards: 0 }
     }
 
+    /// A switch with this many hosts, each with `eth0`: 10.77.0.1 and up.
+    pub fn of_hosts(count: usize) -> (Self, Vec<Namespace>) {
+        let mut network = Self::new();
+        let hosts = (1..=count).map(|i| network.host(&[("eth0", &[&*format!("10.77.0.{i}/24")])])).collect();
+        (network, hosts)
+    }
+
     /// Adds a host with these interfaces and their addresses: `("eth0", &["10.77.0.1/24", "fd77::1/64"])`.
     pub fn host(&mut self, cards: &[(&str, &[&str])]) -> Namespace {
         let host = Namespace::new();

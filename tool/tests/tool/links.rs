@@ -11,13 +11,6 @@ use serde_json::Value;
 use crate::launcher::{gloo_rs, text};
 use crate::netns::{Namespace, Network, ran_as_root_elsewhere};
 
-/// A switch with this many hosts, 10.77.0.1 and up.
-fn hosts(count: usize) -> (Network, Vec<Namespace>) {
-    let mut network = Network::new();
-    let hosts = (1..=count).map(|i| network.host(&[("eth0", &[&*format!("10.77.0.{i}/24")])])).collect();
-    (network, hosts)
-}
-
 /// Connects to hosts as ssh does: those named by the addresses of namespaces.
 fn ssh(folder: &Path, hosts: &[Namespace]) -> String {
     let cases: String =
@@ -37,7 +30,7 @@ fn tune_over_several_hosts_writes_a_file_that_jobs_use() {
     if ran_as_root_elsewhere("links::tune_over_several_hosts_writes_a_file_that_jobs_use") {
         return;
     }
-    let (_network, hosts) = hosts(2);
+    let (_network, hosts) = Network::of_hosts(2);
     hosts.iter().for_each(|host| host.limit("eth0", "500mbit", "32kb"));
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
