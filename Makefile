@@ -40,8 +40,6 @@ SECONDS_EACH ?= 10
 
 local_prefix := build/prefix
 heading = @printf '\n==> %s\n'
-# Library and tool with all that this machine can build; the same for clippy and tests, so that nothing is compiled twice.
-rust = --locked --workspace --no-default-features --features "$$(scripts/features.sh)"
 
 # What less than all tests, or a part of `make test-more`, needs: levels of scripts/setup.sh.
 levels := $(addprefix setup-,build demo bench torch systems aarch64 threads fuzz deny fresh test-more)
@@ -145,7 +143,7 @@ test-format: ## formatting
 
 test-lint: ## clippy, all warnings being errors
 	$(heading) "Lints"
-	@cargo clippy $(rust) --quiet --all-targets -- -D warnings
+	@scripts/cargo.sh clippy --quiet --all-targets -- -D warnings
 
 test-features: ## clippy without features, and each feature alone
 	$(heading) "Lints, feature by feature"
@@ -165,7 +163,7 @@ advisories: ## whether an advisory is known against a crate that is depended on;
 
 test-rust: ## the library's and the tool's own tests; T=PATTERN, TIER=test, TIER=more
 	$(heading) "Rust tests of library and tool"
-	@GLOO_RS_TEST_TIER=$(TIER) cargo test $(rust) --lib --bins -- $(if $(T),"$(T)",$(if $(filter check,$(TIER)),,--skip simulation::seeds))
+	@GLOO_RS_TEST_TIER=$(TIER) scripts/cargo.sh test --lib --bins -- $(if $(T),"$(T)",$(if $(filter check,$(TIER)),,--skip simulation::seeds))
 
 test-jobs: ## integration tests: jobs of threads, of processes, on several hosts; the tool; T=PATTERN, TIER=test, TIER=more
 	$(heading) "Integration tests"
@@ -173,11 +171,11 @@ test-jobs: ## integration tests: jobs of threads, of processes, on several hosts
 
 test-seeds: ## whole jobs in simulation, a seed each; SEED=n in the environment repeats one
 	$(heading) "Whole jobs in simulation"
-	@DRAW=$$(scripts/draw.sh) GLOO_RS_TEST_TIER=$(TIER) cargo test $(rust) --lib simulation::seeds -- --nocapture
+	@DRAW=$$(scripts/draw.sh) GLOO_RS_TEST_TIER=$(TIER) scripts/cargo.sh test --lib simulation::seeds -- --nocapture
 
 test-sweep: ## schedules for up to 1024 ranks
 	$(heading) "Schedules of many ranks"
-	@cargo test $(rust) --lib sweep::many -- --ignored
+	@scripts/cargo.sh test --lib sweep::many -- --ignored
 
 test-aarch64: setup-aarch64 ## the library's own tests of kernels, messages and the C ABI on aarch64, by qemu
 	$(heading) "aarch64"
@@ -269,11 +267,11 @@ test-demo: setup-demo prefix ## the digits example
 
 test-recovery: ## ranks are killed in the middle of collectives, over shared memory and over TCP
 	$(heading) "Ranks that are killed"
-	@for shared in 1 0; do GLOO_RS_SHM=$$shared cargo test $(rust) --test recovery -- --kills 1000; done
+	@for shared in 1 0; do GLOO_RS_SHM=$$shared scripts/cargo.sh test --test recovery -- --kills 1000; done
 
 test-scale: ## many ranks on one machine
 	$(heading) "Many ranks"
-	@cargo test $(rust) --test jobs -- --test-threads 1 scale::
+	@scripts/cargo.sh test --test jobs -- --test-threads 1 scale::
 
 test-torch: setup-torch prefix ## the backend of PyTorch's torch.distributed, beside its own over Gloo
 	$(heading) "PyTorch's torch.distributed"

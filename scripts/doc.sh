@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Here links to private items lead somewhere.
 export RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links"
-doc() { cargo doc --locked --quiet --no-deps --no-default-features --features "$(scripts/features.sh)" --document-private-items "$@"; }
-doc -p gloo_rs --lib
+doc() { scripts/cargo.sh doc --quiet --no-deps --document-private-items "$@"; }
+doc --lib
 # By itself, since cargo gives library and tool one folder.
-doc -p gloo-rs-tool --bins
+doc --bins

@@ -1,12 +1,10 @@
 #!/bin/bash
-# Installs the Debian package into a minimal Debian 12, which has nothing that the package does not depend on, and runs README's C program
+# Installs the Debian package into a minimal Debian 12, and runs README's C program
 # there as a job of two ranks. What it mounts, it mounts in namespaces of its own.
 # usage: scripts/test-deb.sh    (after scripts/deb.sh)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 at=$PWD/build/deb
-release=bookworm
-base=$PWD/.cache/deb/$release.tar
 
 fail() {
   echo "test-deb: $*" >&2
@@ -14,7 +12,7 @@ fail() {
 }
 deb=$(compgen -G 'build/gloo-rs_*.deb') || fail "there is no build/gloo-rs_*.deb: make deb"
 rm -rf "$at"
-mkdir -p "$at/root" "${base%/*}"
+mkdir -p "$at/root"
 
 echo "--- what the package says of itself"
 dpkg-deb --info "$deb"
@@ -32,20 +30,7 @@ dpkg-deb --extract "$deb" "$at/extracted"
 scripts/extract-examples.sh README.md "$at/examples"
 cc -I"$at/extracted/usr/include" -o "$at/sum" "$at/examples/sum.c" -L"$at/extracted/usr/lib" -lgloo_rs
 
-if [ -z "$(find "$base" -mtime -30 2>/dev/null)" ]; then
-  command -v mmdebstrap >/dev/null || fail "mmdebstrap is missing: scripts/setup.sh fresh"
-  echo "--- making a minimal Debian"
-  # The way to Debian's mirror, as this machine has it.
-  apt-config dump | grep -E '^Acquire::(https?::(Proxy|CAInfo|Verify)|Retries|Check-Valid-Until)' >"$at/apt.conf" || true
-  # shellcheck disable=SC2016 # apt's own variables
-  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
-    awk -v release="$release" '$2 == release && $3 == "main" && !seen[$0]++ { print "deb", $0 }' >"$at/sources.list"
-  [ -s "$at/sources.list" ] || echo "deb http://deb.debian.org/debian $release main" >"$at/sources.list"
-  mmdebstrap --quiet --variant=minbase --aptopt="$at/apt.conf" "$release" "$base.part.tar" - <"$at/sources.list" >"$at/mmdebstrap.log" 2>&1 ||
-    fail "no Debian came of it: $(tail -n 3 "$at/mmdebstrap.log")"
-  mv "$base.part.tar" "$base"
-fi
-
+base=$(scripts/minimal-debian.sh)
 echo "--- installed in a minimal Debian, a job of two ranks"
 cp "$deb" "$at/gloo-rs.deb"
 # Who is no root here is root there, and owns all files: what belongs to others in a real machine cannot be told apart.

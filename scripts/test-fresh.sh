@@ -7,8 +7,6 @@ cd "$(dirname "$0")/.."
 tier=$1
 cache=$PWD/.cache/fresh
 at=$PWD/build/fresh
-release=bookworm
-days=30 # that a base may be old
 checkout="/srv/work of mine/gloo_rs" # there; with spaces, which are what scripts trip over
 
 fail() {
@@ -24,7 +22,6 @@ esac
 ((EUID == 0)) || fail "it needs root, to make a machine of its own"
 unshare --mount --pid --fork --kill-child true 2>/dev/null ||
   fail "it needs the right to make mount and pid namespaces; a container needs --privileged, or --cap-add SYS_ADMIN"
-command -v mmdebstrap >/dev/null || fail "mmdebstrap is missing: scripts/setup.sh fresh"
 command -v rustup >/dev/null || fail "it takes this machine's Rust over, which must be rustup's"
 mkdir -p "$cache/debs" "$at"
 exec 9>"$at/lock"
@@ -45,26 +42,7 @@ trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# The way to the registries, as this machine has it: apt's sources and proxies; variables; files.
-make_base() {
-  local options=$at/apt.conf sources=$at/sources.list
-  apt-config dump | grep -E '^Acquire::(https?::(Proxy|CAInfo|Verify)|Retries|Check-Valid-Until)' >"$options" || true
-  # shellcheck disable=SC2016 # apt's own variables
-  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
-    awk -v release="$release" '$2 ~ "^" release "(-updates|-security)?$" && $3 == "main" && !seen[$0]++ { print "deb", $0 }' \
-      >"$sources"
-  [ -s "$sources" ] || echo "deb http://deb.debian.org/debian $release main" >"$sources"
-  key=$({ echo minbase make,ca-certificates; cat "$options" "$sources"; } | sha256sum | cut -c1-16)
-  base=$cache/$release-$key.tar
-  if [ -z "$(find "$base" -mtime "-$days" 2>/dev/null)" ]; then
-    echo "test-fresh: making a minimal Debian"
-    rm -rf "$cache"/*.tar
-    mmdebstrap --quiet --variant=minbase --include=make,ca-certificates --aptopt="$options" --aptopt='Apt::Install-Recommends "false"' \
-      "$release" "$cache/part.tar" - <"$sources" >"$at/mmdebstrap.log" 2>&1 || fail "no Debian came of it: $(tail -n 3 "$at/mmdebstrap.log")"
-    mv "$cache/part.tar" "$base"
-  fi
-}
-
+# The way to the registries, as this machine has it: apt's sources and proxies come with the minimal Debian; here variables and files.
 carried=()
 while IFS= read -r -d '' pair; do
   name=${pair%%=*}
@@ -122,7 +100,7 @@ run_there() { # ROOT
 }
 
 began=$SECONDS
-make_base
+base=$(scripts/minimal-debian.sh)
 make_root "$at/root"
 tar -cf - --exclude=./target --exclude=./build --exclude=./.cache --exclude=./.git . | tar -xf - -C "$at/root$checkout"
 run_there "$at/root"

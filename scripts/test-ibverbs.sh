@@ -68,9 +68,8 @@ list_c_tests_with_asan() {
 }
 # The library's own tests, and those of tests/jobs/ibverbs.rs, as `make test-rust` and `make test-jobs` build them.
 build_rust_tests() {
-  PATH=$(scripts/rust.sh path)
   # Optimised, since they are emulated, unless somebody has chosen otherwise.
-  CARGO_PROFILE_DEV_OPT_LEVEL=${CARGO_PROFILE_DEV_OPT_LEVEL:-1} cargo test --locked --workspace --no-default-features --features "$(scripts/features.sh)" --no-run --quiet \
+  CARGO_PROFILE_DEV_OPT_LEVEL=${CARGO_PROFILE_DEV_OPT_LEVEL:-1} scripts/cargo.sh test --no-run --quiet \
     --message-format=json --lib --test jobs >"$at/built.json" 2>"$at/cargo.log" || { cat "$at/cargo.log" >&2; exit 1; }
   python3 - "$at/built.json" >"$at/rust-tests" <<'PYTHON'
 import json, sys
