@@ -45,7 +45,7 @@ heading = @printf '\n==> %s\n'
 levels := $(addprefix setup-,build demo bench torch systems aarch64 threads fuzz deny fresh test-more)
 
 .PHONY: help setup build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network \
-  bench-streams bench-recovery bench-gloo bench-torch peers install clean check test test-more advisories abi-baseline deb \
+  bench-streams bench-recovery bench-gloo bench-torch peers install header clean check test test-more advisories abi-baseline deb \
   $(shell sed -n 's/^\(test-[a-z0-9-]*\):.*/\1/p' Makefile) $(levels)
 
 help: ## lists these targets
@@ -118,6 +118,9 @@ deb: ## makes a Debian package: build/gloo-rs_VERSION_ARCHITECTURE.deb
 	$(heading) "Debian package"
 	@scripts/deb.sh
 
+header: ## makes include/gloo_rs.h anew of src/ffi
+	@WRITE=1 scripts/cargo.sh test --test header
+
 clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
@@ -189,13 +192,9 @@ test-loom: ## who polls, who sleeps and who is woken, in every order of events
 	$(heading) "loom"
 	@scripts/loom.sh
 
-test-cbindgen: ## builds the pinned cbindgen, which test-header needs
-	$(heading) "cbindgen"
-	@scripts/pinned.sh cbindgen
-
-test-header: prefix ## the header is up to date, is C11 and C++17, and tells what the library exports
+test-header: prefix ## the header is C11 and C++17, and tells what the library exports
 	$(heading) "Header"
-	@CBINDGEN=$$(scripts/pinned.sh cbindgen) scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
+	@scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
 
 test-abi: ## the C ABI is compatible with the last release's
 	$(heading) "The C ABI, beside the last release's"

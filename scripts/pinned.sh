@@ -1,11 +1,10 @@
 #!/bin/bash
 # Prints the path of a tool that cargo installs, in the version that a file of this repository pins; builds it first if it is not there.
-# usage: scripts/pinned.sh cbindgen | cargo-deny | cargo-fuzz
+# usage: scripts/pinned.sh cargo-deny | cargo-fuzz
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=$1
 case $name in
-  cbindgen) file=cbindgen.toml ;;
   cargo-deny) file=deny.toml ;;
   cargo-fuzz) file=fuzz/Cargo.toml ;;
   *) echo "pinned: no such tool: $name" >&2 && exit 2 ;;

@@ -13,7 +13,7 @@ check=(test-format test-lint test-rust test-jobs test-c-core)
 # What is compiled first is what others wait for. Beside them runs what no clock counts for, and uses one core.
 in_turn=(setup test-format prefix test-lint test-rust test-seeds test-jobs test-c test-valgrind test-asan test-ibverbs test-package test-instructions
   test-readme test-demo test-header test-abi test-doc)
-beside=(test-cbindgen test-miri test-loom)
+beside=(test-miri test-loom)
 
 # NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
 shards=(
