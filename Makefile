@@ -27,7 +27,7 @@ TORCH ?=
 TIER ?= check
 ifneq ($(TIER),check)
 # Optimised, the tests take a third of the time, which is worth it where much is tested.
-export CARGO_PROFILE_DEV_OPT_LEVEL := 1
+export CARGO_PROFILE_TEST_OPT_LEVEL := 1
 endif
 # Which tests of a part: a part of their names; for C tests a regular expression.
 T ?=

@@ -68,8 +68,7 @@ list_c_tests_with_asan() {
 }
 # The library's own tests, and those of tests/jobs/ibverbs.rs, as `make test-rust` and `make test-jobs` build them.
 build_rust_tests() {
-  # Optimised, since they are emulated, unless somebody has chosen otherwise.
-  CARGO_PROFILE_DEV_OPT_LEVEL=${CARGO_PROFILE_DEV_OPT_LEVEL:-1} scripts/cargo.sh test --no-run --quiet \
+  scripts/cargo.sh test --no-run --quiet \
     --message-format=json --lib --test jobs >"$at/built.json" 2>"$at/cargo.log" || { cat "$at/cargo.log" >&2; exit 1; }
   python3 - "$at/built.json" >"$at/rust-tests" <<'PYTHON'
 import json, sys
