@@ -6,7 +6,8 @@ use std::path::Path;
 fn header_is_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
-    let bindings = cbindgen::Builder::new().with_config(config).with_src(root.join("src/ffi/mod.rs")).generate().unwrap();
+    let bindings =
+        cbindgen::Builder::new().with_config(config).with_src(root.join("src/ffi/mod.rs")).generate().unwrap();
     let mut made = Vec::new();
     bindings.write(&mut made);
     let made = String::from_utf8(made).unwrap();

@@ -10,7 +10,7 @@ use crate::wire::message::HEADER_BYTES;
 
 /// Numbers of ranks that are tested.
 fn sizes() -> std::ops::RangeInclusive<usize> {
-    2..=Tier::from_environment().of(3, 6, 6)
+    2..=Tier::from_environment().of(3, 4, 6)
 }
 
 /// How messages travel: through the stream, read out of the sender's memory, or placed in the receiver's.

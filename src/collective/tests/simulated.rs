@@ -64,9 +64,9 @@ fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(
     }
 }
 
-/// `make check` leaves out what takes seconds.
+/// `make test-more` alone has what takes seconds.
 fn of_this_tier<T, const N: usize>(sizes: [(usize, T); N]) -> impl Iterator<Item = (usize, T)> {
-    let most = Tier::from_environment().of(256, usize::MAX, usize::MAX);
+    let most = Tier::from_environment().of(256, 1024, usize::MAX);
     sizes.into_iter().filter(move |(size, _)| *size <= most)
 }
 

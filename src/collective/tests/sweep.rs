@@ -7,8 +7,9 @@ use super::*;
 
 /// Maximum number of ranks whose calls are verified in all forms.
 const ALL_FORMS: usize = 6;
-/// Maximum number of ranks whose calls are verified in two forms. Above, it is one.
+/// Maximum number of ranks whose calls are verified in two forms; above, it is one. `make test` has it for fewer.
 const TWO_FORMS: usize = 64;
+const TWO_FORMS_IN_TEST: usize = 24;
 /// Above that, powers of two and their neighbours; not all of the largest, which take most of the time.
 const LARGE: [usize; 7] = [129, 255, 256, 257, 511, 513, 1024];
 /// Maximum number of ranks with measured links, whose trees are expensive to compute.
@@ -43,7 +44,8 @@ fn largest(algorithm: &Algorithm) -> usize {
 
 /// Every number of ranks.
 fn every_size(collective: Collective) {
-    let most = Tier::from_environment().of(16, 128, 128);
+    let tier = Tier::from_environment();
+    let (most, two_forms) = (tier.of(16, 128, 128), tier.of(16, TWO_FORMS_IN_TEST, TWO_FORMS));
     for algorithm in collective.algorithms() {
         for size in 1..=most.min(largest(algorithm)) {
             let all = forms(collective, algorithm, size);
@@ -54,7 +56,7 @@ fn every_size(collective: Collective) {
             prove_form(collective, algorithm, size, full_form(collective, algorithm, size));
             // One further form.
             let form = all[size * 11 % all.len()];
-            if size <= TWO_FORMS && (form.topology == 0 || algorithm.uses != Uses::Links || size <= MEASURED) {
+            if size <= two_forms && (form.topology == 0 || algorithm.uses != Uses::Links || size <= MEASURED) {
                 prove_form(collective, algorithm, size, form);
             }
         }
