@@ -342,10 +342,10 @@ impl Context {
             && guard.messenger.query(index, now)
         {
             // The replies show which rank caused the timeout, so waiting for them is worth the time.
-            let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
+            let known = |core: &mut Core| core.is_over(index) || core.messenger.replies(index) == Replies::Cause;
             let until = engine.now() + REPLY_TIME;
             guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
-            if guard.messenger.replies() == Replies::AllWaiting {
+            if guard.messenger.replies(index) == Replies::AllWaiting {
                 // A rank that waits for the cause directly should fail first, so that its error is the one that spreads.
                 guard = engine.wait(guard, until + INDIRECT_REPLY_TIME, |core| known(core).then_some(())).0;
             }

@@ -232,10 +232,12 @@ impl Messenger {
         !connected.is_empty()
     }
 
-    /// The replies to the last query.
-    pub fn replies(&self) -> Replies {
+    /// The replies to the last query, of the peers for which the operations of `owner` still wait: whoever has got what it waited for does
+    /// not need the others' replies, which may never come.
+    pub fn replies(&self, owner: u32) -> Replies {
+        let awaited: Vec<Rank> = self.awaited(|token| token.owner == owner).into_keys().map(|(_, rank)| rank).collect();
         let (mut waiting, mut other) = (false, false);
-        for rank in &self.queried {
+        for rank in self.queried.iter().filter(|rank| awaited.contains(rank)) {
             let Some(peer) = self.peers.get(*rank).filter(|peer| peer.is_established()) else {
                 // It does not wait for others, as far as anybody knows: it may be the cause.
                 other = true;

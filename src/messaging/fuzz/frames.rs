@@ -373,7 +373,7 @@ impl Attacked {
                 if let Some(owner) = self.open.keys().nth(n).copied() {
                     let now = Instant::now();
                     self.messenger.query(owner, now);
-                    let replies = self.messenger.replies();
+                    let replies = self.messenger.replies(owner);
                     let unmet = [0, 1].map(|tag| self.messenger.unmatched(tag).count());
                     let _ = (replies, self.messenger.describe(owner, now), unmet);
                 }
