@@ -8,6 +8,7 @@ use super::phases::{contribution, relocate, sources};
 use super::{Case, Collective, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Builder, Readers, Schedule, Side, Span};
+use crate::transport::board::MAX_MEMBERS;
 use crate::types::Rank;
 
 /// Elements of several blocks that are published at once: a publication of a few elements takes one cache line.
@@ -16,12 +17,12 @@ const AT_ONCE: usize = 16384;
 /// A schedule on shared memory. Fails if the ranks do not share it.
 pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
     let one_host = shape.groups.windows(2).all(|pair| pair[0] == pair[1]);
-    if shape.shared && one_host || shape.size == 1 {
+    if shape.shared && one_host && shape.size <= MAX_MEMBERS || shape.size == 1 {
         return Ok(Builder::new());
     }
     let text = format!(
         "{} on rank {}: this algorithm needs shared memory, which the {} ranks of this call do not have: either they are \
-         not all on one host, or one of them may not map another's memory, or read that of its process (gloo-rs info)",
+         not all on one host, or more than {MAX_MEMBERS}, or one of them may not map another's memory, or read that of its process (gloo-rs info)",
         shape.collective.name(),
         shape.rank,
         shape.size
@@ -150,8 +151,7 @@ pub(super) fn publish_parts(
     move |from| if at_once { (0, own) } else { (number(size, from, rank), 0) }
 }
 
-/// The scans: reduces what the first `count` ranks published. All other ranks fetch from each publication, if only
-/// nothing, so that it has the same readers.
+/// The scans: reduces what the first `count` ranks published. Each rank publishes for those behind it.
 pub(super) fn prefix(shape: &Shape<'_>, count: usize) -> Result<Schedule> {
     let mut b = begin(shape)?;
     let output = shape.output(0);
@@ -164,14 +164,11 @@ pub(super) fn prefix(shape: &Shape<'_>, count: usize) -> Result<Schedule> {
         true => Span::new(sources(shape)[0], 0, shape.count),
         false => aside(&mut b, shape, 0, shape.count),
     };
-    if shape.size > 1 {
-        b.publish(Readers::All, if is_last { own.slice(0, 0) } else { own });
+    if !is_last {
+        b.publish(if shape.rank == 0 { Readers::All } else { Readers::set(shape.rank + 1..shape.size) }, own);
     }
     reduce_in_order(&mut b, shape.rank, 0..count, |_| (0, 0), own, output);
-    for from in count.max(shape.rank + 1)..shape.size {
-        b.fetch(from, 0, 0, output.slice(0, 0));
-    }
-    if shape.size > 1 {
+    if !is_last {
         b.await_readers();
     }
     Ok(b.build())
@@ -319,8 +316,10 @@ impl Case<'_> {
         let fetch = |number: f64, of, bytes| {
             number * (part * memory.fetch(of, bytes, true) + (1.0 - part) * memory.fetch(of, bytes, false))
         };
-        use Collective::{Broadcast, Gather, Gatherv, Reduce, Scatter, Scatterv};
-        let rooted = matches!(self.shape.collective, Broadcast | Gather | Gatherv | Reduce | Scatter | Scatterv);
+        use Collective::{Broadcast, Exscan, Gather, Gatherv, Reduce, Scan, Scatter, Scatterv};
+        // Or rank 0 of a scan, which fetches nothing either; when its elements are fetched, the others have published theirs.
+        let rooted =
+            matches!(self.shape.collective, Broadcast | Exscan | Gather | Gatherv | Reduce | Scan | Scatter | Scatterv);
         let alone = rooted && signals == 1.0;
         let publishing: f64 = published.iter().map(|&(number, bytes)| number * memory.publish(bytes, alone)).sum();
         let fetching: f64 = fetched.iter().map(|&(number, of, bytes)| fetch(number, of, bytes)).sum();

@@ -23,6 +23,8 @@ pub struct Builder {
     /// Number of publications so far, and the last.
     published: u32,
     last_published: Option<u32>,
+    /// The round of the next fetches; see [`Builder::next_round`].
+    round: u32,
     /// The signals that were fetched since the last was published.
     signals: Vec<u32>,
     /// What has been published since the last [`Builder::await_readers`].
@@ -123,6 +125,12 @@ impl Builder {
         self.push(Action::FetchReduce { from: from as u32, publication, at, into, with, incoming });
     }
 
+    /// Later fetches are of another round than earlier ones: no operation reads publications of both, at one pace. For algorithms in which
+    /// other ranks read some of them only after others.
+    pub fn next_round(&mut self) {
+        self.round += 1;
+    }
+
     /// Waits until all fetches of this rank's publications in the call are done.
     pub fn await_readers(&mut self) {
         self.push(Action::AwaitReaders);
@@ -169,6 +177,7 @@ impl Builder {
         };
         let channel = match action {
             Action::Publish { .. } => self.published,
+            Action::Fetch { .. } | Action::FetchReduce { .. } => self.round,
             _ => counter.map_or(0, |next| std::mem::replace(next, *next + 1)),
         };
         self.schedule.steps.push(Step { action, channel, after: after.as_slice().into() });

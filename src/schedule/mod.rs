@@ -10,6 +10,7 @@
 //! [`cost`] is the cost model, and [`simulate`] runs schedules on that model.
 
 mod builder;
+pub mod compiled;
 pub mod cost;
 pub mod simulate;
 pub mod verify;
@@ -107,7 +108,7 @@ pub struct Dependency {
 pub struct Step {
     /// The operation.
     pub action: Action,
-    /// For sends and receives: the number of earlier steps of this schedule that send to (or receive from) the same
+    /// For fetches: the round, see [`Builder::next_round`]. For sends and receives: the number of earlier steps of this schedule that send to (or receive from) the same
     /// peer. The n-th send from rank a to rank b matches the n-th receive of b from a. For publications: the number of
     /// earlier publications of this schedule.
     pub channel: u32,

@@ -51,6 +51,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         if let Some(readers) = tree.readers(rank, level) {
             b.publish(readers, current);
         }
+        // Ranks that publish nothing at this level must not read it at one pace with the level below, which others finish first.
+        b.next_round();
         // Others may read what is published until the end.
         let into = if level + 1 < tree.levels() { b.scratch(shape.count) } else { output };
         reduce_in_order(&mut b, rank, sources, |from| (tree.number(from, level), 0), current, into);

@@ -14,8 +14,8 @@ const TWO_FORMS_IN_TEST: usize = 24;
 const LARGE: [usize; 7] = [129, 255, 256, 257, 511, 513, 1024];
 /// Maximum number of ranks with measured links, whose trees are expensive to compute.
 const MEASURED: usize = 64;
-/// Maximum number of ranks with shared memory: more than any context uses it for. All of them fetch from all others.
-const SHARED: usize = 65;
+/// Maximum number of ranks that share memory.
+const SHARED: usize = 64;
 
 fn prove_form(collective: Collective, algorithm: &Algorithm, size: usize, form: Form) {
     let Some(sample) = Sample::new(collective, algorithm, size, form) else { return };

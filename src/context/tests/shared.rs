@@ -155,6 +155,32 @@ fn ranks_of_several_caches_exchange_blocks_as_their_groups_say() {
     }
 }
 
+/// Streams with readers that read several of them at one pace, or some after others.
+#[test]
+fn long_buffers_of_ranks_that_read_each_others_end() {
+    let contexts = connected(4, false);
+    let groups = [0, 0, 0, 1];
+    // More than fits into a ring, and more than a piece.
+    for count in [400_000, 1_000_003] {
+        run(&contexts, |context| {
+            let rank = context.rank();
+            let of = |collective, algorithm, groups: &[u32]| {
+                let call = call(context, collective, count, 0);
+                let call = Call { shape: Shape { groups, ..call.shape }, algorithm: Some(algorithm), ..call };
+                let cells = run_call(context, &call).unwrap();
+                assert!(cells.iter().all(|cell| *cell == cells[0]), "{collective:?} of {count}");
+                cells[0]
+            };
+            let before = (1..=rank as i64).sum::<i64>();
+            assert_eq!(of(Collective::Scan, "shared_flat", &[]), before + rank as i64 + 1);
+            // What rank 0 gets is not specified: it keeps what it had.
+            assert_eq!(of(Collective::Exscan, "shared_flat", &[]), if rank == 0 { 1 } else { before });
+            assert_eq!(of(Collective::Allreduce, "shared_hierarchical_flat", &groups), 10);
+            assert_eq!(of(Collective::Allreduce, "shared_hierarchical_slices", &groups), 10);
+        });
+    }
+}
+
 #[test]
 fn ranks_that_pass_other_caches_are_told_so() {
     let contexts = connected(4, false);

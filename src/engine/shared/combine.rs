@@ -2,13 +2,13 @@
 
 use std::ffi::c_void;
 
-use super::program::Operand;
 use super::run::{Call, Wait, Work};
 use super::{Shared, Workspace};
 use crate::engine::execution::Combine;
 use crate::error::{Error, ErrorKind, Result, in_words};
 use crate::reduce::{self, Stores};
 use crate::schedule::Span;
+use crate::schedule::compiled::Operand;
 use crate::transport::board::{MAX_MEMBERS, Place, Publication};
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
@@ -134,7 +134,7 @@ impl Call {
         }
         if bytes == 0 {
             // A stream is read to its end all the same.
-            return self.consume(work, sources, usize::MAX).map(|()| None);
+            return self.consume(work, &*sources, usize::MAX).map(|()| None);
         }
         if apart {
             sources.iter_mut().for_each(|source| self.map(work, source, bytes));
@@ -193,6 +193,10 @@ impl Call {
         let is_stream = sources.iter().any(|source| matches!(source, Source::Stream { .. }));
         if sources.iter().any(|source| matches!(source, Source::There { .. })) {
             self.workspace().make_staging(stride * sources.len())?;
+        }
+        if self.workspace().done == 0 {
+            // Of all of them, before this rank waits for one: the others may wait for this rank to pass over what it does not read.
+            self.consume(work, sources.iter().filter(|source| matches!(source, Source::Stream { at: 1.., .. })), 0)?;
         }
         let staging: *mut u8 = self.workspace().staging.as_mut_ptr().cast();
         let mut local = std::mem::take(&mut self.workspace().staged);
@@ -254,10 +258,6 @@ impl Call {
                     let impossible = || malformed(work.shared, member);
                     let stream = board.incoming(member, number, cell).ok_or_else(impossible)?;
                     let begin = at + done * element;
-                    if begin > 0 && done == 0 {
-                        board.consume(&stream, begin);
-                        self.unannounced = true;
-                    }
                     let written = board.written(&stream).saturating_sub(begin) / element;
                     if written == 0 {
                         return Ok(Err(Wait::Piece { member, number, bytes: begin + element }));
@@ -274,8 +274,13 @@ impl Call {
         Ok(Ok(elements))
     }
 
-    /// Says that this rank does not read the next `bytes` bytes of the streams among `sources` any more.
-    fn consume(&mut self, work: &Work<'_>, sources: &[Source], bytes: usize) -> Result<()> {
+    /// Says that this rank does not read the next `bytes` bytes of the streams among `sources` any more, nor what lies before them.
+    fn consume<'a>(
+        &mut self,
+        work: &Work<'_>,
+        sources: impl IntoIterator<Item = &'a Source>,
+        bytes: usize,
+    ) -> Result<()> {
         let board = &work.shared.board;
         for source in sources {
             let Source::Stream { member, number, cell, bytes: all, at } = *source else { continue };

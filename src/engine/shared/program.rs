@@ -1,49 +1,18 @@
-//! Schedules that use nothing but the host's shared memory, compiled for one thread that executes their steps in order.
+//! Programs: compiled schedules, with how their publications use the board.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::{Deref, RangeInclusive};
 
 use super::COPIED_BYTES;
 use crate::collective::constants::Constants;
-use crate::reduce::Side;
-use crate::schedule::{Action, Buffer, Readers, Schedule, Span};
-use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, Members, PIECES};
+use crate::schedule::compiled::{Compiled, Op, Operand};
+use crate::schedule::{Buffer, Schedule, Span};
+use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, Members, PIECES};
 
-/// An operand.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operand {
-    /// Elements of this rank's buffers.
-    Own(Span),
-    /// Elements of the publication with this number of rank `from`, from element `at` on.
-    Peer { from: u32, publication: u32, at: usize },
-}
-
-/// An operation.
-#[allow(missing_docs)]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Publishes a span.
-    Publish(Span),
-    /// `into` = the operands, which are a range of [`Program::operands`], combined from left to right; a copy if there is one.
-    Combine { operands: Range<usize>, into: Span },
-    /// `span = span / by`.
-    Divide { span: Span, by: u32 },
-    /// Waits until the readers have finished, if something was published by reference.
-    AwaitReaders,
-}
-
-/// A compiled schedule.
+/// A compiled schedule, and how its publications are made.
 #[derive(Debug)]
 pub struct Program {
-    /// What is executed, in this order.
-    pub ops: Box<[Op]>,
-    /// The operands of all operations.
-    pub operands: Box<[Operand]>,
-    /// Elements of each publication.
-    pub published: Box<[usize]>,
-    /// Who reads each of them.
-    pub to: Box<[Members]>,
-    /// Which of them may be by reference because one rank reads them.
+    compiled: Compiled,
+    /// Which publications may be by reference because one rank reads them.
     sole: Box<[bool]>,
     /// Whether publications may be streams, of which readers read each once from the beginning to the end.
     pub streams: bool,
@@ -51,11 +20,17 @@ pub struct Program {
     pub by_reference: RangeInclusive<usize>,
     /// Which members read this rank's publications.
     pub readers: Members,
-    /// For each member: the last operation that reads its publications.
-    pub last_fetch: Box<[usize]>,
     /// If all that the first operation does is to copy these elements to scratch memory, so that others can read them: see
     /// [`Program::skips_copy`].
     aside: Option<Span>,
+}
+
+impl Deref for Program {
+    type Target = Compiled;
+
+    fn deref(&self) -> &Compiled {
+        &self.compiled
+    }
 }
 
 /// How the publications of a program use the memory on the board.
@@ -79,74 +54,23 @@ const RING_BYTES: usize = 1 << 20;
 /// Shortest ring that is better than reads by the operating system.
 const SHORTEST_RING_BYTES: usize = 32 << 10;
 
-/// A combination that the next steps may extend.
-struct Chain {
-    first: usize,
-    into: Span,
-}
-
-struct Compiler<'a> {
-    schedule: &'a Schedule,
-    ops: Vec<Op>,
-    operands: Vec<Operand>,
-    chain: Option<Chain>,
-}
-
 impl Program {
-    /// Compiles `schedule` of a rank of `members`; `None` if it has other steps than those of one thread and shared memory. `fused`: chains of
-    /// reductions become one operation with many operands, which a kernel combines in one pass.
+    /// The program of `schedule` on a rank of `members`; see [`Compiled::new`].
     pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
-        let mut compiler = Compiler { schedule, ops: Vec::new(), operands: Vec::new(), chain: None };
-        let (mut to_all, mut published) = (Vec::new(), Vec::new());
-        let mut shared = false;
-        for (index, step) in schedule.steps.iter().enumerate() {
-            shared |= step.action.is_shared();
-            match step.action {
-                Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => return None,
-                Action::Publish { to, from } => {
-                    // Every listed reader fetches from each publication that lists it.
-                    to_all.push(match to {
-                        Readers::All => Members::MAX,
-                        Readers::One(rank) => Members::from(1u8).checked_shl(rank)?,
-                        Readers::Set(set) => set,
-                    });
-                    published.push(from.len);
-                    compiler.finish(Op::Publish(from));
-                }
-                Action::AwaitReaders => compiler.finish(Op::AwaitReaders),
-                Action::Divide { span, by } => compiler.finish(Op::Divide { span, by }),
-                ref action => compiler.combine(index, action, fused),
-            }
-        }
-        compiler.flush();
-        let Compiler { ops, operands, .. } = compiler;
-        let mut last_fetch = vec![0; members];
-        for (index, op) in ops.iter().enumerate() {
-            let Op::Combine { operands: range, .. } = op else { continue };
-            for operand in &operands[range.clone()] {
-                if let Operand::Peer { from, .. } = operand {
-                    last_fetch[*from as usize] = index;
-                }
-            }
-        }
+        let compiled = Compiled::new(schedule, members, fused)?;
+        let Compiled { ops, operands, published, to, .. } = &compiled;
         // More than two ranks, some of which share cores, would wait for each other's reads in the middle of the call.
         let reduces = ops.iter().any(|op| matches!(op, Op::Combine { operands, .. } if operands.len() > 1));
-        (shared && published.len() <= MAX_PUBLICATIONS).then(|| Self {
-            by_reference: by_reference(&Constants::here(), &operands),
-            aside: aside(schedule.scratch, &ops, &operands, &published),
-            last_fetch: last_fetch.into(),
-            ops: ops.into(),
-            operands: operands.into(),
-            published: published.into(),
-            readers: to_all.iter().fold(0, |all, to| all | to),
-            sole: to_all.iter().map(|to| members == 2 || to.count_ones() == 1 && !reduces).collect(),
-            to: to_all.into(),
+        Some(Self {
+            by_reference: by_reference(&Constants::here(), compiled.fetches()),
+            aside: aside(schedule.scratch, ops, operands, published),
+            readers: to.iter().fold(0, |all, to| all | to),
+            sole: to.iter().map(|to| members == 2 || to.count_ones() == 1 && !reduces).collect(),
             streams: true,
+            compiled,
         })
     }
-}
 
-impl Program {
     /// The elements that take the place of all scratch memory, if the first operation need not be executed, since elements have
     /// `element` bytes.
     #[inline]
@@ -176,7 +100,7 @@ impl Program {
     pub fn memory(&self, element: usize) -> Memory {
         // While all ranks copy, none waits; but if only this one publishes, the others read while it writes.
         let (mut copied, mut ring) =
-            (if fetches(&self.operands) || !self.streams { COPIED_BYTES } else { COPIED_ALONE_BYTES }, 0);
+            (if self.fetches() || !self.streams { COPIED_BYTES } else { COPIED_ALONE_BYTES }, 0);
         let bytes = || self.copies(element);
         let taken = |copied, ring| -> usize {
             let one = |bytes: usize| if bytes <= copied { bytes.next_multiple_of(LINE) } else { ring };
@@ -211,14 +135,10 @@ impl Program {
     }
 }
 
-fn fetches(operands: &[Operand]) -> bool {
-    operands.iter().any(|operand| matches!(operand, Operand::Peer { .. }))
-}
-
 /// See [`Program::by_reference`].
-fn by_reference(constants: &Constants, operands: &[Operand]) -> RangeInclusive<usize> {
+fn by_reference(constants: &Constants, fetches: bool) -> RangeInclusive<usize> {
     let (value, read) = (constants.memory_sole_value_bytes as usize, constants.memory_sole_read_bytes as usize);
-    match fetches(operands) {
+    match fetches {
         true => value + 1..=read,
         false => value.min(COPIED_ALONE_BYTES) + 1..=read / ALONE,
     }
@@ -249,75 +169,11 @@ fn aside(scratch: usize, ops: &[Op], operands: &[Operand], published: &[usize]) 
     (is_all && published.len() == 1 && *into == own && in_place && !rest.iter().any(uses)).then_some(own)
 }
 
-impl Compiler<'_> {
-    fn flush(&mut self) {
-        if let Some(Chain { first, into }) = self.chain.take() {
-            self.ops.push(Op::Combine { operands: first..self.operands.len(), into });
-        }
-    }
-
-    fn finish(&mut self, op: Op) {
-        self.flush();
-        self.ops.push(op);
-    }
-
-    fn combine(&mut self, index: usize, action: &Action, fused: bool) {
-        let (left, right, into) = match *action {
-            Action::Fetch { from, publication, at, into } => (Operand::Peer { from, publication, at }, None, into),
-            Action::FetchReduce { from, publication, at, into, with, incoming } => {
-                let (peer, own) = (Operand::Peer { from, publication, at }, Operand::Own(with));
-                match incoming {
-                    Side::Left => (peer, Some(own), into),
-                    Side::Right => (own, Some(peer), into),
-                }
-            }
-            Action::Copy { from, into } => (Operand::Own(from), None, into),
-            Action::Reduce { left, right, into } => (Operand::Own(left), Some(Operand::Own(right)), into),
-            _ => return,
-        };
-        let extends = fused && self.extends(index, left, right, into);
-        if !extends {
-            self.flush();
-            self.chain = Some(Chain { first: self.operands.len(), into });
-            self.operands.push(left);
-        }
-        self.operands.extend(right);
-        if let Some(chain) = &mut self.chain {
-            chain.into = into;
-        }
-    }
-
-    /// Whether the step `index` continues the chain: its left operand is the chain's result, which nothing else needs.
-    fn extends(&self, index: usize, left: Operand, right: Option<Operand>, into: Span) -> bool {
-        let Some(chain) = &self.chain else { return false };
-        if self.operands.len() - chain.first >= MAX_MEMBERS {
-            return false;
-        }
-        if left != Operand::Own(chain.into) || matches!(right, Some(Operand::Own(span)) if span.overlaps(chain.into)) {
-            return false;
-        }
-        // The result must not overlap an operand partially: the kernel may write it before it reads the rest.
-        let partial = |operand: &Operand| matches!(operand, Operand::Own(span) if span.overlaps(into) && *span != into);
-        if self.operands[chain.first..].iter().chain(&right).any(partial) {
-            return false;
-        }
-        into == chain.into || self.is_dead(chain.into, index)
-    }
-
-    /// Whether no step after `index` reads `span` before it is written again.
-    fn is_dead(&self, span: Span, index: usize) -> bool {
-        span.buffer == Buffer::Scratch
-            && self.schedule.steps[index + 1..].iter().all(|step| {
-                let reads = step.action.reads().into_iter().flatten();
-                reads.into_iter().all(|read| !read.overlaps(span))
-            })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Builder;
+    use crate::reduce::Side;
+    use crate::schedule::{Builder, Readers};
 
     fn out(len: usize) -> Span {
         Span::new(Buffer::Output(0), 0, len)
@@ -325,58 +181,6 @@ mod tests {
 
     fn input(len: usize) -> Span {
         Span::new(Buffer::Input(0), 0, len)
-    }
-
-    fn peer(from: u32) -> Operand {
-        Operand::Peer { from, publication: 0, at: 0 }
-    }
-
-    #[test]
-    fn a_chain_of_reductions_is_one_operation() {
-        let mut b = Builder::new();
-        b.publish(Readers::All, input(8));
-        b.fetch(0, 0, 0, out(8));
-        b.fetch_reduce(1, 0, 0, out(8), out(8), Side::Right);
-        b.reduce(out(8), input(8), out(8));
-        b.fetch_reduce(3, 0, 0, out(8), out(8), Side::Right);
-        b.await_readers();
-        let schedule = b.build();
-        let program = Program::new(&schedule, 4, true).unwrap();
-        assert_eq!(
-            *program.ops,
-            [Op::Publish(input(8)), Op::Combine { operands: 0..4, into: out(8) }, Op::AwaitReaders]
-        );
-        assert_eq!(*program.operands, [peer(0), peer(1), Operand::Own(input(8)), peer(3)]);
-        assert_eq!((program.readers, &*program.published), (u64::MAX, &[8][..]));
-        let program = Program::new(&schedule, 4, false).unwrap();
-        assert_eq!(program.ops.len(), 6, "with a function of the caller: one operation for each step");
-    }
-
-    #[test]
-    fn a_result_that_is_used_twice_is_not_left_out() {
-        let mut b = Builder::new();
-        let aside = b.scratch(8);
-        b.publish(Readers::One(1), input(8));
-        b.fetch(1, 0, 0, aside);
-        b.reduce(aside, input(8), out(8));
-        b.reduce(aside, out(8), Span::new(Buffer::Output(1), 0, 8));
-        b.await_readers();
-        let program = Program::new(&b.build(), 4, true).unwrap();
-        assert_eq!(program.ops.len(), 5, "{:?}", program.ops);
-        assert_eq!(program.readers, 2);
-    }
-
-    #[test]
-    fn a_chain_ends_in_another_place_if_nothing_else_reads_the_first() {
-        let mut b = Builder::new();
-        let aside = b.scratch(8);
-        b.publish(Readers::All, input(8));
-        b.fetch(0, 0, 0, aside);
-        b.fetch_reduce(1, 0, 0, aside, aside, Side::Right);
-        b.reduce(aside, out(8), out(8));
-        b.await_readers();
-        let program = Program::new(&b.build(), 4, true).unwrap();
-        assert_eq!(program.ops[1], Op::Combine { operands: 0..3, into: out(8) });
     }
 
     #[test]
@@ -472,7 +276,7 @@ mod tests {
             b.await_readers();
             let mut program = Program::new(&b.build(), members, true).unwrap();
             assert!(!program.is_by_reference(1, 404), "built in are lengths that do nothing");
-            program.by_reference = by_reference(&constants, &program.operands);
+            program.by_reference = by_reference(&constants, program.fetches());
             program
         };
         let chosen = |program: &Program| [0, 1, 2, 3].map(|at| program.is_by_reference(at, program.published[at] * 4));
@@ -495,16 +299,5 @@ mod tests {
         }
         let alone = program(Readers::All, 2, false, false);
         assert_eq!(chosen(&alone), [false, true, false, false], "up to an eighth");
-    }
-
-    #[test]
-    fn messages_are_not_for_one_thread() {
-        let mut b = Builder::new();
-        b.publish(Readers::All, input(8));
-        b.send(1, input(8));
-        assert!(Program::new(&b.build(), 4, true).is_none());
-        let mut b = Builder::new();
-        b.copy(input(8), out(8));
-        assert!(Program::new(&b.build(), 4, true).is_none(), "nothing is shared");
     }
 }

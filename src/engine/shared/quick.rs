@@ -9,10 +9,11 @@ use crate::engine::execution::Combine;
 use crate::engine::plan::Plan;
 use crate::memory;
 use crate::reduce::Kernel;
+use crate::schedule::compiled::{Op, Operand};
 use crate::schedule::{Buffer, Span};
 use crate::transport::board::{INLINE_BYTES, Opening, Place, Publication};
 
-use super::program::{Op, Operand, Program};
+use super::program::Program;
 use super::run::{Call, Start};
 use super::{Shared, State, Workspace};
 

@@ -3,11 +3,12 @@
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use super::program::{Memory, Op, Program};
+use super::program::{Memory, Program};
 use super::{COPIED_IN_PLACE_BYTES, Full, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result};
+use crate::schedule::compiled::Op;
 use crate::schedule::{Buffer, Span};
 use crate::transport::board::{LINE, Members, Opening, PIECES, Place, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
@@ -348,7 +349,8 @@ impl Call {
     fn await_readers(&mut self, work: &Work<'_>) -> Option<Wait> {
         let (next, last_fetch) = (self.next, &work.program.last_fetch);
         let own = self.workspace();
-        if !own.seat.is_by_reference() && own.outgoing.is_empty() {
+        // The end of the call acknowledges, too, unless peers may wait for the acknowledgement while this rank waits for them again.
+        if !own.seat.is_by_reference() && own.outgoing.is_empty() && next > work.program.last_shared {
             return None;
         }
         // The peers' calls wait for this rank's acknowledgement as this call does for theirs.

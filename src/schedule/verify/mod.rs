@@ -1,6 +1,6 @@
 //! Verifies that the schedules of all ranks together do what the collective requires.
 //!
-//! The verifier does not rely on the builder; schedules are only data. It checks five properties.
+//! The verifier does not rely on the builder; schedules are only data. It checks six properties.
 //! 1. *Form* ([`program`]): spans are inside their buffers, inputs are never written, dependencies refer to earlier
 //!    steps, and every send matches one receive of the same length.
 //! 2. *Order* ([`race`]): on each rank, any two steps that access the same element, one of them writing, are ordered by
@@ -12,13 +12,16 @@
 //!    message, and the steps of a rank on shared memory one after the other, every step finishes. A finished step never blocks another one, so a single execution order
 //!    suffices. Messages in segments of any length can do at least what whole messages can: the dependencies of their
 //!    first elements are a subset of those of all elements.
-//! 5. *Result* ([`symbol`]): during that execution each element holds the expression tree by which it was computed. In
+//! 5. *Compiled programs* ([`compiled`]): where nothing but shared memory is used, what the schedules are compiled into ends, whether
+//!    publications are copied, read where they are, or written as streams through rings of any length.
+//! 6. *Result* ([`symbol`]): during that execution each element holds the expression tree by which it was computed. In
 //!    the end it must be the one that the [`Contract`] requires: every contribution exactly once, divided exactly once
 //!    if it is an average, and the same tree, hence the same bits, on all ranks.
 //!
 //! Memory is represented in pieces ([`pieces`]): neighbouring elements that are accessed by the same steps cost as much
 //! as one.
 
+mod compiled;
 mod execute;
 mod pieces;
 mod program;
@@ -32,6 +35,7 @@ mod tests;
 use std::borrow::Borrow;
 use std::ops::Range;
 
+use super::compiled::Compiled;
 use super::{Buffer, Schedule};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Rank;
@@ -132,8 +136,14 @@ pub struct Report {
 /// with the elements of all buffers.
 pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &dyn Contract) -> Result<Report> {
     let mut program = Program::new(contract.ranks());
+    // As the engine compiles them for the library's operations, and for the caller's.
+    let mut compiled = [(true, Vec::new()), (false, Vec::new())];
     for schedule in schedules {
-        program.add(schedule.borrow(), contract)?;
+        let schedule = schedule.borrow();
+        program.add(schedule, contract)?;
+        for (fused, programs) in &mut compiled {
+            programs.extend(Compiled::new(schedule, contract.ranks(), *fused));
+        }
     }
     if program.of_rank.len() < contract.ranks() {
         return Err(wrong(format!("{} schedules for {} ranks", program.of_rank.len(), contract.ranks())));
@@ -143,6 +153,9 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
     shared::check(&program)?;
     let mut machine = Machine::new(&program, contract);
     machine.run(u32::MAX, false)?;
+    for (_, programs) in compiled.iter().filter(|(_, programs)| programs.len() == contract.ranks()) {
+        compiled::check(programs)?;
+    }
     let in_order = machine.check(contract)?;
     if contract.synchronizes() {
         machine.check_barrier()?;

@@ -1,3 +1,4 @@
+mod compiled;
 mod shared;
 
 use proptest::prelude::*;

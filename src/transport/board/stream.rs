@@ -82,7 +82,7 @@ impl Board {
         // read what was in this part of it, if they follow the rules: if not, they harm themselves.
         unsafe { self.own.store_copied(&self.stores, cell, at, stream.from.add(written), length) };
         stream.written += length;
-        let total = stream.start + stream.written as u64;
+        let total = stream.start.wrapping_add(stream.written as u64);
         self.own.ring(cell, stream.number).written.store(total, Ordering::Release);
         true
     }

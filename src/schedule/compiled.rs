@@ -1,0 +1,272 @@
+//! Schedules that use nothing but the host's shared memory, compiled for one thread that executes operations in order: what the engine
+//! executes, and what [`verify`](super::verify()) therefore verifies besides the schedules.
+
+use std::ops::Range;
+
+use super::{Action, Buffer, Readers, Schedule, Side, Span};
+use crate::transport::board::{MAX_MEMBERS, MAX_PUBLICATIONS, Members};
+
+/// An operand.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// Elements of this rank's buffers.
+    Own(Span),
+    /// Elements of the publication with this number of rank `from`, from element `at` on.
+    Peer { from: u32, publication: u32, at: usize },
+}
+
+/// An operation.
+#[allow(missing_docs)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Publishes a span.
+    Publish(Span),
+    /// `into` = the operands, which are a range of [`Compiled::operands`], combined from left to right; a copy if there is one.
+    Combine { operands: Range<usize>, into: Span },
+    /// `span = span / by`.
+    Divide { span: Span, by: u32 },
+    /// Waits until the readers have finished, if something was published by reference.
+    AwaitReaders,
+}
+
+/// A compiled schedule.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// What is executed, in this order.
+    pub ops: Box<[Op]>,
+    /// The operands of all operations.
+    pub operands: Box<[Operand]>,
+    /// Elements of each publication.
+    pub published: Box<[usize]>,
+    /// Who reads each of them.
+    pub to: Box<[Members]>,
+    /// For each member: the last operation that reads its publications.
+    pub last_fetch: Box<[usize]>,
+    /// The last operation that publishes, or reads publications.
+    pub last_shared: usize,
+}
+
+/// A combination that the next steps may extend.
+struct Chain {
+    first: usize,
+    into: Span,
+    /// The round of its fetches, if it has any.
+    round: Option<u32>,
+}
+
+struct Compiler<'a> {
+    schedule: &'a Schedule,
+    ops: Vec<Op>,
+    operands: Vec<Operand>,
+    chain: Option<Chain>,
+}
+
+impl Compiled {
+    /// Compiles `schedule` of a rank of `members`, at most [`MAX_MEMBERS`]; `None` if it has other steps than those of one thread and shared
+    /// memory. `fused`: chains of
+    /// reductions become one operation with many operands, which a kernel combines in one pass.
+    pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
+        let mut compiler = Compiler { schedule, ops: Vec::new(), operands: Vec::new(), chain: None };
+        let (mut to, mut published) = (Vec::new(), Vec::new());
+        let mut shared = false;
+        for (index, step) in schedule.steps.iter().enumerate() {
+            shared |= step.action.is_shared();
+            match step.action {
+                Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => return None,
+                Action::Publish { to: readers, from } => {
+                    // Every listed reader fetches from each publication that lists it.
+                    to.push(match readers {
+                        Readers::All => Members::MAX,
+                        Readers::One(rank) => Members::from(1u8).checked_shl(rank)?,
+                        Readers::Set(set) => set,
+                    });
+                    published.push(from.len);
+                    compiler.finish(Op::Publish(from));
+                }
+                Action::AwaitReaders => compiler.finish(Op::AwaitReaders),
+                Action::Divide { span, by } => compiler.finish(Op::Divide { span, by }),
+                ref action => compiler.combine(index, action, step.channel, fused),
+            }
+        }
+        compiler.flush();
+        let Compiler { ops, operands, .. } = compiler;
+        let (mut last_fetch, mut last_shared) = (vec![0; members], 0);
+        for (index, op) in ops.iter().enumerate() {
+            let fetched = match op {
+                Op::Combine { operands: range, .. } => &operands[range.clone()],
+                Op::Publish(_) => {
+                    last_shared = index;
+                    continue;
+                }
+                _ => continue,
+            };
+            for operand in fetched {
+                if let Operand::Peer { from, .. } = operand {
+                    *last_fetch.get_mut(*from as usize)? = index;
+                    last_shared = index;
+                }
+            }
+        }
+        (shared && members <= MAX_MEMBERS && published.len() <= MAX_PUBLICATIONS).then(|| Self {
+            ops: ops.into(),
+            operands: operands.into(),
+            published: published.into(),
+            to: to.into(),
+            last_fetch: last_fetch.into(),
+            last_shared,
+        })
+    }
+
+    /// Whether it reads what other ranks have published.
+    pub fn fetches(&self) -> bool {
+        self.operands.iter().any(|operand| matches!(operand, Operand::Peer { .. }))
+    }
+}
+
+impl Compiler<'_> {
+    fn flush(&mut self) {
+        if let Some(Chain { first, into, .. }) = self.chain.take() {
+            self.ops.push(Op::Combine { operands: first..self.operands.len(), into });
+        }
+    }
+
+    fn finish(&mut self, op: Op) {
+        self.flush();
+        self.ops.push(op);
+    }
+
+    fn combine(&mut self, index: usize, action: &Action, channel: u32, fused: bool) {
+        let (left, right, into) = match *action {
+            Action::Fetch { from, publication, at, into } => (Operand::Peer { from, publication, at }, None, into),
+            Action::FetchReduce { from, publication, at, into, with, incoming } => {
+                let (peer, own) = (Operand::Peer { from, publication, at }, Operand::Own(with));
+                match incoming {
+                    Side::Left => (peer, Some(own), into),
+                    Side::Right => (own, Some(peer), into),
+                }
+            }
+            Action::Copy { from, into } => (Operand::Own(from), None, into),
+            Action::Reduce { left, right, into } => (Operand::Own(left), Some(Operand::Own(right)), into),
+            _ => return,
+        };
+        let round = action.publication().map(|_| channel);
+        let extends = fused && self.extends(index, left, right, into, round);
+        if !extends {
+            self.flush();
+            self.chain = Some(Chain { first: self.operands.len(), into, round });
+            self.operands.push(left);
+        }
+        self.operands.extend(right);
+        if let Some(chain) = &mut self.chain {
+            chain.into = into;
+            chain.round = chain.round.or(round);
+        }
+    }
+
+    /// Whether the step `index` continues the chain: its left operand is the chain's result, which nothing else needs.
+    fn extends(&self, index: usize, left: Operand, right: Option<Operand>, into: Span, round: Option<u32>) -> bool {
+        let Some(chain) = &self.chain else { return false };
+        if chain.round.zip(round).is_some_and(|(chain, step)| chain != step) {
+            return false;
+        }
+        if self.operands.len() - chain.first >= MAX_MEMBERS {
+            return false;
+        }
+        if left != Operand::Own(chain.into) || matches!(right, Some(Operand::Own(span)) if span.overlaps(chain.into)) {
+            return false;
+        }
+        // The result must not overlap an operand partially: the kernel may write it before it reads the rest.
+        let partial = |operand: &Operand| matches!(operand, Operand::Own(span) if span.overlaps(into) && *span != into);
+        if self.operands[chain.first..].iter().chain(&right).any(partial) {
+            return false;
+        }
+        into == chain.into || self.is_dead(chain.into, index)
+    }
+
+    /// Whether no step after `index` reads `span` before it is written again.
+    fn is_dead(&self, span: Span, index: usize) -> bool {
+        span.buffer == Buffer::Scratch
+            && self.schedule.steps[index + 1..].iter().all(|step| {
+                let reads = step.action.reads().into_iter().flatten();
+                reads.into_iter().all(|read| !read.overlaps(span))
+            })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::schedule::Builder;
+
+    fn out(len: usize) -> Span {
+        Span::new(Buffer::Output(0), 0, len)
+    }
+
+    fn input(len: usize) -> Span {
+        Span::new(Buffer::Input(0), 0, len)
+    }
+
+    fn peer(from: u32) -> Operand {
+        Operand::Peer { from, publication: 0, at: 0 }
+    }
+
+    #[test]
+    fn a_chain_of_reductions_is_one_operation() {
+        let mut b = Builder::new();
+        b.publish(Readers::All, input(8));
+        b.fetch(0, 0, 0, out(8));
+        b.fetch_reduce(1, 0, 0, out(8), out(8), Side::Right);
+        b.reduce(out(8), input(8), out(8));
+        b.fetch_reduce(3, 0, 0, out(8), out(8), Side::Right);
+        b.await_readers();
+        let schedule = b.build();
+        let program = Compiled::new(&schedule, 4, true).unwrap();
+        assert_eq!(
+            *program.ops,
+            [Op::Publish(input(8)), Op::Combine { operands: 0..4, into: out(8) }, Op::AwaitReaders]
+        );
+        assert_eq!(*program.operands, [peer(0), peer(1), Operand::Own(input(8)), peer(3)]);
+        assert_eq!((&*program.to, &*program.published), (&[u64::MAX][..], &[8][..]));
+        let program = Compiled::new(&schedule, 4, false).unwrap();
+        assert_eq!(program.ops.len(), 6, "with a function of the caller: one operation for each step");
+    }
+
+    #[test]
+    fn a_result_that_is_used_twice_is_not_left_out() {
+        let mut b = Builder::new();
+        let aside = b.scratch(8);
+        b.publish(Readers::One(1), input(8));
+        b.fetch(1, 0, 0, aside);
+        b.reduce(aside, input(8), out(8));
+        b.reduce(aside, out(8), Span::new(Buffer::Output(1), 0, 8));
+        b.await_readers();
+        let program = Compiled::new(&b.build(), 4, true).unwrap();
+        assert_eq!(program.ops.len(), 5, "{:?}", program.ops);
+        assert_eq!(*program.to, [2]);
+    }
+
+    #[test]
+    fn a_chain_ends_in_another_place_if_nothing_else_reads_the_first() {
+        let mut b = Builder::new();
+        let aside = b.scratch(8);
+        b.publish(Readers::All, input(8));
+        b.fetch(0, 0, 0, aside);
+        b.fetch_reduce(1, 0, 0, aside, aside, Side::Right);
+        b.reduce(aside, out(8), out(8));
+        b.await_readers();
+        let program = Compiled::new(&b.build(), 4, true).unwrap();
+        assert_eq!(program.ops[1], Op::Combine { operands: 0..3, into: out(8) });
+    }
+
+    #[test]
+    fn messages_are_not_for_one_thread() {
+        let mut b = Builder::new();
+        b.publish(Readers::All, input(8));
+        b.send(1, input(8));
+        assert!(Compiled::new(&b.build(), 4, true).is_none());
+        let mut b = Builder::new();
+        b.copy(input(8), out(8));
+        assert!(Compiled::new(&b.build(), 4, true).is_none(), "nothing is shared");
+    }
+}
