@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs cargo on library and tool, with all features that this machine can build (scripts/features.sh). What is compiled for tests is compiled
+# Runs cargo on all packages of the workspace, with all features that this machine can build (scripts/features.sh). What is compiled for tests is compiled
 # by clippy's compiler, which finds what `cargo clippy` finds besides: a run of that would compile all dependencies once more.
 # usage: scripts/cargo.sh COMMAND [ARGUMENT...]    as after `cargo`
 set -euo pipefail

@@ -125,8 +125,8 @@ impl Builder {
         self.push(Action::FetchReduce { from: from as u32, publication, at, into, with, incoming });
     }
 
-    /// Later fetches are of another round than earlier ones: no operation reads publications of both, at one pace. For algorithms in which
-    /// other ranks read some of them only after others.
+    /// Begins a new round of fetches. No compiled operation reads publications of two rounds at one pace. An algorithm needs this where
+    /// another rank finishes its reads of one round before it begins those of the next.
     pub fn next_round(&mut self) {
         self.round += 1;
     }

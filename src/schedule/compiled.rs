@@ -63,9 +63,8 @@ struct Compiler<'a> {
 }
 
 impl Compiled {
-    /// Compiles `schedule` of a rank of `members`, at most [`MAX_MEMBERS`]; `None` if it has other steps than those of one thread and shared
-    /// memory. `fused`: chains of
-    /// reductions become one operation with many operands, which a kernel combines in one pass.
+    /// Compiles `schedule` of a rank of `members`, at most [`MAX_MEMBERS`]; `None` if it has messages, or no step on shared memory. `fused`:
+    /// chains of reductions become one operation with many operands, which a kernel combines in one pass.
     pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
         let mut compiler = Compiler { schedule, ops: Vec::new(), operands: Vec::new(), chain: None };
         let (mut to, mut published) = (Vec::new(), Vec::new());

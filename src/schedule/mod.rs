@@ -108,9 +108,9 @@ pub struct Dependency {
 pub struct Step {
     /// The operation.
     pub action: Action,
-    /// For fetches: the round, see [`Builder::next_round`]. For sends and receives: the number of earlier steps of this schedule that send to (or receive from) the same
+    /// For sends and receives: the number of earlier steps of this schedule that send to (or receive from) the same
     /// peer. The n-th send from rank a to rank b matches the n-th receive of b from a. For publications: the number of
-    /// earlier publications of this schedule.
+    /// earlier publications of this schedule. For fetches: their round, see [`Builder::next_round`].
     pub channel: u32,
     /// The steps that must make progress first.
     pub after: Vec<Dependency>,

@@ -195,7 +195,8 @@ impl Call {
             self.workspace().make_staging(stride * sources.len())?;
         }
         if self.workspace().done == 0 {
-            // Of all of them, before this rank waits for one: the others may wait for this rank to pass over what it does not read.
+            // Tells the writer of each stream which first bytes this rank does not read, before it waits for any stream: a writer that
+            // does not know may wait for this rank meanwhile.
             self.consume(work, sources.iter().filter(|source| matches!(source, Source::Stream { at: 1.., .. })), 0)?;
         }
         let staging: *mut u8 = self.workspace().staging.as_mut_ptr().cast();

@@ -15,7 +15,7 @@ use crate::types::Rank;
 enum Form {
     /// Readers read them where they are; the publisher waits until they have said that they are done.
     References,
-    /// The same of streams, whose publisher also waits until all is written.
+    /// Readers read each element after it was written into a ring, at the pace of the slowest reader; the publisher waits in the same way.
     Streams,
 }
 

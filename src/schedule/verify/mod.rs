@@ -136,7 +136,7 @@ pub struct Report {
 /// with the elements of all buffers.
 pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &dyn Contract) -> Result<Report> {
     let mut program = Program::new(contract.ranks());
-    // As the engine compiles them for the library's operations, and for the caller's.
+    // The engine fuses the steps of a reduction by an operation of the library, but not those by a function of the caller.
     let mut compiled = [(true, Vec::new()), (false, Vec::new())];
     for schedule in schedules {
         let schedule = schedule.borrow();
