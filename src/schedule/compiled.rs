@@ -31,7 +31,7 @@ pub enum Op {
 }
 
 /// A compiled schedule.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Compiled {
     /// What is executed, in this order.
     pub ops: Box<[Op]>,
@@ -63,16 +63,14 @@ struct Compiler<'a> {
 }
 
 impl Compiled {
-    /// Compiles `schedule` of a rank of `members`, at most [`MAX_MEMBERS`]; `None` if it has messages, or no step on shared memory. `fused`:
-    /// chains of reductions become one operation with many operands, which a kernel combines in one pass.
+    /// Compiles `schedule` of a rank of `members`. `fused`: chains of reductions become one operation with many operands, which a kernel
+    /// combines in one pass. `None` if the schedule has messages, or exceeds [`MAX_MEMBERS`] or [`MAX_PUBLICATIONS`].
     pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
         let mut compiler = Compiler { schedule, ops: Vec::new(), operands: Vec::new(), chain: None };
         let (mut to, mut published) = (Vec::new(), Vec::new());
-        let mut shared = false;
         for (index, step) in schedule.steps.iter().enumerate() {
-            shared |= step.action.is_shared();
             match step.action {
-                Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => return None,
+                ref action if action.is_message() => return None,
                 Action::Publish { to: readers, from } => {
                     // Every listed reader fetches from each publication that lists it.
                     to.push(match readers {
@@ -107,7 +105,7 @@ impl Compiled {
                 }
             }
         }
-        (shared && members <= MAX_MEMBERS && published.len() <= MAX_PUBLICATIONS).then(|| Self {
+        (members <= MAX_MEMBERS && published.len() <= MAX_PUBLICATIONS).then(|| Self {
             ops: ops.into(),
             operands: operands.into(),
             published: published.into(),
@@ -264,8 +262,5 @@ mod tests {
         b.publish(Readers::All, input(8));
         b.send(1, input(8));
         assert!(Compiled::new(&b.build(), 4, true).is_none());
-        let mut b = Builder::new();
-        b.copy(input(8), out(8));
-        assert!(Compiled::new(&b.build(), 4, true).is_none(), "nothing is shared");
     }
 }

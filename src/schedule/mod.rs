@@ -172,6 +172,11 @@ impl Action {
         matches!(self, Self::Publish { .. } | Self::Fetch { .. } | Self::FetchReduce { .. } | Self::AwaitReaders)
     }
 
+    /// Whether this step sends or receives a message.
+    pub const fn is_message(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvReduce { .. })
+    }
+
     /// Number of elements that the step processes.
     pub const fn elements(&self) -> usize {
         match *self {

@@ -55,8 +55,11 @@ const RING_BYTES: usize = 1 << 20;
 const SHORTEST_RING_BYTES: usize = 32 << 10;
 
 impl Program {
-    /// The program of `schedule` on a rank of `members`; see [`Compiled::new`].
+    /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared memory.
     pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
+        if !schedule.steps.iter().any(|step| step.action.is_shared()) {
+            return None;
+        }
         let compiled = Compiled::new(schedule, members, fused)?;
         let Compiled { ops, operands, published, to, .. } = &compiled;
         // More than two ranks, some of which share cores, would wait for each other's reads in the middle of the call.

@@ -130,10 +130,10 @@ impl<'a> Machine<'a> {
         }
         let done = self.done[rank];
         if self.form == Form::References || done == len {
-            peers().for_each(|(from, number, _)| self.consume(rank, from, number, usize::MAX));
+            peers().for_each(|(from, number, _)| self.publications[from][number].consume(rank, usize::MAX));
             return Ok(true);
         }
-        peers().for_each(|(from, number, at)| self.consume(rank, from, number, at + done));
+        peers().for_each(|(from, number, at)| self.publications[from][number].consume(rank, at + done));
         let is_written = |&(from, number, at): &(Rank, usize, usize)| {
             let publication = &self.publications[from][number];
             at + done < publication.len && at + done <= publication.least
@@ -144,10 +144,6 @@ impl<'a> Machine<'a> {
         }
         self.done[rank] += 1;
         Ok(false)
-    }
-
-    fn consume(&mut self, rank: Rank, from: Rank, number: usize, elements: usize) {
-        self.publications[from][number].consume(rank, elements);
     }
 }
 
