@@ -22,7 +22,7 @@ shards=(
   "systems: test-systems test-features test-deny | src/sys Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
   "torch: test-torch test-bench | examples/torch include/gloo benches"
   "links: test-ibverbs-two test-c-more | src/transport/ibverbs c_tests"
-  "threads: test-threads test-aarch64 test-endurance | src/engine src/transport src/reduce"
+  "threads: test-threads test-loom test-aarch64 test-endurance | src/engine src/transport src/reduce"
   "depth: test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/simulation fuzz"
 )
 number=${#shards[@]}

@@ -106,6 +106,14 @@ impl BackgroundProgress for Shared {
         self.engine.serve();
     }
 
+    fn is_visited(&self) -> bool {
+        self.engine.is_visited()
+    }
+
+    fn tick(&self) {
+        self.engine.tick();
+    }
+
     fn arrived(&self) {
         let mut guard = self.engine.lock();
         let now = guard.now;

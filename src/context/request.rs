@@ -1,7 +1,7 @@
 //! Persistent requests: a collective call that is checked and prepared once, and then started and waited for any number of times.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::collective::Uses;
@@ -10,7 +10,7 @@ use crate::context::call::{Call, Reduction, Run};
 use crate::context::prepared::Selection;
 use crate::context::shared::{Begun, SharedCall};
 use crate::engine::plan::{OwnedShape, Plan};
-use crate::engine::shared::{Known, Shared, Unattended, Work};
+use crate::engine::shared::{Attempted, Known, Progress, Shared, Unattended, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport;
 use crate::types::ElementType;
@@ -40,7 +40,7 @@ struct Body {
     plan: OnceLock<Arc<Plan>>,
     /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request busy, and by
     /// threads that progress the context while they go on with the call.
-    running: Mutex<Option<(Running, Times)>>,
+    running: Attempted<Option<(Running, Times)>>,
 }
 
 /// What a call on shared memory needs to start in few steps.
@@ -134,7 +134,7 @@ impl Context {
             timeout: call.timeout,
             selection,
             plan: plan.map_or_else(OnceLock::new, OnceLock::from),
-            running: Mutex::default(),
+            running: Attempted::default(),
         };
         Ok(Request {
             body: Arc::new(body),
@@ -270,29 +270,18 @@ impl Request {
             }
         };
         let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
-        let needs_others = matches!(&running, Running::Shared(call) if !self.has_served_peer(call));
-        *self.body.running() = Some((running, times));
-        if needs_others {
-            self.leave_to_others();
+        let is_shared = matches!(&running, Running::Shared(_));
+        *self.body.running.lock() = Some((running, times));
+        if let Some(shared) = self.body.context.shared_memory.get().filter(|_| is_shared) {
+            // Whoever progresses the context goes on with it.
+            shared.leave(self.body.clone());
+            context.engine().arm();
+            self.body.go_on();
         }
         Ok(false)
     }
 
-    /// Whether the call has done all that its peers wait for: a call with a pair, its first publication.
-    fn has_served_peer(&self, call: &SharedCall) -> bool {
-        let known = self.quick.as_ref().map(|quick| &quick.known).filter(|known| known.pair.is_some());
-        known.and_then(|known| known.first).is_some_and(|first| call.position() >= first.next)
-    }
-
-    /// Peers may wait for more of the call than its start has done, so whoever progresses the context goes on with it.
-    fn leave_to_others(&self) {
-        if let Some(shared) = self.body.context.shared_memory.get() {
-            shared.leave(self.body.clone());
-            self.body.go_on();
-        }
-    }
-
-    /// Ends what [`Request::leave_to_others`] has begun, if anything.
+    /// The call is this thread's alone.
     fn attend(&self) {
         if let Some(shared) = self.body.context.shared_memory.get() {
             shared.attend(Arc::as_ptr(&self.body).cast());
@@ -302,7 +291,7 @@ impl Request {
     /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed. After a failure, the
     /// request is inactive.
     fn is_complete(&self) -> Result<bool> {
-        let mut running = self.body.running();
+        let mut running = self.body.running.lock();
         match &mut *running {
             None => Ok(true),
             Some((Running::Messages(index), times)) => {
@@ -318,7 +307,10 @@ impl Request {
                 let run = self.body.run(&call, times);
                 let done =
                     self.body.work(&run).map_or(Ok(true), |work| self.body.context.test_shared(&run, &work, shared));
-                if !matches!(done, Ok(false)) {
+                if matches!(done, Ok(false)) {
+                    drop(running);
+                    self.body.running.attempt_if_wanted(|running| self.body.go_on_with(running));
+                } else {
                     *running = None;
                     self.attend();
                 }
@@ -330,7 +322,7 @@ impl Request {
     /// Waits for the run, and ends it. The request becomes inactive.
     fn complete(&self, last: impl FnOnce()) -> Result<()> {
         let call = self.body.call();
-        let running = self.body.running().take();
+        let running = self.body.running.lock().take();
         let result = match running {
             None => Ok(()),
             Some((Running::Messages(index), times)) => {
@@ -408,8 +400,12 @@ impl Body {
         self.plan.get().and_then(|plan| self.context.shared_work(plan, &run.binding))
     }
 
-    fn running(&self) -> MutexGuard<'_, Option<(Running, Times)>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Goes on with the call that is `running`, without waiting.
+    fn go_on_with(&self, running: &mut Option<(Running, Times)>) -> Progress {
+        let Some((Running::Shared(shared), times)) = running else { return Progress::Ended };
+        let call = self.call();
+        let run = self.run(&call, times);
+        self.work(&run).map_or(Progress::None, |work| shared.go_on(&work))
     }
 
     /// The call, which owns nothing.
@@ -429,13 +425,8 @@ impl Body {
 }
 
 impl Unattended for Body {
-    fn go_on(&self) -> bool {
-        // If it is locked, the thread that has locked it goes on.
-        let Ok(mut running) = self.running.try_lock() else { return false };
-        let Some((Running::Shared(shared), times)) = &mut *running else { return false };
-        let call = self.call();
-        let run = self.run(&call, times);
-        self.work(&run).is_some_and(|work| shared.go_on(&work))
+    fn go_on(&self) -> Progress {
+        self.running.attempt(|running| self.go_on_with(running))
     }
 }
 
@@ -447,7 +438,7 @@ impl Drop for Request {
         if state != State::Active as u8 && state != State::Complete as u8 || self.body.context.is_inherited() {
             return;
         }
-        let mut running = self.body.running().take();
+        let mut running = self.body.running.lock().take();
         if let Some((Running::Shared(call), _)) = &mut running {
             self.attend();
             self.body.context.drop_shared(call);

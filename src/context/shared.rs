@@ -11,7 +11,7 @@ use crate::context::call::Run;
 use crate::context::digest::explain;
 use crate::context::prepared::Prepared;
 use crate::engine::plan::Plan;
-use crate::engine::shared::{Call, First, Key, Known, Pair, Refused, Room, Shared, Start, Wait, Work};
+use crate::engine::shared::{Call, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
 use crate::engine::{Binding, Guard, already_running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
@@ -65,28 +65,19 @@ impl SharedCall {
         self.attended.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, known, output) }
     }
 
-    /// Number of operations that were executed.
-    pub(super) fn position(&self) -> usize {
-        self.call.position()
-    }
-
-    /// Goes on without waiting, for a thread that does not wait for the call. Returns whether anything was done.
-    pub(super) fn go_on(&mut self, work: &Work<'_>) -> bool {
+    /// Goes on without waiting, for a thread that does not wait for the call.
+    pub(super) fn go_on(&mut self, work: &Work<'_>) -> Progress {
         if self.outcome.is_some() {
-            return false;
+            return Progress::Ended;
         }
         let before = self.call.position();
-        match self.call.go_on(work) {
-            Ok(false) => self.call.position() != before,
-            Ok(true) => {
-                self.outcome = Some(Ok(()));
-                true
-            }
-            Err(error) => {
-                self.outcome = Some(Err(error));
-                true
-            }
-        }
+        self.outcome = match self.call.go_on(work) {
+            Ok(false) if self.call.position() != before => return Progress::Some,
+            Ok(false) => return Progress::None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        };
+        Progress::Ended
     }
 }
 
@@ -123,9 +114,6 @@ impl Context {
     #[inline]
     pub(super) fn begin_shared(&self, run: &Run<'_>, work: &Work<'_>) -> Result<SharedCall> {
         self.check_process()?;
-        if work.shared.is_asleep() {
-            self.engine().take_over();
-        }
         let call = Call::start(work).map_err(|refused| self.refused(run, work, &refused))?;
         Ok(SharedCall::new(call))
     }
@@ -136,6 +124,7 @@ impl Context {
         if let Some(result) = self.conclude_shared(run, work, call) {
             return result;
         }
+        let _present = work.shared.present();
         loop {
             call.call.looks = if run.timeout.is_zero() { 0 } else { first_looks(work.shared) };
             let wait = match call.call.advance(work) {
@@ -166,10 +155,6 @@ impl Context {
     /// Looks for what the call waits for, for some microseconds. Returns whether it has come.
     #[inline]
     fn look(&self, call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
-        // A call of many pieces takes longer than a tick.
-        if work.shared.is_asleep() {
-            self.engine().take_over();
-        }
         let shares = work.shared.shares_cores();
         for turn in 0..if shares { SHARED_LOOKS } else { LOOKS } {
             if call.is_ready(work, wait) {
@@ -205,9 +190,6 @@ impl Context {
     ) -> Option<Begun> {
         // SAFETY: by the contract.
         let mut call = unsafe { Call::start_known(shared, known, input, output) }?;
-        if shared.is_asleep() {
-            self.engine().take_over();
-        }
         // SAFETY: `known` and the buffers are the same.
         let has_ended = unsafe { call.finish_pair(shared, known, output) };
         Some(if has_ended { Begun::Ended } else { Begun::Runs(SharedCall::new(call)) })
@@ -352,9 +334,7 @@ impl Context {
         let (mut call, known) = unsafe { Call::start_quick(shared, key, input, output) }?;
         // SAFETY: valid until the call has ended, and not used afterwards.
         let known = unsafe { known.as_ref() };
-        if shared.is_asleep() {
-            self.engine().take_over();
-        }
+        let _present = shared.present();
         // SAFETY: `known` and the buffers are the same.
         if unsafe { call.finish_pair(shared, known, output) } {
             return Some(Ok(()));

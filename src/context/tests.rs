@@ -2,6 +2,7 @@
 
 mod agreement;
 mod alloc;
+mod background;
 mod blocking_store;
 mod contributions;
 mod counts;

@@ -78,9 +78,13 @@ pub struct Core {
     ended: bool,
     /// Threads that wait for a connection. Connections cause no event, so these threads are notified whenever anything was moved.
     pub connecting: usize,
-    /// Number of calls of `progress`. From it the watch sees whether a thread progresses the context.
+    /// Number of calls of `progress`. From it the watch sees at a tick whether a thread has progressed the context since the last one.
     turns: u64,
     seen_turns: u64,
+    /// Whether messages have come or gone since the watch last looked.
+    moved: bool,
+    /// Whether the watch is to be armed by a tick only, unless something is left to be done; see [`Engine::hand_over`].
+    is_lazy: bool,
     spin: Spin,
     /// The memory that the ranks of this host share, if the ranks of each host do.
     pub shared: Option<Arc<Shared>>,
@@ -274,15 +278,23 @@ impl Core {
         }
     }
 
-    /// Says whether ranks that share memory, and the connector's devices, must wake this one; returns whether there are any. After
-    /// `true`, progress the context once more before the thread sleeps.
-    fn set_sleeping(&mut self, on: bool) -> bool {
-        let shares = self.messenger.host_group().inspect(|group| group.set_sleeping(on)).is_some();
-        let armed = self.messenger.set_sleeping(on);
-        if on {
-            self.detect_other_calls();
-        }
-        shares | armed
+    /// Says that no thread progresses the context until something wakes it; with `publications`, also what ranks publish in shared memory.
+    /// Returns whether the context must be progressed once more before that.
+    fn sleep(&mut self, publications: bool) -> bool {
+        let again = self.messenger.sleep(publications);
+        self.detect_other_calls();
+        again
+    }
+
+    /// Whether a run goes on although no thread waits for it, nor is in its reduction function, or a call on shared memory does.
+    fn has_runs(&self) -> bool {
+        self.executions.iter().any(|(_, execution)| !execution.is_over() && !execution.reducing)
+            || self.shared.as_ref().is_some_and(|shared| shared.has_started_calls())
+    }
+
+    /// Whether a run waits for what a peer does in shared memory.
+    fn waits_in_memory(&self) -> bool {
+        self.executions.iter().any(|(_, execution)| execution.waits_in_memory())
     }
 
     /// Fails calls in whose place a rank makes another one that this rank does not meet: in shared memory if this one receives
@@ -308,6 +320,7 @@ impl Core {
             self.detect_other_calls();
         }
         let moved = self.messenger.progress(self.now, &mut self.events);
+        self.moved |= moved;
         self.ended |= moved && self.connecting > 0;
         // An operation that completes in the last flush counts as movement: otherwise the thread that waits for it would sleep.
         let handled = self.dispatch();

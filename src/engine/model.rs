@@ -10,16 +10,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loom::sync::{Condvar, Mutex};
-use loom::thread::JoinHandle;
+use loom::thread::{JoinHandle, yield_now};
 
 use super::requests::{Ended, Side};
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::engine::plan::PlanCache;
-use crate::messaging::testing::Unconnected;
+use crate::messaging::testing::{Sleep, Unconnected};
 use crate::messaging::{Recv, Source};
 use crate::sys::Pollable;
-use crate::transport::{Clock, Interest, Link};
+use crate::tier::Tier;
+use crate::transport::{Clock, Interest, Link, Watch};
 use crate::types::{Slot, Space};
 use crate::wire::fingerprint::{fingerprint, kind};
 use crate::wire::message::HEADER_BYTES;
@@ -31,6 +32,8 @@ const STACK_BYTES: usize = 1 << 20;
 /// Of the element that is reduced.
 const BYTES: usize = 8;
 const DIGEST: u64 = 5;
+/// Descriptors are numbered in the order in which they are made. The waker of the engine comes after it.
+const DOORBELL: RawFd = 0;
 /// How often a thread may lose its core where it does not wait. Of the wake-ups in the engine, one is missed only after three.
 const PREEMPTIONS: usize = 3;
 
@@ -41,6 +44,14 @@ struct System {
     readable: Vec<bool>,
     /// What a peer has sent.
     bytes: VecDeque<u8>,
+    /// A rank that shares memory says that a peer must ring.
+    sleeps: bool,
+    /// The device waits for the rank's doorbell.
+    armed: bool,
+    /// How often the device has progressed the context.
+    served: usize,
+    /// The device ends.
+    stops: bool,
 }
 
 loom::lazy_static! {
@@ -129,10 +140,61 @@ impl Link for Socket {
     fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
 }
 
-/// Rank 0 of two, and the descriptor of its link to rank 1.
+/// A link in memory.
+struct Ring;
+
+impl Link for Ring {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(parts.iter().map(|part| part.len()).sum())
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut system = SYSTEM.lock().unwrap();
+        let n = system.bytes.len().min(parts[0].len());
+        parts[0].iter_mut().zip(system.bytes.drain(..n)).for_each(|(into, byte)| *into = byte);
+        if n == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(n) }
+    }
+
+    fn watch(&mut self, _: Interest) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
+}
+
+/// What [`Unconnected`] tells of a rank that shares memory, whose doorbell is the first descriptor.
+fn sleeps(sleep: Sleep) {
+    let mut system = SYSTEM.lock().unwrap();
+    system.sleeps = matches!(sleep, Sleep::Begins);
+    if let Sleep::Ends(true) = sleep {
+        system.readable[DOORBELL as usize] = false;
+    }
+}
+
+/// The registration of the context at its device.
+struct Armed;
+
+impl Watch for Armed {
+    fn arm(&self) {
+        SYSTEM.lock().unwrap().armed = true;
+        READABLE.notify_all();
+    }
+
+    fn disarm(&self) {
+        SYSTEM.lock().unwrap().armed = false;
+    }
+
+    fn is_armed(&self) -> bool {
+        SYSTEM.lock().unwrap().armed
+    }
+}
+
+/// Rank 0 of two, and the descriptor of its link to rank 1, or its doorbell.
 struct Job {
     engine: Engine,
     socket: RawFd,
+    /// The ranks share memory: a peer rings only if this one sleeps.
+    shares: bool,
     deadline: Instant,
     /// A receive has ended.
     received: Mutex<bool>,
@@ -149,37 +211,97 @@ impl Job {
         let engine =
             Engine::new(messenger, Arc::new(Forever(now)), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
         let (received, receives) = (Mutex::new(false), Condvar::new());
-        Arc::new(Self { engine, socket, deadline: now + Duration::from_secs(1), received, receives })
+        Arc::new(Self { engine, socket, shares: false, deadline: now + Duration::from_secs(1), received, receives })
+    }
+
+    /// As [`Job::new`], of ranks that share memory; a device progresses the context while no thread waits.
+    fn sharing() -> (Arc<Self>, JoinHandle<()>) {
+        let socket = SYSTEM.lock().unwrap().descriptor();
+        assert_eq!(socket, DOORBELL);
+        SYSTEM.lock().unwrap().armed = true;
+        let connector = Unconnected::quiet(Pollable::Socket(socket), sleeps);
+        let mut messenger = Messenger::new(0, 2, Box::new(connector), None);
+        messenger.established(1, Box::new(Ring), CONNECTION);
+        let now = Instant::now();
+        let engine =
+            Engine::new(messenger, Arc::new(Forever(now)), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
+        engine.set_watch(Box::new(Armed));
+        let (received, receives) = (Mutex::new(false), Condvar::new());
+        let job =
+            Arc::new(Self { engine, socket, shares: true, deadline: now + Duration::from_secs(1), received, receives });
+        let device = job.clone();
+        (job, thread(move || device.drive()))
+    }
+
+    /// What the device's thread does.
+    fn drive(&self) {
+        loop {
+            let mut system = SYSTEM.lock().unwrap();
+            while !system.stops && !(system.armed && system.readable[self.socket as usize]) {
+                system = READABLE.wait(system).unwrap();
+            }
+            if system.stops {
+                return;
+            }
+            drop(system);
+            self.engine.serve();
+            SYSTEM.lock().unwrap().served += 1;
+            READABLE.notify_all();
+            // The context may have been locked.
+            yield_now();
+        }
+    }
+
+    /// Posts a receive of a message without bytes, for which no thread waits.
+    fn post(&self, slot: Slot) -> u32 {
+        let mut guard = self.engine.lock();
+        let owner = guard.requests.enter();
+        // SAFETY: no bytes are received.
+        unsafe { guard.messenger.recv(recv(slot, owner)) };
+        self.engine.leave(guard);
+        owner
+    }
+
+    /// Returns when the device, or another thread, has received the message.
+    fn await_posted(&self, owner: u32) {
+        loop {
+            let served = SYSTEM.lock().unwrap().served;
+            // In the second one, nothing has progressed the context since the first.
+            (0..2).for_each(|_| self.engine.tick());
+            if self.engine.lock().requests.take(owner, Side::Recv).is_some() {
+                return;
+            }
+            let mut system = SYSTEM.lock().unwrap();
+            while system.served == served {
+                system = READABLE.wait(system).unwrap();
+            }
+        }
+    }
+
+    fn stop(&self, device: JoinHandle<()>) {
+        SYSTEM.lock().unwrap().stops = true;
+        READABLE.notify_all();
+        device.join().unwrap();
     }
 
     /// A thread that receives a message without bytes: how that ended.
     fn receive(self: &Arc<Self>, slot: Slot) -> JoinHandle<Option<Ended>> {
         let job = self.clone();
         thread(move || {
-            let mut guard = job.engine.lock();
-            let owner = guard.requests.enter();
-            let recv = Recv {
-                from: Source::Rank(1),
-                space: Space::USER,
-                slot,
-                fingerprint: 0,
-                into: std::ptr::null_mut(),
-                bytes: 0,
-                exact: true,
-                more: false,
-                reduce: None,
-                token: Requests::token(owner, Side::Recv),
-            };
-            // SAFETY: no bytes are received.
-            unsafe { guard.messenger.recv(recv) };
-            job.engine.leave(guard);
-            let guard = job.engine.lock();
-            let (guard, ended) = job.engine.wait(guard, job.deadline, |core| core.requests.take(owner, Side::Recv));
-            job.engine.hand_over(guard);
+            let ended = job.receive_here(slot);
             *job.received.lock().unwrap() = true;
             job.receives.notify_all();
             ended
         })
+    }
+
+    /// Receives a message without bytes on this thread.
+    fn receive_here(&self, slot: Slot) -> Option<Ended> {
+        let owner = self.post(slot);
+        let guard = self.engine.lock();
+        let (guard, ended) = self.engine.wait(guard, self.deadline, |core| core.requests.take(owner, Side::Recv));
+        self.engine.hand_over(guard);
+        ended
     }
 
     /// A thread that reduces what rank 1 sends, by a function that takes as long as a receive of another thread: whether it ended.
@@ -227,13 +349,35 @@ impl Job {
     }
 
     fn data(&self, envelope: Envelope) {
-        let header: [u8; HEADER_BYTES] = Message::Data { envelope, announced: false, placed: 0 }.encode(CONNECTION);
+        self.sends(&Message::Data { envelope, announced: false, placed: 0 }.encode(CONNECTION), envelope.bytes);
+    }
+
+    /// The peer sends a header, and so many bytes.
+    fn sends(&self, header: &[u8; HEADER_BYTES], bytes: u64) {
         let mut system = SYSTEM.lock().unwrap();
         system.bytes.extend(header);
-        system.bytes.extend((0..envelope.bytes).map(|_| 0));
-        system.readable[self.socket as usize] = true;
+        system.bytes.extend((0..bytes).map(|_| 0));
+        if !self.shares || system.sleeps {
+            system.readable[self.socket as usize] = true;
+        }
         drop(system);
         READABLE.notify_all();
+    }
+}
+
+/// The receive of a message without bytes.
+fn recv(slot: Slot, owner: u32) -> Recv {
+    Recv {
+        from: Source::Rank(1),
+        space: Space::USER,
+        slot,
+        fingerprint: 0,
+        into: std::ptr::null_mut(),
+        bytes: 0,
+        exact: true,
+        more: false,
+        reduce: None,
+        token: Requests::token(owner, Side::Recv),
     }
 }
 
@@ -258,8 +402,12 @@ fn thread<R: std::marker::Send + 'static>(work: impl FnOnce() -> R + std::marker
 }
 
 fn in_every_order(model: fn()) {
+    in_orders_with(PREEMPTIONS, model);
+}
+
+fn in_orders_with(preemptions: usize, model: fn()) {
     let mut loom = loom::model::Builder::new();
-    loom.preemption_bound = Some(PREEMPTIONS);
+    loom.preemption_bound = Some(preemptions);
     // Not on loom's first thread, whose stack is small.
     loom.check(move || thread(model).join().unwrap());
 }
@@ -341,5 +489,38 @@ fn who_waits_for_a_change_is_told_of_it_by_who_made_it() {
         assert!(waits.join().unwrap());
         job.arrives(0);
         assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
+    });
+}
+
+#[test]
+fn a_query_that_comes_while_no_thread_has_ever_waited_is_seen_by_the_device() {
+    in_every_order(|| {
+        let (job, device) = Job::sharing();
+        job.sends(&Message::Query.encode(CONNECTION), 0);
+        let mut system = SYSTEM.lock().unwrap();
+        while !system.bytes.is_empty() {
+            system = READABLE.wait(system).unwrap();
+        }
+        drop(system);
+        job.stop(device);
+    });
+}
+
+#[test]
+fn a_message_for_which_no_thread_waits_is_received_by_one_that_waits_for_another_or_by_the_device() {
+    // The third preemption takes minutes.
+    let preemptions = Tier::from_environment().of(PREEMPTIONS - 1, PREEMPTIONS - 1, PREEMPTIONS);
+    in_orders_with(preemptions, || {
+        let (job, device) = Job::sharing();
+        let owner = job.post(1);
+        let peer = job.clone();
+        let sends = thread(move || {
+            peer.arrives(0);
+            peer.arrives(1);
+        });
+        assert!(matches!(job.receive_here(0), Some(Ended::Message(1, 0))));
+        job.await_posted(owner);
+        sends.join().unwrap();
+        job.stop(device);
     });
 }

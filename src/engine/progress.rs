@@ -42,6 +42,12 @@ pub struct Engine {
     core: Mutex<Core>,
     /// Threads that wait for the lock.
     contenders: AtomicUsize,
+    /// As `polling` in the core, for a thread without the lock: 0 or 1.
+    polls: AtomicUsize,
+    /// How often a thread of the program has begun to poll, or to leave something to the watch, and that number when the watch last
+    /// progressed the context. Only of [quiet](crate::transport::Connector::is_quiet) contexts.
+    visits: AtomicUsize,
+    seen_visits: AtomicUsize,
     /// Notified when an operation has completed for which a thread waits that does not poll.
     ended: Condvar,
     /// Wakes the polling thread if it sleeps.
@@ -59,6 +65,9 @@ impl Engine {
         messenger.descriptors(&mut sources);
         Ok(Self {
             contenders: AtomicUsize::new(0),
+            polls: AtomicUsize::new(0),
+            visits: AtomicUsize::new(0),
+            seen_visits: AtomicUsize::new(0),
             ended: Condvar::new(),
             waker,
             sources,
@@ -82,6 +91,8 @@ impl Engine {
                 connecting: 0,
                 turns: 0,
                 seen_turns: 0,
+                moved: false,
+                is_lazy: false,
                 spin,
                 shared: None,
                 pair_spins: QuickMap::default(),
@@ -93,6 +104,9 @@ impl Engine {
     /// Sets who progresses the context while no thread waits. Called once; the watch starts armed.
     pub fn set_watch(&self, watch: Box<dyn Watch>) {
         let _ = self.watch.set(watch);
+        let mut guard = self.lock();
+        guard.sleep(false);
+        guard.serve();
     }
 
     /// Takes the lock, and reads the clock.
@@ -123,21 +137,6 @@ impl Engine {
         self.waker.wake();
     }
 
-    /// For a thread that waits for peers in shared memory without this lock: peers must not wake the device with everything that
-    /// they publish, so it is not responsible for progress until its next tick.
-    #[cold]
-    pub fn take_over(&self) {
-        let mut guard = self.lock();
-        if !guard.polling {
-            if let Some(watch) = self.watch.get() {
-                watch.disarm();
-            }
-            guard.set_sleeping(false);
-            guard.serve();
-            self.notify(&mut guard);
-        }
-    }
-
     /// Progresses what was just posted, then gives the lock back; the polling thread or the watch does the rest.
     pub fn leave(&self, mut guard: Guard<'_>) {
         guard.serve();
@@ -155,14 +154,9 @@ impl Engine {
         loop {
             let (mut core, next) = self.wait(guard, deadline, |core| core.next(index));
             let Some(Next::Reduce(reduction)) = next else { return (core, next.is_some()) };
-            // Sends what was posted before the function is called. If the function takes long, the watch takes over at its next
-            // tick.
+            // Sends what was posted before the function is called, which may take long.
             core.dispatch();
-            self.notify(&mut core);
-            if !core.waiting.is_empty() && !core.polling {
-                self.ended.notify_all();
-            }
-            drop(core);
+            self.hand_over(core);
             let status = reduction.call();
             guard = self.lock();
             guard.reduced(index, &reduction, status);
@@ -196,6 +190,7 @@ impl Engine {
         // Whether peers know that this rank is about to sleep.
         let mut announced = false;
         let mut nap = FIRST_NAP;
+        let mut attends = false;
         let result = loop {
             if let Some(result) = ready(&mut guard) {
                 break Some(result);
@@ -225,17 +220,22 @@ impl Engine {
             if !polling {
                 polling = true;
                 guard.polling = true;
-                if let Some(watch) = self.watch.get().filter(|w| w.is_armed()) {
-                    watch.disarm();
+                self.polls.store(1, Ordering::Relaxed);
+                // It would see what this thread sees, and wake up for it.
+                if guard.messenger.is_quiet() {
+                    self.visits.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    self.disarm();
                 }
-                guard.set_sleeping(false);
+                guard.messenger.wake(false);
+                attends = guard.shared.as_ref().is_some_and(|shared| shared.enter());
             }
             let moved = guard.progress();
             self.notify(&mut guard);
             if moved {
                 idle_since = None;
                 if std::mem::take(&mut announced) {
-                    guard.set_sleeping(false);
+                    guard.messenger.wake(false);
                 }
                 busy_turns += 1;
                 // The progress may concern only other threads: this thread must still observe its deadline, and release the lock
@@ -260,9 +260,14 @@ impl Engine {
         };
         if polling {
             guard.polling = false;
+            guard.is_lazy |= guard.moved || !guard.messenger.is_quiet();
+            self.polls.store(0, Ordering::Relaxed);
         }
         if announced {
-            guard.set_sleeping(false);
+            guard.messenger.wake(false);
+        }
+        if let Some(shared) = guard.shared.as_ref().filter(|_| attends) {
+            shared.exit();
         }
         (guard, result)
     }
@@ -308,13 +313,15 @@ impl Engine {
             yield_now();
             return guard;
         }
-        if !std::mem::replace(announced, true) && guard.set_sleeping(true) {
+        if !std::mem::replace(announced, true) && guard.sleep(true) {
             // One turn more: a rank that shares memory may have published something before it could see that this one sleeps.
             return guard;
         }
         let timers = [guard.messenger.next_timer(), guard.messenger.keep_alive()];
         let until = timers.into_iter().flatten().fold(deadline, Ord::min);
         guard.sleeping = Some(spin);
+        // Or else it would wake up together with this thread.
+        self.disarm();
         drop(guard);
         if self.clock.sleep(&self.sources, until) {
             self.waker.clear();
@@ -323,7 +330,7 @@ impl Engine {
         guard.sleeping = None;
         // A peer may have published what another thread waits for.
         guard.ended |= guard.messenger.waits_for_publication();
-        guard.set_sleeping(false);
+        guard.messenger.wake(true);
         *announced = false;
         if guard.longest_spin(peer) > spin {
             *idle_since = None;
@@ -365,22 +372,41 @@ impl Engine {
         if !guard.waiting.is_empty() {
             self.ended.notify_all();
         } else if let Some(watch) = self.watch.get() {
-            let urgent = guard.messenger.outgoing() > 0;
+            // Where messages come and go, the next wait is likely to follow soon. To arm and to disarm the watch takes two system calls, as
+            // much as a tenth of a short call over TCP; and the watch would wake up for every message that comes between two waits, and
+            // take it from the thread that waits for it. So it arms itself after one or two ticks without a wait.
+            let urgent = !guard.is_lazy || guard.messenger.outgoing() > 0 || guard.has_runs();
             self.entrust(&mut guard, watch.as_ref(), urgent);
         }
     }
 
-    /// Arms the watch if `urgent`. While there is a timer, which an armed watch would not see, disarms it: then it checks the
-    /// context at every tick.
+    /// Arms the watch if `urgent`, else disarms it. While there is a timer, which an armed watch would not see, disarms it: then it checks
+    /// the context at every tick.
     fn entrust(&self, guard: &mut Guard<'_>, watch: &dyn Watch, urgent: bool) {
-        if guard.messenger.next_timer().is_some() {
-            watch.disarm();
-        } else if urgent {
-            if guard.set_sleeping(true) {
+        if !urgent || guard.messenger.next_timer().is_some() {
+            self.disarm();
+        } else {
+            let publications = guard.waits_in_memory();
+            if guard.sleep(publications) {
                 guard.serve();
                 self.notify(guard);
             }
             watch.arm();
+        }
+    }
+
+    /// After something has begun without the lock, among ranks that share memory, that the watch must progress if no thread waits.
+    #[inline]
+    pub fn arm(&self) {
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        if self.watch.get().is_some_and(|watch| !watch.is_armed()) {
+            self.hand_over(self.lock());
+        }
+    }
+
+    fn disarm(&self) {
+        if let Some(watch) = self.watch.get().filter(|watch| watch.is_armed()) {
+            watch.disarm();
         }
     }
 
@@ -389,8 +415,40 @@ impl Engine {
         self.clock.now()
     }
 
-    /// For the watch: progresses the context unless a thread polls.
+    /// Whether the watch progresses the context, and does so when something comes.
+    #[cfg(test)]
+    pub fn is_watched(&self) -> bool {
+        self.watch.get().is_some_and(|watch| watch.is_armed())
+    }
+
+    /// Whether a thread of the program has been here since the watch last progressed the context, so that it may soon be here again.
+    pub fn is_visited(&self) -> bool {
+        self.visits.load(Ordering::Relaxed) != self.seen_visits.load(Ordering::Relaxed)
+    }
+
+    /// For the armed watch, when a descriptor is readable: progresses the context.
     pub fn serve(&self) {
+        let guard = match self.core.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // It gives way between two turns.
+            Err(TryLockError::WouldBlock) if self.polls.load(Ordering::Relaxed) > 0 => self.lock_contended(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if guard.polling {
+            // That thread sees the same, and arms the watch at last. A descriptor that stays readable must not keep the watch busy meanwhile.
+            self.disarm();
+        } else {
+            self.serve_and_arm(guard);
+        }
+    }
+
+    /// For the watch, periodically while it is not armed: progresses the context if nothing has progressed it since the last time, and
+    /// then arms the watch.
+    pub fn tick(&self) {
+        if self.watch.get().is_none_or(|watch| watch.is_armed()) {
+            return;
+        }
         let mut guard = match self.core.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -399,15 +457,22 @@ impl Engine {
         if guard.polling {
             return;
         }
-        let Some(watch) = self.watch.get() else { return };
-        // An unarmed watch progresses the context only if nothing has progressed it since the last tick.
-        if watch.is_armed() || guard.turns == guard.seen_turns {
-            guard.now = self.now();
-            guard.set_sleeping(false);
-            guard.serve();
-            self.notify(&mut guard);
-            self.entrust(&mut guard, watch.as_ref(), true);
+        if guard.turns == guard.seen_turns {
+            return self.serve_and_arm(guard);
         }
         guard.seen_turns = guard.turns;
+        guard.is_lazy = std::mem::take(&mut guard.moved) || !guard.messenger.is_quiet();
+    }
+
+    fn serve_and_arm(&self, mut guard: Guard<'_>) {
+        let Some(watch) = self.watch.get() else { return };
+        self.seen_visits.store(self.visits.load(Ordering::Relaxed), Ordering::Relaxed);
+        guard.now = self.now();
+        guard.is_lazy = false;
+        guard.messenger.wake(true);
+        guard.serve();
+        self.notify(&mut guard);
+        self.entrust(&mut guard, watch.as_ref(), true);
+        (guard.seen_turns, guard.moved) = (guard.turns, false);
     }
 }

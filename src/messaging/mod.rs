@@ -357,9 +357,19 @@ impl Messenger {
         self.connector.keep_alive()
     }
 
-    /// Says whether the thread that progresses this is about to sleep; see [`Connector::set_sleeping`].
-    pub fn set_sleeping(&mut self, on: bool) -> bool {
-        self.connector.set_sleeping(on)
+    /// See [`Connector::sleep`].
+    pub fn sleep(&mut self, publications: bool) -> bool {
+        self.connector.sleep(publications)
+    }
+
+    /// See [`Connector::wake`].
+    pub fn wake(&mut self, slept: bool) {
+        self.connector.wake(slept);
+    }
+
+    /// See [`Connector::is_quiet`].
+    pub fn is_quiet(&self) -> bool {
+        self.connector.is_quiet()
     }
 
     /// See [`Connector::counters`].

@@ -21,6 +21,15 @@ pub struct Unconnected {
     descriptor: Option<Pollable>,
     /// Where the times of calls of `progress` are recorded, if anywhere.
     turns: Option<Turns>,
+    /// Told when [`Connector::sleep`] and [`Connector::wake`] are called. With it, the connector is quiet.
+    sleeps: Option<fn(Sleep)>,
+}
+
+/// A call of [`Connector::sleep`], or of [`Connector::wake`] with this argument.
+#[cfg_attr(not(loom), allow(dead_code, reason = "only models look"))]
+pub enum Sleep {
+    Begins,
+    Ends(bool),
 }
 
 /// The times at which the connector's `progress` was called.
@@ -41,7 +50,13 @@ impl Unconnected {
             ibverbs: false,
             streams: 1,
         };
-        Self { address, descriptor, turns }
+        Self { address, descriptor, turns, sleeps: None }
+    }
+
+    /// A quiet connector that calls `sleeps`.
+    #[cfg(all(test, loom))]
+    pub fn quiet(descriptor: Pollable, sleeps: fn(Sleep)) -> Self {
+        Self { sleeps: Some(sleeps), ..Self::new(Some(descriptor), None) }
     }
 }
 
@@ -89,6 +104,18 @@ impl Connector for Unconnected {
 
     fn descriptors(&self, into: &mut Vec<Pollable>) {
         into.extend(self.descriptor.clone());
+    }
+
+    fn sleep(&mut self, _: bool) -> bool {
+        self.sleeps.inspect(|sleeps| sleeps(Sleep::Begins)).is_some()
+    }
+
+    fn wake(&mut self, slept: bool) {
+        self.sleeps.into_iter().for_each(|sleeps| sleeps(Sleep::Ends(slept)));
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.sleeps.is_some()
     }
 
     fn location(&self, _: Rank) -> Option<String> {

@@ -380,7 +380,7 @@ fn a_watched_link_is_reported_while_it_is_readable() {
         while pair.reports(1, |of| of.readable, 20) {
             assert_eq!(receive(b.as_mut(), 10), Err(ErrorKind::WouldBlock));
         }
-        if !descriptors.is_empty() && pair.connectors[1].set_sleeping(true) {
+        if !descriptors.is_empty() && pair.connectors[1].sleep(false) {
             // A descriptor tells of what comes after that only.
             assert!(!sys::poll(&descriptors[..1], Duration::ZERO));
             assert_eq!(a.send(&[IoSlice::new(b"wake")]).unwrap(), 4);
@@ -390,8 +390,8 @@ fn a_watched_link_is_reported_while_it_is_readable() {
             });
             assert!(woken && pair.reports(1, |of| of.readable, TRIES));
             assert_eq!(receive_all(&pair, b.as_mut(), 4).0, b"wake");
-            pair.connectors[1].set_sleeping(false);
-            pair.connectors[1].set_sleeping(true);
+            pair.connectors[1].wake(true);
+            pair.connectors[1].sleep(false);
             assert!(!sys::poll(&descriptors[..1], Duration::ZERO));
             descriptors.clear();
         }

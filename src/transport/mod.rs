@@ -14,7 +14,7 @@ pub mod ibverbs;
 #[cfg(any(test, fuzzing))]
 pub mod loopback;
 pub mod shm;
-mod sync;
+pub(crate) mod sync;
 pub mod tcp;
 
 use std::fmt;
@@ -361,10 +361,21 @@ pub trait Connector: Send {
         None
     }
 
-    /// Says whether the thread that progresses the connector is about to sleep: descriptors need to become readable only after `true`.
-    /// If it returns `true`, call [`Connector::progress`] once more before sleeping.
-    fn set_sleeping(&mut self, on: bool) -> bool {
-        let _ = on;
+    /// Says that nobody progresses the connector until a descriptor is readable: descriptors need to become readable only after this.
+    /// With `publications`, also when ranks that share memory have published something. If it returns `true`, call
+    /// [`Connector::progress`] once more before sleeping.
+    fn sleep(&mut self, publications: bool) -> bool {
+        let _ = publications;
+        false
+    }
+
+    /// Ends what [`Connector::sleep`] has begun. `slept`: a descriptor may be readable.
+    fn wake(&mut self, slept: bool) {
+        let _ = slept;
+    }
+
+    /// Whether no descriptor becomes readable between [`Connector::wake`] and [`Connector::sleep`], unless the process of a peer ends.
+    fn is_quiet(&self) -> bool {
         false
     }
 
@@ -484,9 +495,17 @@ fn inherited() -> Error {
 
 /// A context's interface for progress by the device's thread, while no thread waits on the context.
 pub trait BackgroundProgress: Send + Sync {
-    /// Makes progress. Called when a descriptor of the context is readable and its watch is armed, and periodically
-    /// while it is not armed.
+    /// Makes progress: a descriptor of the context is readable, and its watch is armed.
     fn drive(&self);
+
+    /// Whether a thread of the program may soon make the progress itself, since it was here not long ago: the call of `drive` may be
+    /// delayed for a moment.
+    fn is_visited(&self) -> bool {
+        false
+    }
+
+    /// Called periodically while its watch is not armed.
+    fn tick(&self);
 
     /// Tells the context that the connector has received a connection from a peer.
     fn arrived(&self);

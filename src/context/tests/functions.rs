@@ -34,7 +34,7 @@ pub unsafe extern "C" fn acts_and_adds(
 }
 
 /// An allreduce of one number whose reduction function calls `act`; returns the result.
-fn sum(context: &Context, tag: u64, timeout: Option<Duration>, inputs: &[i64], act: Act<'_>) -> Result<i64> {
+pub fn sum(context: &Context, tag: u64, timeout: Option<Duration>, inputs: &[i64], act: Act<'_>) -> Result<i64> {
     let mut output = 0i64;
     let pointers: Vec<*const u8> = inputs.iter().map(|input| std::ptr::from_ref(input).cast()).collect();
     let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), 1);

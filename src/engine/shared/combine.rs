@@ -232,9 +232,6 @@ impl Call {
             }
             if self.write_streams(work) || is_stream {
                 self.announce(work);
-                if let Some(wait) = awake(work, sources) {
-                    break Ok(Some(wait));
-                }
             }
         };
         self.workspace().staged = local;
@@ -323,15 +320,6 @@ impl Workspace {
     fn make_staging(&mut self, bytes: usize) -> Result<()> {
         self.staging.try_reserve(bytes.div_ceil(size_of::<u128>())).map_err(|_| no_memory(bytes))
     }
-}
-
-/// A wait that is over, if this rank's device has gone to sleep: peers would wake it after every piece. Whoever executes the call
-/// [takes over](crate::engine::Engine::take_over) before it goes on.
-fn awake(work: &Work<'_>, sources: &[Source]) -> Option<Wait> {
-    sources.iter().filter(|_| work.shared.is_asleep()).find_map(|source| match *source {
-        Source::Stream { member, number, .. } => Some(Wait::Piece { member, number, bytes: 0 }),
-        _ => None,
-    })
 }
 
 /// # Safety

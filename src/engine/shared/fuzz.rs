@@ -3,8 +3,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use super::{Call, Shared, Wait, Work};
 use crate::collective::{Collective, Shape};
@@ -14,6 +14,7 @@ use crate::fuzzing::Input;
 use crate::reduce;
 use crate::transport::board::{BOARD_BYTES, Board, PLACES};
 use crate::transport::shm::HostGroup;
+use crate::transport::shm::segment::PUBLICATIONS;
 use crate::types::{DataType, ReduceOp};
 
 const MEMBERS: usize = 3;
@@ -152,8 +153,8 @@ impl Rank {
         // Results of the longest calls are stored past the caches.
         let cache_bytes = COUNTS[3] * ELEMENT;
         let usable = AtomicBool::new(true);
-        let shared =
-            Shared { group, board, cache_bytes, usable, state: Mutex::default(), unattended: Mutex::default() };
+        let (state, started) = Default::default();
+        let shared = Shared { group, board, cache_bytes, usable, state, started };
         Self { rank, shared, plans: PlanCache::default(), running: None }
     }
 
@@ -215,7 +216,7 @@ impl Rank {
 pub fn shared_memory(data: &[u8]) {
     HOST.with(|(groups, boards)| {
         boards.iter().for_each(Memory::clear);
-        groups.iter().for_each(|group| group.set_sleeping(false));
+        groups.iter().for_each(|group| group.waiting().end(PUBLICATIONS));
         let mut ranks: Vec<Rank> = groups.iter().map(|group| Rank::new(group.clone(), boards)).collect();
         let mut input = Input(data);
         for _ in 0..MAX_STEPS {
@@ -244,8 +245,11 @@ fn step(ranks: &mut [Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()
         }
         _ => match input.below(4)? {
             // Its peers ring a doorbell that it never answers.
-            0 => ranks[SCRIBBLER].shared.group.set_sleeping(true),
-            1 => ranks[SCRIBBLER].shared.group.set_sleeping(false),
+            0 => ranks[SCRIBBLER].shared.group.waiting().begin(PUBLICATIONS),
+            1 => {
+                ranks[SCRIBBLER].shared.group.waiting().end(PUBLICATIONS);
+                ranks[SCRIBBLER].shared.group.clear_doorbell();
+            }
             _ => ranks[input.below(MEMBERS)?].withdraw(),
         },
     }

@@ -11,11 +11,13 @@ pub mod part;
 pub mod program;
 mod quick;
 mod run;
+mod started;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use quick::{First, Key, Known, Pair, Room};
 pub use run::{Call, Start, Wait, Work};
+pub use started::{Attempted, Progress, Unattended};
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +33,7 @@ use crate::wire::fingerprint::{COMPARISON, replaces};
 use combine::Source;
 use program::Memory;
 use quick::Quick;
+use started::StartedCalls;
 
 /// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or readers read them
 /// from the publisher's buffer.
@@ -47,14 +50,19 @@ pub struct Shared {
     /// Whether calls may start.
     usable: AtomicBool,
     state: Mutex<State>,
-    /// Calls that have started, and for which no thread waits.
-    unattended: Mutex<Vec<Arc<dyn Unattended>>>,
+    started: StartedCalls,
 }
 
-/// A call for which no thread waits. Peers may wait for its next steps, so whoever progresses the context goes on with it.
-pub trait Unattended: Send + Sync {
-    /// Goes on without waiting, and without the context's lock. Returns whether anything was done.
-    fn go_on(&self) -> bool;
+/// A thread of the program that is in a call, and meanwhile goes on with calls that were started, if it was told to.
+pub struct Present<'a>(Option<&'a Shared>);
+
+impl Drop for Present<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(shared) = self.0 {
+            shared.exit();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -144,7 +152,7 @@ impl Shared {
             cache_bytes: last_level_cache(),
             usable: AtomicBool::new(true),
             state: Mutex::default(),
-            unattended: Mutex::default(),
+            started: StartedCalls::default(),
         }
     }
 
@@ -191,24 +199,41 @@ impl Shared {
         self.state().elsewhere.retain(|(its, _)| *its != line);
     }
 
-    /// Goes on with `call` whenever the context progresses, until [`Shared::attend`]. What a peer has published before this returns may
-    /// have been noticed by nobody, so the caller looks for it afterwards.
+    /// Goes on with `call` whenever the context progresses, until it has ended, or [`Shared::attend`]. The caller then goes on with it once.
     pub fn leave(&self, call: Arc<dyn Unattended>) {
-        self.unattended().push(call);
+        self.started.add(self.group.waiting(), call);
     }
 
     /// Ends what [`Shared::leave`] has begun, if anything.
     pub fn attend(&self, call: *const ()) {
-        self.unattended().retain(|own| Arc::as_ptr(own).cast() != call);
+        self.started.remove(self.group.waiting(), call);
     }
 
     /// Goes on with the calls for which no thread waits. Returns whether anything was done.
     pub fn go_on(&self) -> bool {
-        self.unattended().iter().fold(false, |any, call| any | call.go_on())
+        self.started.go_on(self.group.waiting())
     }
 
-    fn unattended(&self) -> MutexGuard<'_, Vec<Arc<dyn Unattended>>> {
-        self.unattended.lock().unwrap_or_else(PoisonError::into_inner)
+    /// See [`StartedCalls::enter`].
+    #[inline]
+    pub fn enter(&self) -> bool {
+        self.started.enter(self.group.waiting())
+    }
+
+    /// See [`StartedCalls::exit`].
+    pub fn exit(&self) {
+        self.started.exit(self.group.waiting());
+    }
+
+    /// Whether a call has started, has not ended, and no thread waits for it.
+    pub fn has_started_calls(&self) -> bool {
+        !self.started.is_empty()
+    }
+
+    /// [`Shared::enter`], and [`Shared::exit`] when the result is dropped.
+    #[inline]
+    pub fn present(&self) -> Present<'_> {
+        Present(self.enter().then_some(self))
     }
 
     /// Whether more ranks than cores take part, so that a waiting thread keeps a core from a rank that it waits for.
@@ -221,14 +246,6 @@ impl Shared {
         let mut state = self.state();
         let idle = state.calls.is_idle();
         state.quick.set(key, known, idle);
-    }
-
-    /// Whether peers wake this rank's device with everything that they publish; see [`Engine::take_over`].
-    ///
-    /// [`Engine::take_over`]: crate::engine::Engine::take_over
-    #[inline]
-    pub fn is_asleep(&self) -> bool {
-        self.group.is_sleeping()
     }
 
     /// Whether this process inherited the memory by fork.

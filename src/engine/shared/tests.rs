@@ -13,6 +13,7 @@ use crate::sys::{self, Pollable};
 use crate::tier::Tier;
 use crate::transport::loopback::Random;
 use crate::transport::shm::HostGroup;
+use crate::transport::shm::segment::PUBLICATIONS;
 use crate::types::{DataType, ReduceOp};
 use crate::wire::fingerprint::kind;
 
@@ -386,7 +387,7 @@ fn a_rank_that_only_looks_writes_on_and_wakes_its_reader() {
     stream(1 << 20, |groups, works, calls, wait| {
         let rung = || sys::poll(&[Pollable::Socket(groups[0].doorbell())], Duration::ZERO);
         assert!(!calls[0].is_ready(&works[0], wait));
-        groups[0].set_sleeping(true);
+        groups[0].waiting().begin(PUBLICATIONS);
         let its = calls[1].advance(&works[1]).unwrap().unwrap();
         assert!(calls[0].is_ready(&works[0], wait));
         calls[1].look_around(&works[1], its);
@@ -502,7 +503,7 @@ fn a_peer_that_sleeps_until_its_publications_are_read_is_woken_before_the_call_o
         let wait = calls[0].advance(&works[0]).unwrap().unwrap();
         calls[0].look_around(&works[0], wait);
         (1..3).for_each(|rank| assert!(calls[rank].advance(&works[rank]).unwrap().is_some()));
-        groups[1].set_sleeping(true);
+        groups[1].waiting().begin(PUBLICATIONS);
         let wait = calls[0].advance(&works[0]).unwrap().unwrap();
         assert_eq!(wait, Wait::Reader { member: 1 }, "rank 0 has read what the others have published");
         let rung = || sys::poll(&[Pollable::Socket(groups[1].doorbell())], Duration::ZERO);

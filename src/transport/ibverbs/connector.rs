@@ -509,20 +509,21 @@ impl Connector for IbverbsConnector {
         connections.filter_map(|(_, connection)| connection.silent_until()).min()
     }
 
-    fn set_sleeping(&mut self, on: bool) -> bool {
-        if std::mem::replace(&mut self.is_sleeping, on) == on {
-            return on;
-        }
-        let state = self.shared.lock();
-        for queue in &state.common.queues {
-            if on {
+    fn sleep(&mut self, _: bool) -> bool {
+        if !std::mem::replace(&mut self.is_sleeping, true) {
+            let state = self.shared.lock();
+            for queue in &state.common.queues {
                 queue.take_events();
                 // If this fails, the queue is broken, and the next poll says so.
                 let _ = queue.arm();
             }
+            self.look = true;
         }
-        self.look = true;
-        on
+        true
+    }
+
+    fn wake(&mut self, _: bool) {
+        self.look |= std::mem::take(&mut self.is_sleeping);
     }
 
     fn descriptors(&self, into: &mut Vec<Pollable>) {

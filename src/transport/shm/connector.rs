@@ -2,23 +2,27 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::group::{Candidate, HostGroup};
 use super::link::{Port, ShmLink};
-use super::segment::{OwnSegment, Secret};
+use super::segment::{MESSAGES, OwnSegment, PUBLICATIONS, Secret};
 use super::{Sharing, VARIABLE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address};
 use crate::net::handshake::Identity;
 use crate::secret::{JobToken, SecretKey};
+use crate::sys::poller::Event;
 use crate::sys::{self, Pollable, Poller, PollerKind, Registration};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
 
-/// Once in so many turns the links look whether processes have ended.
+/// Once in so many turns the connector asks the system whether processes have ended.
 const TURNS: u32 = 1024;
+/// What the poller calls the doorbell, and what the inner connector has; members by their positions.
+const DOORBELL: u64 = u64::MAX;
+const INNER: u64 = u64::MAX - 1;
 /// Descriptors that a rank needs for each rank of its host.
 const DESCRIPTORS: usize = 3;
 /// The part of the process's descriptors that the ranks of one context in it take at most: one in so many.
@@ -51,8 +55,8 @@ pub struct ShmConnector {
     _registrations: Vec<Registration>,
     /// Number of calls of `progress`.
     turns: u32,
-    /// The group's number when the links were last made to look whether processes have ended.
-    looked: u32,
+    /// Whether the inner connector has work, as the poller says.
+    has_inner_work: bool,
     /// Whether some ranks are not members of the group.
     has_others: bool,
 }
@@ -71,10 +75,10 @@ impl ShmConnector {
         let poller = Poller::new(kind).map_err(failed)?;
         let mut sources = Vec::new();
         inner.descriptors(&mut sources);
-        let watched = sources.into_iter().map(|source| poller.add(source, sys::READ, 0));
+        let watched = sources.into_iter().map(|source| poller.add(source, sys::READ, INNER));
         let mut registrations = watched.collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let own = OwnSegment::create(&secret(token, &address.identity)).and_then(|own| {
-            registrations.push(poller.add(Pollable::Socket(own.doorbell()), sys::READ, 0)?);
+            registrations.push(poller.add(Pollable::Socket(own.doorbell()), sys::READ, DOORBELL)?);
             Ok(Arc::new(own))
         });
         let own = own.inspect_err(|e| log_detail(log.as_ref(), &format!("no memory is shared: {e}"))).ok();
@@ -96,7 +100,7 @@ impl ShmConnector {
             poller,
             _registrations: registrations,
             turns: 0,
-            looked: 0,
+            has_inner_work: false,
             has_others: true,
         })
     }
@@ -141,6 +145,20 @@ impl ShmConnector {
         let [low, high] = if self.rank < rank { identities } else { [theirs, self.address.identity] };
         let [a, b, c, d, ..] = SecretKey::derive(&self.token, "gloo_rs shared memory", &low).prove("link", &[&high]);
         Ok((rank, Box::new(link), u32::from_le_bytes([a, b, c, d])))
+    }
+
+    /// Asks the system whether processes have ended, and whether the inner connector has work: one system call, however many ranks there
+    /// are.
+    fn look_at_poller(&mut self) {
+        let mut ready = [Event::default(); 64];
+        let found = self.poller.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
+        for event in &ready[..found] {
+            match event.number {
+                DOORBELL => {}
+                INNER => self.has_inner_work = true,
+                index => self.ports.get(index as usize).into_iter().for_each(Port::set_exited),
+            }
+        }
     }
 
     fn log(&self, text: &str) {
@@ -216,7 +234,7 @@ impl Connector for ShmConnector {
     }
 
     fn is_busy(&self) -> bool {
-        !self.fresh.is_empty() || self.inner.is_busy()
+        !self.fresh.is_empty() || self.has_inner_work || self.inner.is_busy()
     }
 
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
@@ -230,18 +248,16 @@ impl Connector for ShmConnector {
             });
         }
         if rarely {
-            group.look_for_exits();
+            self.look_at_poller();
         }
-        // The links must look.
-        let all = std::mem::replace(&mut self.looked, group.looks()) != group.looks();
         for (index, port) in self.ports.iter().enumerate() {
-            let of = if all { port.interest() } else { port.ready(&group, index) };
+            let of = port.ready(&group, index);
             if of != Interest::default() {
                 events.push(ConnectorEvent::Ready { rank: group.ranks()[index] as Rank, of });
             }
         }
         // Without peers elsewhere, it has hardly ever work, and to ask it takes a system call.
-        if self.has_others || all || self.inner.is_busy() {
+        if std::mem::take(&mut self.has_inner_work) || self.has_others || self.inner.is_busy() {
             let first = events.len();
             self.inner.progress(now, events);
             // A member that connects by TCP does not obey the agreement.
@@ -307,7 +323,6 @@ impl Connector for ShmConnector {
         self.ports = group.ranks().iter().map(|_| Port::new()).collect();
         self.fresh = (0..group.ranks().len()).filter(|index| *index != group.index()).collect();
         self.has_others = group.ranks().len() < self.size;
-        self.looked = group.looks();
         self.group = Some(group);
         Ok(())
     }
@@ -324,8 +339,26 @@ impl Connector for ShmConnector {
         self.inner.keep_alive()
     }
 
-    fn set_sleeping(&mut self, on: bool) -> bool {
-        self.inner.set_sleeping(on)
+    fn sleep(&mut self, publications: bool) -> bool {
+        let inner = self.inner.sleep(publications);
+        let Some(group) = &self.group else { return inner };
+        group.waiting().begin(if publications { MESSAGES | PUBLICATIONS } else { MESSAGES });
+        true
+    }
+
+    fn wake(&mut self, slept: bool) {
+        if let Some(group) = &self.group {
+            group.waiting().end(MESSAGES | PUBLICATIONS);
+            if slept {
+                group.clear_doorbell();
+                self.look_at_poller();
+            }
+        }
+        self.inner.wake(slept);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.group.is_some() && !self.has_others
     }
 
     fn set_streams(&mut self, streams: u8) {

@@ -2,10 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::allocations::{InPlace, Views};
-use super::segment::{self, Lane, OwnSegment, PeerSegment, Secret};
+use super::segment::{self, Lane, MESSAGES, OwnSegment, PUBLICATIONS, PeerSegment, STARTED, Secret, Waiting};
 use crate::error::{Error, Result};
 use crate::sys::process::{self, Descriptor};
 use crate::sys::shared_memory::Mapping;
@@ -42,7 +41,6 @@ pub struct HostGroup {
     /// Why this rank cannot read the memory of another's process, if so.
     unreadable: Option<String>,
     shares_cores: bool,
-    looks: AtomicU32,
     mark: ForkMark,
 }
 
@@ -76,7 +74,6 @@ impl HostGroup {
             reads_memory: unreadable.is_none(),
             unreadable,
             shares_cores,
-            looks: AtomicU32::new(0),
             mark,
         })
     }
@@ -194,39 +191,31 @@ impl HostGroup {
         }
     }
 
-    /// Wakes the member at `index` if it sleeps, after something was published that it may wait for.
+    /// Wakes the member at `index` if it waits for [`MESSAGES`], after one was sent to it, or received from it.
     #[inline]
-    pub fn wake(&self, index: usize) {
+    pub(super) fn wake(&self, index: usize) {
         if let Some(peer) = self.peer(index) {
-            peer.wake();
+            peer.wake(MESSAGES);
         }
     }
 
-    /// [`HostGroup::wake`] for all other members.
+    /// Wakes the members that wait for [`PUBLICATIONS`] or [`STARTED`], after this rank has published or acknowledged something.
     #[inline]
     pub fn wake_others(&self) {
-        for index in 0..self.members.len() {
-            self.wake(index);
+        for peer in self.members.iter().filter_map(|member| member.segment.as_ref()) {
+            peer.wake(PUBLICATIONS | STARTED);
         }
     }
 
-    /// Says whether this rank is about to sleep, so that members that publish something must wake it: [`HostGroup::doorbell`]
-    /// becomes readable. After `true`, look once more at everything that members publish, and only then sleep. Costs a system call
-    /// if it turns from `true` to `false`. Calls must not overlap.
-    pub fn set_sleeping(&self, on: bool) {
-        if self.own.set_sleeping(on) && !on {
-            self.look_for_exits();
-        }
+    /// For which events this rank waits, so that a member that causes one of them must wake it: [`HostGroup::doorbell`] becomes readable.
+    #[inline]
+    pub fn waiting(&self) -> &Waiting {
+        self.own.waiting()
     }
 
-    /// Makes all links look soon whether their peer's process has ended.
-    pub(super) fn look_for_exits(&self) {
-        self.looks.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A number that changes when links must look whether their peer's process has ended.
-    pub(super) fn looks(&self) -> u32 {
-        self.looks.load(Ordering::Relaxed)
+    /// Makes [`HostGroup::doorbell`] unreadable until a member rings again. Look for all events afterwards. A system call.
+    pub fn clear_doorbell(&self) {
+        self.own.clear_doorbell();
     }
 
     /// All memory that this rank shares, and its length.
@@ -251,12 +240,6 @@ impl HostGroup {
     /// The number of the process of the member at `index`.
     pub fn process_id(&self, index: usize) -> u32 {
         self.peer(index).map_or_else(std::process::id, PeerSegment::process_id)
-    }
-
-    /// Whether members must wake this rank; see [`HostGroup::set_sleeping`].
-    #[inline]
-    pub fn is_sleeping(&self) -> bool {
-        self.own.is_sleeping()
     }
 
     /// The descriptor that is readable when a member has woken this rank.
@@ -295,6 +278,7 @@ impl HostGroup {
 mod tests {
     use super::*;
     use crate::sys::{self, Pollable};
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
     #[test]
@@ -320,14 +304,21 @@ mod tests {
     fn a_member_that_sleeps_is_woken_and_one_that_polls_is_not() {
         let groups = HostGroup::in_process(2);
         let rung = || sys::poll(&[Pollable::Socket(groups[1].doorbell())], Duration::ZERO);
-        groups[0].wake(1);
+        groups[0].wake_others();
         assert!(!rung());
-        groups[1].set_sleeping(true);
-        groups[0].wake(1);
-        groups[0].wake(1);
+        groups[1].waiting().begin(PUBLICATIONS);
+        groups[0].wake_others();
+        groups[0].wake_others();
         assert!(rung() && !sys::poll(&[Pollable::Socket(groups[0].doorbell())], Duration::ZERO));
-        groups[1].set_sleeping(false);
+        groups[1].waiting().end(PUBLICATIONS);
+        groups[1].clear_doorbell();
         assert!(!rung());
+        groups[0].wake_others();
+        assert!(!rung());
+        groups[0].wake(1);
+        assert!(rung(), "a new rank waits for messages");
+        groups[1].waiting().end(MESSAGES);
+        groups[1].clear_doorbell();
         groups[0].wake(1);
         assert!(!rung());
     }

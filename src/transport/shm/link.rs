@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::group::HostGroup;
 use super::registration::Registration;
 use super::ring::{self, Consumer, Producer};
-use super::segment::{LAST_BYTES, LINES, Lane, REGISTRATIONS};
+use super::segment::{LAST_BYTES, LINES, Lane, MESSAGES, REGISTRATIONS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::{self, Pollable, Poller};
 use crate::transport::{Interest, Link, RemoteMemory};
@@ -23,12 +23,24 @@ pub(super) struct Port {
     writable: AtomicBool,
     /// Where this rank is in the ring to the peer if it waits for room there.
     waits_at: AtomicU64,
+    /// Whether the system has said that the peer's process has ended.
+    exited: AtomicBool,
 }
 
 impl Port {
     /// No link.
     pub fn new() -> Self {
-        Self { readable: AtomicBool::new(false), writable: AtomicBool::new(false), waits_at: AtomicU64::new(0) }
+        Self {
+            readable: AtomicBool::new(false),
+            writable: AtomicBool::new(false),
+            waits_at: AtomicU64::new(0),
+            exited: AtomicBool::new(false),
+        }
+    }
+
+    /// The peer's process has ended: from now on every condition for which a context waits may be true.
+    pub fn set_exited(&self) {
+        self.exited.store(true, Ordering::Relaxed);
     }
 
     /// For which conditions a context waits.
@@ -45,6 +57,9 @@ impl Port {
     /// The watched conditions that are true now for the link to the member at `index`.
     pub fn ready(&self, group: &HostGroup, index: usize) -> Interest {
         let Interest { readable, writable } = self.interest();
+        if self.exited.load(Ordering::Relaxed) {
+            return Interest { readable, writable };
+        }
         let (own, theirs) = (group.own_lane(index), group.lane(index));
         let has_bytes = || {
             let consumed = own.consumed.0.load(Ordering::Relaxed);
@@ -75,8 +90,6 @@ pub struct ShmLink {
     taken: usize,
     /// Times that nothing was found.
     turns: u32,
-    /// The group's number when this link last looked whether the peer's process had ended.
-    looked: u32,
 }
 
 impl ShmLink {
@@ -88,9 +101,7 @@ impl ShmLink {
             let producer = Producer::new(own.lines.as_ptr(), LINES, &theirs.consumed.0);
             (producer, Consumer::new(theirs.lines.as_ptr(), LINES, &own.consumed.0))
         };
-        let looked = group.looks().wrapping_sub(1);
-        let mut link =
-            Self { group, index, ports, poller, watched: None, producer, consumer, taken: 0, turns: 0, looked };
+        let mut link = Self { group, index, ports, poller, watched: None, producer, consumer, taken: 0, turns: TURNS };
         link.watch(Interest { readable: true, writable: false })?;
         Ok(link)
     }
@@ -111,10 +122,10 @@ impl ShmLink {
     #[inline]
     fn look(&mut self) -> io::Result<()> {
         self.turns += 1;
-        if self.turns < TURNS && self.looked == self.group.looks() {
+        if self.turns < TURNS && !self.port().exited.load(Ordering::Relaxed) {
             return Ok(());
         }
-        (self.turns, self.looked) = (0, self.group.looks());
+        self.turns = 0;
         if !self.group.has_exited(self.index) {
             return Ok(());
         }
@@ -131,7 +142,7 @@ impl ShmLink {
 
     fn pop(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let (got, crossed) = self.consumer.pop(parts)?;
-        if crossed && self.theirs().wants_room.must_be_woken() {
+        if crossed && self.theirs().wants_room.must_be_woken(MESSAGES) {
             self.group.wake(self.index);
         }
         if got == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(got) }
@@ -193,11 +204,11 @@ impl Link for ShmLink {
         let mut sent = self.producer.push(parts);
         if matches!(&sent, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
             self.port().waits_at.store(self.producer.position(), Ordering::Relaxed);
-            self.own().wants_room.set(true);
+            self.own().wants_room.begin(MESSAGES);
             sent = self.producer.push(parts);
         }
         if sent.is_ok() {
-            self.own().wants_room.set(false);
+            self.own().wants_room.end(MESSAGES);
             self.group.wake(self.index);
         }
         sent

@@ -9,10 +9,12 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use super::allocations::{Entry, Listed};
 use super::registration::Registration;
 use super::ring::{Consumer, Line, Producer, has_room};
-use super::segment::Waiting;
+use super::segment::{MESSAGES, Waiting};
 use crate::transport::board::model::{Member, Memory};
 use crate::transport::sync::AtomicU64;
 
+/// An event for which a rank waits.
+const EVENT: u64 = MESSAGES;
 /// Lines of a ring.
 const LINES: usize = 4;
 /// How often a thread may lose its core where it does not wait. A missing order in the ring shows after one.
@@ -29,9 +31,11 @@ fn model(ranks: impl Fn() + Sync + Send + 'static) {
 struct Shared {
     lines: Vec<Line>,
     consumed: AtomicU64,
-    sleeping: Waiting,
+    waiting: Waiting,
     wants_room: Waiting,
     rung: AtomicBool,
+    /// When the peer has rung last.
+    rung_at: AtomicU64,
 }
 
 impl Shared {
@@ -39,16 +43,18 @@ impl Shared {
         Arc::new(Self {
             lines: (0..LINES).map(|_| Line::new()).collect(),
             consumed: AtomicU64::new(0),
-            sleeping: Waiting::new(),
+            waiting: Waiting::new(),
             wants_room: Waiting::new(),
             rung: AtomicBool::new(false),
+            rung_at: AtomicU64::new(0),
         })
     }
 
     /// As `PeerSegment::wake`.
     fn wake(&self) {
-        if self.sleeping.must_be_woken() {
-            self.rung.store(true, Ordering::Relaxed);
+        if self.waiting.must_be_rung(EVENT, &self.rung_at) {
+            // A pipe orders what comes before the write and after the read.
+            self.rung.swap(true, Ordering::AcqRel);
         }
     }
 
@@ -117,10 +123,37 @@ fn who_sleeps_is_woken() {
                 shared.wake();
             })
         };
-        shared.sleeping.set(true);
+        shared.waiting.begin(EVENT);
         let seen = pop(&mut shared.consumer());
         sender.join().unwrap();
         assert!(!seen.is_empty() || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
+    });
+}
+
+/// And again for what comes after it has answered, though the peer rings but once for what comes before.
+#[test]
+fn who_has_answered_is_woken_again() {
+    model(|| {
+        let shared = Shared::new();
+        shared.waiting.begin(EVENT);
+        let sender = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                let mut producer = shared.producer();
+                for byte in 1..=2 {
+                    producer.push(&[IoSlice::new(&[byte])]).unwrap();
+                    shared.wake();
+                }
+            })
+        };
+        let (mut consumer, mut seen) = (shared.consumer(), 0);
+        // What a rank does once its doorbell is readable.
+        if shared.rung.swap(false, Ordering::AcqRel) {
+            shared.waiting.answer();
+            seen = std::iter::repeat_with(|| pop(&mut consumer).len()).take_while(|got| *got > 0).sum();
+        }
+        sender.join().unwrap();
+        assert!(seen == 2 || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
     });
 }
 
@@ -140,15 +173,15 @@ fn who_waits_for_room_is_woken() {
                 let (mut consumer, mut into) = (shared.consumer(), [0; LINES]);
                 let (got, crossed) = consumer.pop(&mut [IoSliceMut::new(&mut into)]).unwrap();
                 assert_eq!(got, sent);
-                if crossed && shared.wants_room.must_be_woken() {
+                if crossed && shared.wants_room.must_be_woken(EVENT) {
                     shared.wake();
                 }
             })
         };
-        shared.wants_room.set(true);
+        shared.wants_room.begin(EVENT);
         let mut seen = producer.push(&[IoSlice::new(&[1])]).is_ok();
         if !seen {
-            shared.sleeping.set(true);
+            shared.waiting.begin(EVENT);
             seen = has_room(LINES, shared.consumed.load(Ordering::Relaxed), producer.position());
         }
         receiver.join().unwrap();
@@ -172,7 +205,7 @@ fn who_sleeps_is_woken_by_a_publication() {
         };
         let mut reader = Member::new(&memory, 1);
         let mut seat = reader.open(1, 0);
-        shared.sleeping.set(true);
+        shared.waiting.begin(EVENT);
         let seen = reader.board.find(&mut seat, 0, 0).is_some();
         publisher.join().unwrap();
         assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
@@ -197,7 +230,7 @@ fn who_sleeps_is_woken_by_an_acknowledgement() {
                 shared.wake();
             })
         };
-        shared.sleeping.set(true);
+        shared.waiting.begin(EVENT);
         let seen = publisher.board.missing_reader(&own, u64::MAX).is_none();
         reader.join().unwrap();
         assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");

@@ -23,7 +23,7 @@ use crate::transport::sync;
 pub type Secret = [u8; 32];
 
 /// The version of what segments contain.
-const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x01");
+const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x02");
 
 /// Bytes of the board, in which a rank publishes data of collectives.
 pub use crate::transport::board::BOARD_BYTES;
@@ -50,42 +50,74 @@ struct Header {
     secret_at: AtomicU64,
     /// The process's descriptor of its doorbell, a pipe.
     doorbell: AtomicU32,
-    sleeping: Waiting,
+    waiting: Waiting,
     allocations: Table,
 }
 
-/// Whether a rank waits, so that a peer that does what it waits for must wake it. On a cache line of its own: peers read it often.
+/// Something came for a link, or there is room in one: while no thread polls the links.
+pub const MESSAGES: u64 = 1;
+/// A member has published something, or read something: while a thread sleeps that may wait for it.
+pub const PUBLICATIONS: u64 = 2;
+/// The same for calls that were started, and for which no thread waits.
+pub const STARTED: u64 = 4;
+
+/// One more answer to the doorbell.
+const ANSWER: u64 = 8;
+
+/// For which events a rank waits, a set of bits: a peer that causes one of them must wake it. And how often it has answered its doorbell,
+/// in units of [`ANSWER`], so that a peer need not ring twice. On a cache line of its own: peers read it often.
 #[repr(align(64))]
-pub(super) struct Waiting(sync::AtomicU32);
+pub struct Waiting(sync::AtomicU64);
 
 impl Waiting {
-    /// For the owner; returns what it said before. After `true` it looks once more at what it waits for.
-    pub fn set(&self, on: bool) -> bool {
-        let before = self.is_set();
-        if before != on {
+    /// For the owner: it waits for `events`, too. After this it looks once more for them.
+    pub fn begin(&self, events: u64) {
+        if self.0.load(Ordering::Relaxed) & events != events {
             // Only then: the cache line stays with the peers that read it.
-            self.0.store(u32::from(on), Ordering::Relaxed);
+            self.0.fetch_or(events, Ordering::Relaxed);
         }
-        if on {
-            // Between this rank's store of the flag and its loads of what it waits for; a peer has the counterpart between its
-            // store of that and its load of the flag. So at least one of the two sees the other's store.
-            sync::fence(Ordering::SeqCst);
-        }
-        before
+        // Between this rank's store of the set and its loads of what it waits for; a peer has the counterpart between its store of that
+        // and its load of the set. So at least one of the two sees the other's store.
+        sync::fence(Ordering::SeqCst);
     }
 
-    /// For the owner.
+    /// For the owner: it does not wait for `events` any more.
     #[inline]
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+    pub fn end(&self, events: u64) {
+        if self.waits_for(events) {
+            self.0.fetch_and(!events, Ordering::Relaxed);
+        }
+    }
+
+    /// For the owner: whether it waits for one of `events`.
+    #[inline]
+    pub fn waits_for(&self, events: u64) -> bool {
+        self.0.load(Ordering::Relaxed) & events != 0
     }
 
     /// For a peer that has stored what the owner may wait for: whether it must wake it.
     #[inline]
-    pub fn must_be_woken(&self) -> bool {
-        // See `set`.
+    pub fn must_be_woken(&self, events: u64) -> bool {
+        // See `begin`.
         sync::fence(Ordering::SeqCst);
-        self.is_set()
+        self.waits_for(events)
+    }
+
+    /// As [`Waiting::must_be_woken`], for a peer that rings a doorbell. `rung`, 0 at first: when it has rung last.
+    #[inline]
+    pub fn must_be_rung(&self, events: u64, rung: &sync::AtomicU64) -> bool {
+        self.must_be_woken(events) && {
+            // As long as the owner has not answered, it will.
+            let now = self.0.load(Ordering::Relaxed) / ANSWER + 1;
+            rung.load(Ordering::Relaxed) != now && rung.swap(now, Ordering::Relaxed) != now
+        }
+    }
+
+    /// For the owner, which has just made the doorbell unreadable: from now on peers ring again. After this it looks for all events.
+    pub fn answer(&self) {
+        self.0.fetch_add(ANSWER, Ordering::Relaxed);
+        // See `begin`.
+        sync::fence(Ordering::SeqCst);
     }
 }
 
@@ -93,7 +125,7 @@ impl Waiting {
 impl Waiting {
     /// Of a rank that does not wait.
     pub fn new() -> Self {
-        Self(sync::AtomicU32::new(0))
+        Self(sync::AtomicU64::new(0))
     }
 }
 
@@ -161,6 +193,8 @@ impl OwnSegment {
         }
         header.secret_at.store(header.secret.as_ptr() as u64, Ordering::Relaxed);
         header.doorbell.store(process::raw(&own.doorbell[1]) as u32, Ordering::Relaxed);
+        // No thread polls yet.
+        header.waiting.begin(MESSAGES);
         header.version.store(VERSION, Ordering::Release);
         Ok(own)
     }
@@ -182,24 +216,20 @@ impl OwnSegment {
         self.memory.map(bytes, Access::Write)
     }
 
-    /// Says whether peers must ring after they have published something. After `true` the caller looks once more at everything
-    /// that peers publish before it sleeps. Returns what it said before.
-    pub(super) fn set_sleeping(&self, on: bool) -> bool {
-        let before = self.header().sleeping.set(on);
-        if before && !on {
-            // A peer that rings without end must not keep this rank here.
-            let mut bytes = [0; 64];
-            let mut reads = 0..DOORBELL_READS;
-            let mut read = || matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len());
-            while reads.next().is_some() && read() {}
-        }
-        before
+    /// For which events peers must ring.
+    #[inline]
+    pub(super) fn waiting(&self) -> &Waiting {
+        &self.header().waiting
     }
 
-    /// Whether peers must ring.
-    #[inline]
-    pub(super) fn is_sleeping(&self) -> bool {
-        self.header().sleeping.is_set()
+    /// Makes the doorbell unreadable until a peer rings again.
+    pub(super) fn clear_doorbell(&self) {
+        // A peer that rings without end must not keep this rank here.
+        let mut bytes = [0; 64];
+        let mut reads = 0..DOORBELL_READS;
+        let mut read = || matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len());
+        while reads.next().is_some() && read() {}
+        self.waiting().answer();
     }
 
     /// The table of the memory that this rank has allocated for data.
@@ -220,6 +250,8 @@ pub(super) struct PeerSegment {
     mapping: Mapping,
     /// The peer's doorbell, open for reading, too: a pipe that nobody can read would raise SIGPIPE.
     doorbell: File,
+    /// When this rank has rung it last; see [`Waiting::must_be_rung`].
+    rung: sync::AtomicU64,
     process: Process,
     descriptor: Descriptor,
 }
@@ -250,7 +282,7 @@ impl PeerSegment {
         if !memory.is(descriptor).map_err(failed("open its memory"))? {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} has changed")));
         }
-        Ok(Self { memory, mapping, doorbell, process, descriptor })
+        Ok(Self { memory, mapping, doorbell, rung: sync::AtomicU64::new(0), process, descriptor })
     }
 
     /// Fails unless the peer's segment is as long as it must be with `members` ranks on the host.
@@ -293,9 +325,9 @@ impl PeerSegment {
         if self.has_exited() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
     }
 
-    /// Rings if the peer sleeps, after something was published for it.
-    pub fn wake(&self) {
-        if self.header().sleeping.must_be_woken() {
+    /// Rings if the peer waits for one of `events`, after one of them.
+    pub fn wake(&self, events: u64) {
+        if self.header().waiting.must_be_rung(events, &self.rung) {
             // A pipe that is full is readable already.
             let _ = (&self.doorbell).write(&[0]);
         }

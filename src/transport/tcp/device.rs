@@ -1,9 +1,10 @@
 //! A TCP device: listening addresses of this host, and the thread that makes progress for contexts on which no thread
 //! waits.
 //!
-//! A thread that waits on a context makes all progress for it. For each context separately, the device's thread takes
-//! over if messages are left to be sent while no thread waits (the watch is armed), or else one or two [`TICK`]s after
-//! the last waiting thread has left. It then also receives data and detects disconnected peers.
+//! A thread that waits on a context makes all progress for it. For each context separately, the device's thread takes over when no
+//! thread waits: its watch is armed, and the thread wakes up when something has come, or a peer is gone. Where links are sockets and
+//! nothing is left to be done, the watch is armed only one or two [`TICK`]s after the last thread has left: the next call, if it follows
+//! soon, need not disarm it.
 
 mod thread;
 

@@ -12,6 +12,11 @@ use crate::sys;
 use crate::sys::poller::Event;
 use crate::transport::BackgroundProgress;
 
+/// How long a thread of the program that was just in a call may take to come again, before the device's thread does the work. To
+/// wake this thread and to take the work from that one costs more than what there is to do for a short call: a start and a wait of 16
+/// requests would take five times as long.
+const GRACE: Duration = Duration::from_micros(300);
+
 /// Timeout for the whole handshake of an incoming connection.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -81,13 +86,24 @@ impl Thread {
             let n = self.shared.poller.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
             self.shared.asleep.store(false, Ordering::SeqCst);
             let found = ready;
+            let contexts = |number: u64| number != WAKER && !gate::owns(number);
             for event in &found[..n] {
-                let number = event.number;
-                match number {
+                match event.number {
                     WAKER => self.shared.waker.clear(),
                     number if gate::owns(number) => self.accept_connections(number),
-                    number => self.serve(|entry| entry.number == number),
+                    _ => {}
                 }
+            }
+            let of_contexts = || found[..n].iter().map(|event| event.number).filter(|number| contexts(*number));
+            let mut are_visited = false;
+            for number in of_contexts() {
+                self.serve(|entry| entry.number == number, |context| are_visited |= context.is_visited());
+            }
+            if are_visited {
+                std::thread::sleep(GRACE);
+            }
+            for number in of_contexts() {
+                self.serve(|entry| entry.number == number, |context| context.drive());
             }
             if !sleep && last_tick.elapsed() >= TICK {
                 last_tick = Instant::now();
@@ -96,17 +112,17 @@ impl Thread {
         }
     }
 
-    /// Makes progress for the contexts that `which` selects. The lock on the list is not held meanwhile, because a
+    /// Calls `progress` for the contexts that `which` selects. The lock on the list is not held meanwhile, because a
     /// context may change the list.
-    fn serve(&mut self, which: impl Fn(&Entry) -> bool) {
+    fn serve(&mut self, which: impl Fn(&Entry) -> bool, mut progress: impl FnMut(&dyn BackgroundProgress)) {
         let contexts = self.shared.contexts();
         self.serving.extend(contexts.by_handle.values().filter(|e| which(e)).filter_map(|e| e.context.clone()));
         drop(contexts);
-        self.serving.drain(..).filter_map(|context| context.upgrade()).for_each(|context| context.drive());
+        self.serving.drain(..).filter_map(|context| context.upgrade()).for_each(|context| progress(&*context));
     }
 
     fn tick(&mut self) {
-        self.serve(|_| true);
+        self.serve(|_| true, |context| context.tick());
         self.gate.tick(Instant::now());
         self.shared.contexts().lingering.retain_mut(|(closing, until)| closing.linger() && Instant::now() < *until);
     }

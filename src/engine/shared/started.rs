@@ -1,0 +1,307 @@
+//! Calls that were started, and for which no thread waits: who goes on with them, and when peers must wake this rank's device for them.
+//!
+//! Whoever progresses the context goes on with these calls. While a thread of the program is present, it does so, at last when it leaves;
+//! else a peer that publishes something wakes the device. So the rank [waits](Waiting) for [`STARTED`] as long as there are such calls and
+//! no thread is present.
+
+use std::sync::{Arc, PoisonError, TryLockError};
+
+use crate::engine::sync::{Mutex, MutexGuard};
+use crate::transport::shm::segment::{STARTED, Waiting};
+use crate::transport::sync::{AtomicU32, Ordering, fence};
+
+/// A call for which no thread waits. Peers may wait for its next steps.
+pub trait Unattended: Send + Sync {
+    /// Goes on without waiting.
+    fn go_on(&self) -> Progress;
+}
+
+/// What came of an attempt to go on with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It has ended, or failed.
+    Ended,
+    /// Something was done.
+    Some,
+    /// Nothing was done.
+    None,
+}
+
+type Calls = Vec<Arc<dyn Unattended>>;
+
+/// The calls of a context. Every method is passed what this rank waits for.
+#[derive(Default)]
+pub struct StartedCalls {
+    /// Locked while a thread goes on with them, which may take long.
+    calls: Mutex<Calls>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Calls that are not in the list yet.
+    fresh: Calls,
+    /// Number of all of them, those in the list included.
+    calls: usize,
+    /// Number of threads that are present.
+    present: usize,
+}
+
+impl StartedCalls {
+    /// Adds a call, which stays until it has ended, or until [`StartedCalls::remove`]. What a peer has published before this returns may
+    /// have been noticed by nobody, so the caller then goes on with it once.
+    pub fn add(&self, waiting: &Waiting, call: Arc<dyn Unattended>) {
+        let mut state = self.state();
+        state.fresh.push(call);
+        state.calls += 1;
+        if state.present == 0 {
+            waiting.begin(STARTED);
+        }
+    }
+
+    /// Removes a call, if it is there. No thread is going on with it afterwards, nor will.
+    pub fn remove(&self, waiting: &Waiting, call: *const ()) {
+        self.retain(waiting, |own| Arc::as_ptr(own).cast() != call);
+    }
+
+    /// Goes on with all of them. Returns whether anything was done.
+    pub fn go_on(&self, waiting: &Waiting) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let mut any = false;
+        self.retain(waiting, |call| {
+            let progress = call.go_on();
+            any |= progress != Progress::None;
+            progress != Progress::Ended
+        });
+        any
+    }
+
+    /// A thread of the program is present: peers need not wake the device, until [`StartedCalls::exit`]. Returns false if they need not
+    /// anyway; then there is nothing to exit.
+    #[inline]
+    pub fn enter(&self, waiting: &Waiting) -> bool {
+        let waits = waiting.waits_for(STARTED);
+        if waits {
+            self.enter_and_end(waiting);
+        }
+        waits
+    }
+
+    #[cold]
+    fn enter_and_end(&self, waiting: &Waiting) {
+        self.state().present += 1;
+        waiting.end(STARTED);
+    }
+
+    /// Ends what [`StartedCalls::enter`] has begun.
+    #[cold]
+    pub fn exit(&self, waiting: &Waiting) {
+        let mut state = self.state();
+        state.present -= 1;
+        if state.present == 0 && state.calls > 0 {
+            waiting.begin(STARTED);
+            drop(state);
+            self.go_on(waiting);
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.state().calls == 0
+    }
+
+    fn retain(&self, waiting: &Waiting, keep: impl FnMut(&Arc<dyn Unattended>) -> bool) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.append(&mut self.state().fresh);
+        let before = calls.len();
+        calls.retain(keep);
+        let mut state = self.state();
+        state.calls -= before - calls.len();
+        if state.calls == 0 {
+            waiting.end(STARTED);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that several threads go on with. One that finds it locked leaves its attempt to the thread that has locked it.
+#[derive(Default)]
+pub struct Attempted<T> {
+    value: Mutex<T>,
+    /// Whether a thread has left its attempt to another one: 0 or 1.
+    wanted: AtomicU32,
+}
+
+impl<T> Attempted<T> {
+    /// Locks it for anything else than an attempt. If it is to go on afterwards, call [`Attempted::attempt_if_wanted`] after the unlocking.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `go_on` at least once, or lets the thread do it that has locked the value.
+    pub fn attempt(&self, mut go_on: impl FnMut(&mut T) -> Progress) -> Progress {
+        let mut all = Progress::None;
+        loop {
+            self.wanted.store(1, Ordering::Release);
+            // Between this thread's store of the flag and its attempt to lock; the thread that has locked the value has the counterpart
+            // between its release of the lock and its load of the flag. So at least one of the two sees what the other has done.
+            fence(Ordering::SeqCst);
+            let mut value = match self.value.try_lock() {
+                Ok(value) => value,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return all,
+            };
+            // This attempt is for all threads that have set the flag: it sees what they have seen, and what was published before.
+            self.wanted.swap(0, Ordering::AcqRel);
+            fence(Ordering::SeqCst);
+            let progress = go_on(&mut value);
+            drop(value);
+            all = if progress == Progress::None { all } else { progress };
+            if progress == Progress::Ended || !self.is_wanted() {
+                return all;
+            }
+        }
+    }
+
+    /// What [`Attempted::attempt`] does, if another thread has wanted it while this one had locked the value.
+    pub fn attempt_if_wanted(&self, go_on: impl FnMut(&mut T) -> Progress) {
+        if self.is_wanted() {
+            self.attempt(go_on);
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        // See `attempt`.
+        fence(Ordering::SeqCst);
+        self.wanted.load(Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    //! A peer publishes what a started call waits for, while threads of this rank come and go. `scripts/loom.sh` runs it.
+
+    use super::*;
+
+    /// How often a thread may lose its core where it does not wait.
+    const PREEMPTIONS: usize = 3;
+
+    struct Call {
+        /// What the peer publishes.
+        published: AtomicU32,
+        seen: Attempted<bool>,
+    }
+
+    impl Unattended for Call {
+        fn go_on(&self) -> Progress {
+            self.seen.attempt(|seen| self.look(seen))
+        }
+    }
+
+    impl Call {
+        fn look(&self, seen: &mut bool) -> Progress {
+            *seen = self.published.load(Ordering::Relaxed) != 0;
+            if *seen { Progress::Ended } else { Progress::None }
+        }
+    }
+
+    struct Rank {
+        waiting: Waiting,
+        started: StartedCalls,
+        call: Arc<Call>,
+        rung: AtomicU32,
+    }
+
+    impl Rank {
+        fn start(&self) {
+            self.started.add(&self.waiting, self.call.clone());
+            self.call.go_on();
+        }
+    }
+
+    /// Runs `threads` of a rank while a peer publishes. The device wakes up last if it was woken; somebody must have seen it.
+    fn model(threads: [fn(&Rank); 2]) {
+        let mut loom = loom::model::Builder::new();
+        loom.preemption_bound = Some(PREEMPTIONS);
+        loom.check(move || {
+            let call = Arc::new(Call { published: AtomicU32::new(0), seen: Attempted::default() });
+            let waiting = Waiting::new();
+            let rank = Arc::new(Rank { waiting, started: StartedCalls::default(), call, rung: AtomicU32::new(0) });
+            let spawn = |work: fn(&Rank)| {
+                let rank = rank.clone();
+                loom::thread::spawn(move || work(&rank))
+            };
+            let peer = spawn(|rank| {
+                rank.call.published.store(1, Ordering::Relaxed);
+                if rank.waiting.must_be_woken(STARTED) {
+                    rank.rung.store(1, Ordering::Relaxed);
+                }
+            });
+            let other = spawn(threads[1]);
+            threads[0](&rank);
+            peer.join().unwrap();
+            other.join().unwrap();
+            if rank.rung.load(Ordering::Relaxed) != 0 {
+                rank.started.go_on(&rank.waiting);
+            }
+            assert!(*rank.call.seen.lock(), "nobody would go on with the call");
+        });
+    }
+
+    #[test]
+    fn a_call_goes_on_after_its_start() {
+        model([Rank::start, |_| ()]);
+    }
+
+    #[test]
+    fn a_call_goes_on_when_a_thread_leaves() {
+        fn comes_and_goes(rank: &Rank) {
+            if rank.started.enter(&rank.waiting) {
+                rank.started.exit(&rank.waiting);
+            }
+        }
+        model([
+            |rank| {
+                rank.start();
+                comes_and_goes(rank);
+            },
+            comes_and_goes,
+        ]);
+    }
+
+    #[test]
+    fn a_call_goes_on_though_another_thread_goes_on_with_it() {
+        model([
+            |rank| {
+                rank.start();
+                if rank.started.enter(&rank.waiting) {
+                    rank.started.exit(&rank.waiting);
+                }
+            },
+            |rank| {
+                rank.started.go_on(&rank.waiting);
+            },
+        ]);
+    }
+
+    #[test]
+    fn a_call_goes_on_after_it_was_tested() {
+        model([
+            |rank| {
+                rank.start();
+                let mut seen = rank.call.seen.lock();
+                rank.call.look(&mut seen);
+                drop(seen);
+                rank.call.seen.attempt_if_wanted(|seen| rank.call.look(seen));
+            },
+            |rank| {
+                rank.started.go_on(&rank.waiting);
+            },
+        ]);
+    }
+}
