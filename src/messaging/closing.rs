@@ -24,9 +24,9 @@ fn last_message(own: Rank, notice: Option<&Error>, connection: u32) -> Vec<u8> {
     [&Message::Abort { mismatch, culprit, bytes: text.len() as u64 }.encode(connection), text].concat()
 }
 
-/// The message for peers that connect after the context of rank `own` has failed with `notice`.
-pub(super) fn close_notice(own: Rank, notice: Error) -> CloseNotice {
-    Arc::new(move |connection| last_message(own, Some(&notice), connection))
+/// [`last_message`] for peers that were not connected when the context of rank `own` was closed.
+pub(super) fn close_notice(own: Rank, notice: Option<Error>) -> CloseNotice {
+    Arc::new(move |connection| last_message(own, notice.as_ref(), connection))
 }
 
 impl Messenger {

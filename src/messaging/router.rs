@@ -230,8 +230,7 @@ impl Messenger {
             return;
         }
         // First, so that peers that are connecting also get the reason.
-        let own = self.rank;
-        self.connector.close(notice.cloned().map(|notice| close_notice(own, notice)));
+        self.connector.close(close_notice(self.rank, notice.cloned()));
         let met: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
         for rank in met {
             self.end_link(rank, notice);

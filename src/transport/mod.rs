@@ -314,9 +314,9 @@ pub trait Connector: Send {
     /// Ends all attempts to connect to `rank`; no link to it will be established.
     fn give_up(&mut self, rank: Rank);
 
-    /// Tells the connector that the context is closed. Peers that connect later are refused, after `close_notice` if
-    /// there is one, also once the connector has been dropped if its device exists.
-    fn close(&mut self, close_notice: Option<CloseNotice>);
+    /// Tells the connector that the context is closed. Peers with links that were not reported are sent `close_notice`, and so are peers that
+    /// connect later, also once the connector has been dropped if its device exists.
+    fn close(&mut self, close_notice: CloseNotice);
 
     /// Whether [`Connector::progress`] must be called even if the caller tries every link.
     fn is_busy(&self) -> bool;

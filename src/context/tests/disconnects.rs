@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use super::malformed::victim;
 use super::*;
+use crate::collective::{Collective, Shape};
 use crate::messaging::{Outcome, Send, Token};
 use crate::net::address::{Address, host};
 use crate::net::handshake::{self, Accepting, Acceptor, Answer};
-use crate::types::Space;
+use crate::types::{DataType, Space};
 use crate::wire::Message;
 
 /// A listener that `context` takes for rank 0.
@@ -182,7 +183,7 @@ fn a_device_forgets_the_oldest_of_many_contexts_that_failed() {
         context.finish_closing(guard);
         address
     };
-    let addresses: Vec<_> = (0..65).map(failed).collect();
+    let addresses: Vec<_> = (0..257).map(failed).collect();
     for (at, expected) in [(0, "has closed its context"), (1, "gave up: rank 0: it has had enough")] {
         let context = Context::new(self::device(), 1, 2, &options).unwrap();
         context.lock().unwrap().messenger.set_peer(0, &addresses[at]).unwrap();
@@ -212,5 +213,23 @@ fn a_closed_context_is_not_connected_again() {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), crate::error::ErrorKind::Closed, "{error}");
         assert!(error.message().contains("rank 0 has closed this context"), "{error}");
+    }
+}
+
+/// Whether links were never used, or never made: a rank that has destroyed its context in order is not gone.
+#[test]
+fn a_rank_that_was_never_spoken_to_and_leaves_in_order_has_closed_its_context() {
+    for contexts in [group(2), super::shared::connected(2, false)] {
+        let [stays, leaves] = &contexts[..] else { panic!("two ranks") };
+        // Its device lives on.
+        let _device = leaves.device().clone();
+        leaves.close();
+        let mut data = [1i64; 4];
+        let shape = Shape { inputs: 0, ..Shape::new(Collective::Allreduce, stays.rank(), 2, 4) };
+        let call = Call { outputs: &[data.as_mut_ptr().cast()], ..Call::new(shape, DataType::Int64) };
+        // SAFETY: the array is as long as the shape says, and lives until the call returns.
+        let error = unsafe { stays.run(&call) }.unwrap_err();
+        assert_eq!((error.kind(), error.details().rank), (ErrorKind::ConnectionLost, Some(leaves.rank())), "{error}");
+        assert!(error.message().contains("has closed its context"), "{error}");
     }
 }

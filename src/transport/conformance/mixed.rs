@@ -77,7 +77,7 @@ impl Connector for MixedConnector {
     fn give_up(&mut self, rank: Rank) {
         self.of(rank).give_up(rank);
     }
-    fn close(&mut self, close_notice: Option<CloseNotice>) {
+    fn close(&mut self, close_notice: CloseNotice) {
         self.tcp.close(close_notice.clone());
         self.memory.close(close_notice);
     }

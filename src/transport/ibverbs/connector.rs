@@ -446,10 +446,9 @@ impl Connector for IbverbsConnector {
         self.inner.give_up(rank);
     }
 
-    fn close(&mut self, close_notice: Option<CloseNotice>) {
-        let notice = |number| close_notice.as_ref().map(|notice| notice(number)).unwrap_or_default();
+    fn close(&mut self, close_notice: CloseNotice) {
         for (_, link, number) in self.early.drain(..) {
-            link.end(Vec::new(), notice(number));
+            link.end(Vec::new(), close_notice(number));
         }
         for (_, mut joining) in self.joining.drain() {
             if let Some(id) = joining.id {
@@ -457,9 +456,9 @@ impl Connector for IbverbsConnector {
             }
             let words = match joining.is_connected {
                 // The peer may have established its link, or will when it knows that this side is ready.
-                true => End { notice: notice(joining.number), ..End::default() }.encode(),
+                true => End { notice: close_notice(joining.number), ..End::default() }.encode(),
                 // It takes them for messages.
-                false => notice(joining.number),
+                false => close_notice(joining.number),
             };
             joining.link.end(joining.out.split_off(joining.sent), words);
         }

@@ -74,7 +74,7 @@ impl Connector for LoopbackConnector {
         }
     }
 
-    fn close(&mut self, close_notice: Option<CloseNotice>) {
+    fn close(&mut self, close_notice: CloseNotice) {
         self.network.state().close(self.node, close_notice);
     }
 

@@ -224,10 +224,10 @@ impl Connector for ShmConnector {
         self.inner.give_up(rank);
     }
 
-    fn close(&mut self, close_notice: Option<CloseNotice>) {
+    fn close(&mut self, close_notice: CloseNotice) {
         for index in std::mem::take(&mut self.fresh) {
-            if let (Ok((_, link, connection)), Some(notice)) = (self.link(index), &close_notice) {
-                link.end(Vec::new(), notice(connection));
+            if let Ok((_, link, connection)) = self.link(index) {
+                link.end(Vec::new(), close_notice(connection));
             }
         }
         self.inner.close(close_notice);

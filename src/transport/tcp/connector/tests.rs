@@ -199,7 +199,7 @@ fn joining() -> ([Arc<Device>; 2], [Box<dyn Connector>; 2]) {
 
 #[test]
 fn a_context_that_fails_before_a_link_is_complete_says_why() {
-    let notice = || Some(Arc::new(|_| b"it has had enough".to_vec()) as CloseNotice);
+    let notice = || Arc::new(|_| b"it has had enough".to_vec()) as CloseNotice;
     for failing in [0, 1] {
         let (_devices, mut connectors) = joining();
         let [one, other] = &mut connectors;
@@ -243,7 +243,7 @@ fn a_connection_that_a_context_has_not_seen_when_it_is_destroyed_gets_its_notice
         other.progress(Instant::now(), &mut events);
     }
     // It has made no progress since.
-    one.close(Some(Arc::new(|_| b"it has had enough".to_vec())));
+    one.close(Arc::new(|_| b"it has had enough".to_vec()));
     drop(one);
     for _ in 0..5000 {
         other.progress(Instant::now(), &mut events);
