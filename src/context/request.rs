@@ -10,7 +10,7 @@ use crate::context::call::{Call, Reduction, Run};
 use crate::context::prepared::Selection;
 use crate::context::shared::{Begun, SharedCall};
 use crate::engine::plan::{OwnedShape, Plan};
-use crate::engine::shared::{Attempted, Known, Progress, Shared, Unattended, Work};
+use crate::engine::shared::{Attempted, Claim, Known, Progress, Shared, Unattended, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport;
 use crate::types::ElementType;
@@ -23,6 +23,8 @@ pub struct Request {
     quick: Option<Quick>,
     /// A [`State`].
     state: AtomicU8,
+    /// That of a call on shared memory that has ended, until the wait has.
+    claim: Claim,
 }
 
 /// What is needed to go on with the call.
@@ -140,6 +142,7 @@ impl Context {
             body: Arc::new(body),
             quick: shared.zip(known).map(|(shared, known)| Quick { shared, known, buffers }),
             state: AtomicU8::new(State::Inactive as u8),
+            claim: Claim::default(),
         })
     }
 }
@@ -158,7 +161,7 @@ impl Request {
         let quick = self.quick.as_ref().filter(|quick| !quick.shared.is_inherited())?;
         self.enter(State::Inactive).ok()?;
         // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended; `known` is of this call.
-        match unsafe { self.body.context.begin_known(&quick.shared, &quick.known, quick.buffers) } {
+        match unsafe { self.body.context.begin_known(&quick.shared, &quick.known, quick.buffers, &self.claim) } {
             Some(Begun::Ended) => {
                 self.leave(State::Complete);
                 Some(Ok(()))
@@ -188,7 +191,7 @@ impl Request {
         let has_ended = is_quick && self.enter(State::Complete).is_ok();
         if has_ended {
             last();
-            self.leave(State::Inactive);
+            self.leave_inactive();
         }
         has_ended
     }
@@ -257,8 +260,10 @@ impl Request {
         let running = match context.shared_work(&plan, &run.binding) {
             Some(work) => {
                 let mut call = begun.map_or_else(|| context.begin_shared(&run, &work), Ok)?;
+                call.make_claim();
                 // Peers find what it publishes.
                 if context.advance_shared(&run, &work, &mut call)? {
+                    call.keep(&self.claim);
                     return Ok(true);
                 }
                 Running::Shared(call)
@@ -311,6 +316,9 @@ impl Request {
                     drop(running);
                     self.body.running.attempt_if_wanted(|running| self.body.go_on_with(running));
                 } else {
+                    if done.is_ok() {
+                        shared.keep(&self.claim);
+                    }
                     *running = None;
                     self.attend();
                 }
@@ -335,14 +343,15 @@ impl Request {
                     // SAFETY: these are the arguments of the start.
                     unsafe { shared.finish(memory, known, buffers.1) }
                 };
-                if self.quick.as_ref().is_some_and(finish) {
+                let ended = if self.quick.as_ref().is_some_and(finish) {
                     Ok(())
                 } else {
                     let run = self.body.run(&call, &times);
                     self.body
                         .work(&run)
                         .map_or(Ok(()), |work| self.body.context.complete_shared(&run, &work, &mut shared))
-                }
+                };
+                ended.inspect(|()| shared.keep(&self.claim))
             }
         };
         if result.is_ok() {
@@ -351,8 +360,16 @@ impl Request {
             unsafe { call.settle() };
             last();
         }
-        self.leave(State::Inactive);
+        self.leave_inactive();
         result
+    }
+
+    /// Another call of its kind may start on its tag.
+    #[inline]
+    fn leave_inactive(&self) {
+        // SAFETY: the context keeps the memory that its ranks share.
+        unsafe { self.claim.release() };
+        self.leave(State::Inactive);
     }
 
     /// Makes the request busy if its state is `allowed`; else returns the state.

@@ -11,7 +11,7 @@ use crate::context::call::Run;
 use crate::context::digest::explain;
 use crate::context::prepared::Prepared;
 use crate::engine::plan::Plan;
-use crate::engine::shared::{Call, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
+use crate::engine::shared::{Call, Claim, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
 use crate::engine::{Binding, Guard, already_running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
@@ -54,6 +54,16 @@ pub(super) enum Begun {
 impl SharedCall {
     fn new(call: Call) -> Self {
         Self { call, attended: None, awaited: None, outcome: None }
+    }
+
+    /// It excludes others of its kind on its tag until [`Claim::release`].
+    pub(super) fn make_claim(&mut self) {
+        self.call.claims = true;
+    }
+
+    /// Sets the claim of the call, which has ended well.
+    pub(super) fn keep(&self, claim: &Claim) {
+        claim.set(&self.call);
     }
 
     /// Ends a call, if it can be done in few steps. Returns whether it has ended.
@@ -176,8 +186,8 @@ impl Context {
         false
     }
 
-    /// Starts a call without waiting, in few steps, and ends it if it can. `None`: it must be started by [`Context::begin_shared`].
-    /// `shared` is the memory that all ranks share, and is not inherited.
+    /// Starts a call of a request without waiting, in few steps, and ends it if it can; then sets its `claim`. `None`: it must be started by
+    /// [`Context::begin_shared`]. `shared` is the memory that all ranks share, and is not inherited.
     ///
     /// # Safety
     /// `known` is of a call with these buffers; all are valid until the call has ended.
@@ -187,12 +197,18 @@ impl Context {
         shared: &Shared,
         known: &Known,
         (input, output): (*const u8, *mut u8),
+        claim: &Claim,
     ) -> Option<Begun> {
         // SAFETY: by the contract.
         let mut call = unsafe { Call::start_known(shared, known, input, output) }?;
+        call.claims = true;
         // SAFETY: `known` and the buffers are the same.
         let has_ended = unsafe { call.finish_pair(shared, known, output) };
-        Some(if has_ended { Begun::Ended } else { Begun::Runs(SharedCall::new(call)) })
+        if has_ended {
+            claim.set(&call);
+            return Some(Begun::Ended);
+        }
+        Some(Begun::Runs(SharedCall::new(call)))
     }
 
     /// Executes a call that has just started as far as possible without waiting, and without calling the caller's function. Returns

@@ -61,6 +61,47 @@ fn every_call_is_refused_in_the_wrong_state_and_changes_nothing() {
     }
 }
 
+/// Whether the call has ended in its start, while nobody waited, or not at all.
+#[test]
+fn no_other_call_of_its_kind_starts_on_its_tag_before_the_wait() {
+    for contexts in groups() {
+        for count in [1, 3, 1000] {
+            let step = std::sync::Barrier::new(2);
+            run(&contexts, |context| {
+                let (mut data, mut other, mut plain) = (vec![1; count], vec![10; count], vec![0; count]);
+                let [one, two] = [&mut data, &mut other].map(|data| sum(context, 5, data));
+                let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), count);
+                let call = Call {
+                    outputs: &[plain.as_mut_ptr().cast()],
+                    tag: 5,
+                    ..Call::new(Shape { inputs: 0, ..shape }, DataType::Int64)
+                };
+                let refuses_others = || {
+                    assert_refused(two.start(), "is running on this context already");
+                    // SAFETY: the array is as long as the shape says, and lives until the call returns.
+                    assert_refused(unsafe { context.run(&call) }, "is running on this context already");
+                };
+                if context.rank() == 1 {
+                    one.start().unwrap();
+                    refuses_others();
+                }
+                step.wait();
+                if context.rank() == 0 {
+                    one.start().unwrap();
+                    refuses_others();
+                }
+                step.wait();
+                refuses_others();
+                one.wait().unwrap();
+                two.start().unwrap();
+                assert_refused(one.start(), "is running on this context already");
+                two.wait().unwrap();
+                assert!(data.iter().all(|sum| *sum == 2) && other.iter().all(|sum| *sum == 20));
+            });
+        }
+    }
+}
+
 #[test]
 fn a_request_keeps_its_context_and_what_it_was_made_of_need_not_stay() {
     for (persistent, contexts) in [0, 1].into_iter().flat_map(|rank| groups().map(|contexts| (rank, contexts))) {

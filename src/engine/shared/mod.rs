@@ -16,7 +16,7 @@ mod started;
 mod tests;
 
 pub use quick::{First, Key, Known, Pair, Room};
-pub use run::{Call, Start, Wait, Work};
+pub use run::{Call, Claim, Start, Wait, Work};
 pub use started::{Attempted, Progress, Unattended};
 
 use std::ptr::NonNull;

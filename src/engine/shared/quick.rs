@@ -335,7 +335,7 @@ impl Call {
             Some(ready) => ready,
             None => Self::prepare(shared, begun, known, input, output)?,
         };
-        Some(Self { workspace, fingerprint, next, scratch, unannounced: is_quick, is_quick, looks: 0 })
+        Some(Self { workspace, fingerprint, next, scratch, unannounced: is_quick, is_quick, looks: 0, claims: false })
     }
 
     /// Begins a call, and publishes what is known to be its first publication, if it has got a slot.

@@ -1,7 +1,7 @@
 //! One run of a program.
 
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::program::{Memory, Program};
 use super::{COPIED_IN_PLACE_BYTES, Full, Refused, Shared, State, Workspace, excludes};
@@ -42,6 +42,33 @@ pub struct Call {
     pub(super) is_quick: bool,
     /// How often the call still looks for a publication before it returns what it waits for.
     pub looks: u32,
+    /// Whether the call excludes others after its end, until [`Claim::release`]: that of a request does, until the wait for it has ended.
+    pub claims: bool,
+}
+
+/// The workspace of a call that has ended, and still excludes others of its kind on its tag; or none.
+#[derive(Default)]
+pub struct Claim(AtomicPtr<Workspace>);
+
+impl Claim {
+    /// That of `call`, which [claims](Call::claims), and has ended well.
+    #[inline]
+    pub fn set(&self, call: &Call) {
+        debug_assert!(call.claims, "its workspace may be another call's");
+        self.0.store(call.workspace.as_ptr(), Ordering::Relaxed);
+    }
+
+    /// Ends it, if there is one.
+    ///
+    /// # Safety
+    /// The [`Shared`] with which the call was made still exists.
+    #[inline]
+    pub unsafe fn release(&self) {
+        if let Some(workspace) = NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Relaxed)) {
+            // SAFETY: by the contract, since the list of calls neither frees it nor gives it to another call before this; it is atomic.
+            unsafe { &(*workspace.as_ptr()).ended }.store(true, Ordering::Release);
+        }
+    }
 }
 
 // SAFETY: the workspace belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
@@ -187,6 +214,7 @@ impl Call {
             unannounced: false,
             is_quick: false,
             looks: 0,
+            claims: false,
         }
     }
 
@@ -441,11 +469,14 @@ impl Call {
     /// Ends the call: it has read all that it needed.
     #[inline(always)] // On the path of small collectives.
     pub fn end(&mut self, shared: &Shared) {
+        let claims = self.claims;
         let own = self.workspace();
         debug_assert!(own.outgoing.is_empty(), "the caller may free what is not written yet");
         shared.board.acknowledge(&mut own.seat, |_| true);
         shared.group.wake_others();
-        own.ended.store(true, Ordering::Release);
+        if !claims {
+            own.ended.store(true, Ordering::Release);
+        }
     }
 
     /// Ends a call that fails: its publications are withdrawn, and its slot is never used again.
