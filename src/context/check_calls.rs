@@ -30,8 +30,11 @@ pub(super) fn from_environment() -> Result<bool> {
     environment::switch(VARIABLE).map(|on| on == Some(true))
 }
 
-/// The record of a call: `FIELDS` numbers, then two lists with an entry per rank. The lists are the sent and the received counts,
-/// zeros if the collective has none; or groups and dims, if the algorithm uses them.
+/// Lists of a record, each with an entry per rank.
+const LISTS: usize = 4;
+
+/// The record of a call: `FIELDS` numbers, then the lists. These are the sent and the received counts, the groups of the ranks, and dims;
+/// zeros if the collective has none, or its algorithm uses none.
 fn record(run: &Run<'_>) -> Vec<u64> {
     let Call { shape, dtype, .. } = run.call;
     let Shape { collective, size, .. } = *shape;
@@ -54,15 +57,20 @@ fn record(run: &Run<'_>) -> Vec<u64> {
         shape.destinations,
     ];
     let list = |counts: &[usize]| (0..size).map(|rank| counts.get(rank).copied().unwrap_or(0)).collect::<Vec<_>>();
-    let groups: Vec<usize> = shape.groups.iter().map(|group| *group as usize).collect();
-    // A grid has fewer dimensions with extents above 1 than ranks.
-    let lists = if uses_groups(algorithm) { [&groups, shape.dims] } else { [shape.send_counts, shape.recv_counts] };
-    [&fields[..], &list(lists[0]), &list(lists[1])].concat().into_iter().map(|n| n as u64).collect()
+    let (groups, dims) = match algorithm.uses {
+        // A grid has fewer dimensions with extents above 1 than ranks.
+        Uses::Groups => (shape.groups, shape.dims),
+        Uses::Domains => (shape.domains, &[][..]),
+        Uses::Sizes | Uses::Links | Uses::Counts | Uses::SharedMemory => (&[][..], &[][..]),
+    };
+    let groups: Vec<usize> = groups.iter().map(|group| *group as usize).collect();
+    let lists: [&[usize]; LISTS] = [shape.send_counts, shape.recv_counts, &groups, dims];
+    fields.into_iter().chain(lists.into_iter().flat_map(list)).map(|n| n as u64).collect()
 }
 
-/// Whether the lists of a record are groups and dims.
+/// Whether a record of a call by `algorithm` has groups.
 fn uses_groups(algorithm: &Algorithm) -> bool {
-    algorithm.uses == Uses::Groups
+    matches!(algorithm.uses, Uses::Groups | Uses::Domains)
 }
 
 fn has_root(collective: Collective) -> bool {
@@ -83,10 +91,20 @@ impl<'a> Record<'a> {
         self.collective()?.algorithms().get(self.0[1] as usize)
     }
 
-    /// Sent and received counts; or groups and dims.
-    fn counts(self) -> (&'a [u64], &'a [u64]) {
+    fn list(self, number: usize) -> &'a [u64] {
         let lists = &self.0[FIELDS..];
-        lists.split_at(lists.len() / 2)
+        let size = lists.len() / LISTS;
+        &lists[number * size..][..size]
+    }
+
+    /// Sent and received counts.
+    fn counts(self) -> (&'a [u64], &'a [u64]) {
+        (self.list(0), self.list(1))
+    }
+
+    /// Groups and dims.
+    fn topology(self) -> (&'a [u64], &'a [u64]) {
+        (self.list(2), self.list(3))
     }
 
     /// The fields that must be equal on all ranks.
@@ -100,9 +118,10 @@ impl<'a> Record<'a> {
                 fields[6] = 0;
                 fields.extend(self.counts().1);
             }
-            _ if self.algorithm().is_some_and(uses_groups) => fields.extend(&self.0[FIELDS..]),
             _ => {}
         }
+        let (groups, dims) = self.topology();
+        fields.extend(groups.iter().chain(dims));
         fields
     }
 
@@ -130,7 +149,7 @@ impl<'a> Record<'a> {
                 write!(text, ", root {}", self.0[4])?;
             }
             if fully && self.algorithm().is_some_and(uses_groups) {
-                let (groups, dims) = self.counts();
+                let (groups, dims) = self.topology();
                 let dims: Vec<&u64> = dims.iter().filter(|extent| **extent > 0).collect();
                 write!(text, ", groups {}", first_few(groups.iter(), SHOWN, ","))?;
                 write!(

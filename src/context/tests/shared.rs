@@ -51,6 +51,28 @@ fn calls_are_compared_over_shared_memory() {
     });
 }
 
+#[test]
+fn groups_are_compared_over_shared_memory() {
+    let contexts = connected(4, true);
+    run(&contexts, |context| {
+        let calls = [
+            (Collective::Allreduce, "shared_hierarchical_flat"),
+            (Collective::Allreduce, "shared_hierarchical_slices"),
+            (Collective::Reduce, "shared_hierarchical"),
+        ];
+        for (collective, algorithm) in calls {
+            let groups: &[u32] = if context.rank() == 2 { &[0, 1, 0, 1] } else { &[0, 0, 1, 1] };
+            let call = call(context, collective, 1000, 0);
+            let call = Call { shape: Shape { groups, ..call.shape }, algorithm: Some(algorithm), ..call };
+            let error = run_call(context, &call).unwrap_err();
+            assert_eq!((error.kind(), error.details().rank), (ErrorKind::Mismatch, Some(2)), "{error}");
+            let text = error.message();
+            assert!(text.contains("groups 0,1,0,1") && text.contains("groups 0,0,1,1"), "{text}");
+        }
+        assert_eq!(run_call(context, &call(context, Collective::Allreduce, 5, 0)).unwrap(), [10; 5]);
+    });
+}
+
 /// Groups that a caller passes on one host are its caches.
 #[test]
 fn ranks_of_several_caches_reduce_as_their_groups_say() {
