@@ -31,7 +31,7 @@ pub use remote_key::RemoteKey;
 pub use request::Request;
 pub use unbound_buffer::UnboundBuffer;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -161,6 +161,8 @@ pub struct Context {
     allocations: Allocations,
     prepared: PreparedCalls,
     plans: PlanCache,
+    /// Whether a thread is splitting the context.
+    splitting: AtomicBool,
     shared: Arc<Shared>,
 }
 
@@ -221,6 +223,7 @@ impl Context {
             allocations,
             prepared: PreparedCalls::default(),
             plans: PlanCache::default(),
+            splitting: AtomicBool::new(false),
             shared,
         }))
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connector};
@@ -43,6 +44,24 @@ fn parts(contents: &[u8], each: usize) -> Result<HashMap<i64, Vec<Member>>> {
     Ok(parts)
 }
 
+/// A split in progress, which excludes others: it has several exchanges, of which those of two splits would match each other.
+struct Splitting<'a>(&'a AtomicBool);
+
+impl<'a> Splitting<'a> {
+    fn begin(context: &'a Context) -> Result<Self> {
+        if context.splitting.swap(true, Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::InvalidOperation, "another thread is splitting it"));
+        }
+        Ok(Self(&context.splitting))
+    }
+}
+
+impl Drop for Splitting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 impl Context {
     /// Makes a connected context of the ranks that pass the same `color`, ordered by `key`, then by rank. A rank without a color
     /// takes part and gets no context. Collective; two concurrent calls on one context are refused. The new context has the
@@ -53,6 +72,7 @@ impl Context {
     }
 
     fn split_by(&self, color: Option<u32>, key: i32) -> Result<Option<Arc<Context>>> {
+        let _splitting = Splitting::begin(self)?;
         let limit = self.limit();
         let options = ContextOptions { timeout: self.timeout(), ..self.options.clone() };
         // Before the exchange, so that other ranks are notified of an error.

@@ -52,6 +52,22 @@ fn a_part_has_what_its_parent_has_and_outlives_it() {
     run(&parts, |part| assert_eq!(sum(part, 1, 0), part.size() as u64));
 }
 
+/// Also between the exchanges of the other one.
+#[test]
+fn two_threads_do_not_split_one_context_at_the_same_time() {
+    let contexts = group(2);
+    contexts[0].splitting.store(true, Ordering::SeqCst);
+    let error = contexts[0].split(Some(0), 0).map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.details().operation), (ErrorKind::InvalidOperation, "split"), "{error}");
+    assert!(error.message().contains("another thread is splitting it"), "{error}");
+    assert!(contexts[0].broken().is_none());
+    contexts[0].splitting.store(false, Ordering::SeqCst);
+    // A split that fails excludes nobody afterwards, nor does one that succeeds.
+    for time in 0..2 {
+        run(&contexts, |context| assert_eq!(context.split(Some(0), 0).unwrap().unwrap().size(), 2, "{time}"));
+    }
+}
+
 #[test]
 fn a_context_that_was_connected_by_its_pairs_is_split_too() {
     let contexts = group(3);
@@ -90,7 +106,7 @@ fn a_second_split_at_once_is_refused_and_does_no_harm() {
         let error = contexts[0].split(Some(2), 0).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidOperation);
         assert!(error.message().contains("rank 0: cannot split a context: "), "{error}");
-        assert!(error.message().contains("is running on this context already"), "{error}");
+        assert!(error.message().contains("another thread is splitting it"), "{error}");
         let other = contexts[1].split(Some(1), 0).unwrap().unwrap();
         let first = first.join().unwrap().unwrap().unwrap();
         run(&[first, other], |part| assert_eq!(sum(part, 1, 0), 2));
