@@ -1,8 +1,9 @@
 //! Files.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io;
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read};
 use std::path::Path;
+use std::time::Duration;
 
 /// Opens a file for reading. Does not wait for a writer if it is a FIFO.
 pub fn open_without_blocking(path: &Path) -> io::Result<File> {
@@ -11,6 +12,58 @@ pub fn open_without_blocking(path: &Path) -> io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     options.open(path)
+}
+
+/// How long [`read`] waits for more from a pipe.
+pub const PIPE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The content of a file that a user has named, at most `most` bytes. It is a regular file, or a pipe, on which more must come within
+/// [`PIPE_TIMEOUT`] each time: reading anything else might block (a FIFO without a writer) or never end (a device).
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_within(path, most, PIPE_TIMEOUT)
+}
+
+fn read_within(path: &Path, most: u64, timeout: Duration) -> io::Result<Vec<u8>> {
+    let refuse = |kind, why: String| Err(io::Error::new(kind, why));
+    let mut file = open_without_blocking(path)?;
+    let kind = file.metadata()?.file_type();
+    let is_pipe = is_pipe(&kind);
+    if !kind.is_file() && !is_pipe {
+        return refuse(io::ErrorKind::InvalidInput, "it is neither a regular file nor a pipe".to_owned());
+    }
+    let mut bytes = Vec::new();
+    loop {
+        #[cfg(unix)]
+        if is_pipe && !super::poll(&[super::Pollable::from(&file)], timeout) {
+            return refuse(io::ErrorKind::TimedOut, format!("nothing came from this pipe in {timeout:?}"));
+        }
+        let room = most + 1 - bytes.len() as u64;
+        match (&mut file).take(room.min(PART)).read_to_end(&mut bytes) {
+            Ok(0) => return Ok(bytes),
+            Ok(_) if bytes.len() as u64 > most => {
+                return refuse(io::ErrorKind::InvalidInput, format!("it has more than {most} bytes"));
+            }
+            // What a pipe had is taken already.
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Bytes that are read at once.
+const PART: u64 = 64 << 10;
+
+fn is_pipe(kind: &FileType) -> bool {
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::FileTypeExt::is_fifo(kind)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = kind;
+        false
+    }
 }
 
 /// Creates a file for writing that only this user can read, where files have modes. Fails if there is one.
@@ -72,5 +125,63 @@ pub fn open_to_others(metadata: &Metadata) -> u32 {
     {
         let _ = metadata;
         0
+    }
+}
+
+#[cfg(all(test, unix, not(miri)))]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const SHORT: Duration = Duration::from_millis(50);
+
+    fn refused(path: &Path) -> String {
+        read_within(path, 5, SHORT).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn regular_files_are_read_up_to_their_bound() {
+        let path = std::env::temp_dir().join(format!("gloo_rs-file-{}", std::process::id()));
+        for (content, fits) in [(&b""[..], true), (b"12345", true), (b"123456", false)] {
+            std::fs::write(&path, content).unwrap();
+            match fits {
+                true => assert_eq!(read(&path, 5).unwrap(), content),
+                false => assert_eq!(refused(&path), "it has more than 5 bytes"),
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_device_and_a_folder_are_refused() {
+        for path in ["/dev/zero", "/dev/null", "/tmp"] {
+            assert_eq!(refused(Path::new(path)), "it is neither a regular file nor a pipe", "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_read_to_its_end_and_not_waited_for_forever() {
+        use std::os::fd::AsRawFd;
+        let (reader, mut writer) = io::pipe().unwrap();
+        let path = format!("/dev/fd/{}", reader.as_raw_fd());
+        let path = Path::new(&path);
+        assert!(refused(path).starts_with("nothing came from this pipe in 50ms"));
+        writer.write_all(b"123").unwrap();
+        assert!(refused(path).starts_with("nothing came"), "its writer may write more");
+        writer.write_all(b"45").unwrap();
+        drop(writer);
+        assert_eq!(read(path, 5).unwrap(), b"45");
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"123456").unwrap();
+        assert_eq!(refused(Path::new(&format!("/dev/fd/{}", reader.as_raw_fd()))), "it has more than 5 bytes");
+    }
+
+    #[test]
+    fn a_fifo_without_a_writer_is_not_waited_for_forever() {
+        let path = std::env::temp_dir().join(format!("gloo_rs-fifo-{}", std::process::id()));
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        assert!(refused(&path).starts_with("nothing came from this pipe"));
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use toml::Spanned;
@@ -16,7 +16,7 @@ use crate::collective::constants::{Constant, TABLE};
 use crate::collective::{Collective, Constants};
 use crate::error::{Error, Result};
 use crate::schedule::cost::Link;
-use crate::sys::file::open_without_blocking;
+use crate::sys;
 
 /// Version of the file format. Files with other versions are refused.
 const VERSION: usize = 1;
@@ -180,18 +180,9 @@ impl Tuning {
     }
 }
 
-/// The text of a regular file. Reading anything else might block (a FIFO without a writer) or never end (a device).
 fn read_text(path: &Path) -> io::Result<String> {
-    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let file = open_without_blocking(path)?;
-    if !file.metadata()?.is_file() {
-        return refuse("it is not a regular file".to_owned());
-    }
-    let mut text = String::new();
-    if file.take(MAX_BYTES + 1).read_to_string(&mut text)? as u64 > MAX_BYTES {
-        return refuse(format!("it has more than {MAX_BYTES} bytes"));
-    }
-    Ok(text)
+    let text = String::from_utf8(sys::file::read(path, MAX_BYTES)?);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
 /// An upper bound for all numbers, which keeps sums and products finite.

@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Options;
 use crate::error::{Error, Result};
+use crate::sys;
 use crate::sys::file::{Stamp, open_to_others, stamp};
 
 /// What [`read`] has read.
@@ -35,6 +36,9 @@ impl Stamps {
 pub fn named(path: &Option<PathBuf>) -> String {
     path.as_deref().map(shown).unwrap_or_default()
 }
+
+/// Most bytes of a file of certificates, or of a key.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// What takes the place of the path of a file.
 fn inline(file: &Path) -> Option<&[u8]> {
@@ -69,7 +73,7 @@ fn text(file: &Path) -> Result<Vec<u8>> {
     if let Some(text) = inline(file) {
         return Ok(text.to_vec());
     }
-    fs::read(file).map_err(|error| Error::io(format_args!("cannot read {}", shown(file)), &error))
+    sys::file::read(file, MOST_BYTES).map_err(|error| Error::io(format_args!("cannot read {}", shown(file)), &error))
 }
 
 /// A warning about a key that others than its owner and its group can read.

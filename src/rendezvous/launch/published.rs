@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::support::{Backoff, Deadline, seconds};
+use crate::sys;
 use crate::sys::file::create_private;
 use crate::types::Rank;
 
@@ -38,12 +39,15 @@ pub fn publish(path: &Path, value: &str) -> Result<()> {
     })
 }
 
+/// Most bytes of a file with an address.
+const MOST_BYTES: u64 = 64 << 10;
+
 /// Waits until the file `path` exists, and returns its contents.
 pub fn look_up(path: &Path, deadline: &Deadline) -> Result<String> {
     let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
     loop {
-        match fs::read_to_string(path) {
-            Ok(value) => return Ok(value),
+        match sys::file::read(path, MOST_BYTES) {
+            Ok(value) => return Ok(String::from_utf8_lossy(&value).into_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io(format_args!("cannot read {}", path.display()), &error)),
         }

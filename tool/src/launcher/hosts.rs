@@ -2,6 +2,11 @@
 
 use std::path::Path;
 
+use gloo_rs::sys::file;
+
+/// Most bytes of a host file.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// A host and its number of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
@@ -20,8 +25,8 @@ impl Host {
 /// Parses a file with lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number has one slot; the slots
 /// of a host that is listed several times are added.
 pub fn read(path: &Path) -> Result<Vec<Host>, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    let text = file::read(path, MOST_BYTES).map_err(|error| format!("{}: {error}", path.display()))?;
+    parse(&String::from_utf8_lossy(&text)).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn parse(text: &str) -> Result<Vec<Host>, String> {

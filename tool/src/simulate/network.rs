@@ -3,10 +3,14 @@
 use std::path::Path;
 
 use gloo_rs::schedule::cost::{Link, Network};
+use gloo_rs::sys::file;
 use gloo_rs::sys::topology::domain;
 use gloo_rs::tuner::file::Tuning;
 
 use crate::parse::{self, MOST_RANKS};
+
+/// Most bytes of a file with a matrix.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// The network for a given number of ranks.
 #[derive(Clone, Debug)]
@@ -205,7 +209,8 @@ fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
         }
         return Ok(relative(links.into_iter().map(f64::from).collect(), fastest));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read it: {error}"))?;
+    let text = file::read(path, MOST_BYTES).map_err(|error| format!("cannot read it: {error}"))?;
+    let text = String::from_utf8(text).map_err(|error| format!("cannot read it: {error}"))?;
     let rows = || text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty() && !line.starts_with('#'));
     let ranks = rows().count();
     let mut links = Vec::with_capacity(ranks * ranks);
