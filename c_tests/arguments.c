@@ -157,8 +157,11 @@ static void groups_and_dims(void) {
   options.num_groups = 4;
   CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
   options.groups = NULL;
-  options.dims = dims;
+  REFUSED("groups is NULL");
+  options.num_groups = 0;
   options.num_dims = 1;
+  REFUSED("dims is NULL");
+  options.dims = dims;
   REFUSED("dims is 2, that is 2 ranks, but size is 4");
   options.dims = zero;
   options.num_dims = 2;

@@ -88,7 +88,7 @@ pub(super) fn check_host_range(pointer: *const u8, bytes: usize, what: &str) -> 
 ///
 /// # Safety
 /// `pointer` is valid for reads of `count` values for as long as the slice is used, and nobody writes them.
-#[inline(never)] // `optional_slice`, which mostly gets NULL, stays small.
+#[inline(never)] // Its inlined callers, which mostly get no list, stay small.
 pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -102,7 +102,17 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// As [`slice()`]; NULL is the empty slice, whatever `count` is.
+/// As [`slice()`], for a list that is mostly not given.
+///
+/// # Safety
+/// As [`slice()`].
+#[inline]
+pub(super) unsafe fn list<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
+    // SAFETY: by the contract.
+    if count == 0 { Ok(&[]) } else { unsafe { slice(pointer, count, what) } }
+}
+
+/// As [`slice()`], for one of several lists of the same length, of which some are not given: NULL is the empty slice, whatever `count` is.
 ///
 /// # Safety
 /// As [`slice()`].

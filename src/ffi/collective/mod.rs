@@ -403,10 +403,10 @@ unsafe fn checked<P: Purpose>(
         average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
         base: if options.base == 0 { 2 } else { options.base },
         destinations: options.destinations,
-        // SAFETY: by the contract, `groups` is NULL or valid for reads of `num_groups` values.
-        groups: unsafe { pointer::optional_slice(options.groups, options.num_groups, "groups") }?,
-        // SAFETY: by the contract, `dims` is NULL or valid for reads of `num_dims` values.
-        dims: unsafe { pointer::optional_slice(options.dims, options.num_dims, "dims") }?,
+        // SAFETY: by the contract, `groups` is valid for reads of `num_groups` values.
+        groups: unsafe { pointer::list(options.groups, options.num_groups, "groups") }?,
+        // SAFETY: by the contract, `dims` is valid for reads of `num_dims` values.
+        dims: unsafe { pointer::list(options.dims, options.num_dims, "dims") }?,
         ..Shape::new(collective, rank, size, options.count)
     };
     let mut call = Call {
