@@ -33,8 +33,7 @@ fn read_within(path: &Path, most: u64, timeout: Duration) -> io::Result<Vec<u8>>
     }
     let mut bytes = Vec::new();
     loop {
-        #[cfg(unix)]
-        if is_pipe && !super::poll(&[super::Pollable::from(&file)], timeout) {
+        if is_pipe && !is_readable(&file, timeout) {
             return refuse(io::ErrorKind::TimedOut, format!("nothing came from this pipe in {timeout:?}"));
         }
         let room = most + 1 - bytes.len() as u64;
@@ -53,6 +52,19 @@ fn read_within(path: &Path, most: u64, timeout: Duration) -> io::Result<Vec<u8>>
 
 /// Bytes that are read at once.
 const PART: u64 = 64 << 10;
+
+/// Whether a pipe has bytes, or no writer any more, within `timeout`.
+fn is_readable(pipe: &File, timeout: Duration) -> bool {
+    #[cfg(unix)]
+    {
+        super::poll(&[super::Pollable::from(pipe)], timeout)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (pipe, timeout);
+        true
+    }
+}
 
 fn is_pipe(kind: &FileType) -> bool {
     #[cfg(unix)]
