@@ -69,7 +69,7 @@ fn two_processes_with_the_same_rank_get_an_error() {
 }
 
 #[test]
-fn a_rank_that_has_ended_before_the_first_connection_is_noticed() {
+fn a_rank_that_has_closed_its_context_before_the_first_connection_is_noticed() {
     let store = InProcessStore::new();
     let arrived = Arc::new(std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ fn a_rank_that_has_ended_before_the_first_connection_is_noticed() {
                 let error = count_ranks(&context).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::ConnectionLost);
                 assert!(error.message().contains("rank 1 at 127.0.0.1:"), "{error}");
-                assert!(error.message().contains("is gone: "), "{error}");
+                assert!(error.message().contains("has closed its context"), "{error}");
                 assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
             });
         }
