@@ -230,7 +230,7 @@ impl Messenger {
             return;
         }
         // First, so that peers that are connecting also get the reason.
-        self.connector.close(close_notice(self.rank, notice.cloned()));
+        self.connector.close(close_notice(self.rank, notice.cloned()), notice.is_some());
         let met: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
         for rank in met {
             self.end_link(rank, notice);

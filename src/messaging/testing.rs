@@ -86,7 +86,7 @@ impl Connector for Unconnected {
 
     fn give_up(&mut self, _: Rank) {}
 
-    fn close(&mut self, _: CloseNotice) {}
+    fn close(&mut self, _: CloseNotice, _: bool) {}
 
     fn is_busy(&self) -> bool {
         self.turns.is_some()

@@ -314,9 +314,9 @@ pub trait Connector: Send {
     /// Ends all attempts to connect to `rank`; no link to it will be established.
     fn give_up(&mut self, rank: Rank);
 
-    /// Tells the connector that the context is closed. Peers with links that were not reported are sent `close_notice`, and so are peers that
-    /// connect later, also once the connector has been dropped if its device exists.
-    fn close(&mut self, close_notice: CloseNotice);
+    /// Tells the connector that the context is closed. Peers with links that were not reported are sent `close_notice`. Peers that connect
+    /// later are refused, after that notice if the context `has_failed`, also once the connector has been dropped if its device exists.
+    fn close(&mut self, close_notice: CloseNotice, has_failed: bool);
 
     /// Whether [`Connector::progress`] must be called even if the caller tries every link.
     fn is_busy(&self) -> bool;

@@ -183,7 +183,7 @@ fn a_device_forgets_the_oldest_of_many_contexts_that_failed() {
         context.finish_closing(guard);
         address
     };
-    let addresses: Vec<_> = (0..257).map(failed).collect();
+    let addresses: Vec<_> = (0..65).map(failed).collect();
     for (at, expected) in [(0, "has closed its context"), (1, "gave up: rank 0: it has had enough")] {
         let context = Context::new(self::device(), 1, 2, &options).unwrap();
         context.lock().unwrap().messenger.set_peer(0, &addresses[at]).unwrap();
@@ -230,6 +230,9 @@ fn a_rank_that_was_never_spoken_to_and_leaves_in_order_has_closed_its_context() 
         // SAFETY: the array is as long as the shape says, and lives until the call returns.
         let error = unsafe { stays.run(&call) }.unwrap_err();
         assert_eq!((error.kind(), error.details().rank), (ErrorKind::ConnectionLost, Some(leaves.rank())), "{error}");
-        assert!(error.message().contains("has closed its context"), "{error}");
+        // A connection that is made later is refused.
+        let says = |what| error.message().contains(what);
+        assert!(says("has closed its context") || says("its context is closed"), "{error}");
+        assert!(!says("is gone"), "{error}");
     }
 }

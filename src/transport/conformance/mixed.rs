@@ -77,9 +77,9 @@ impl Connector for MixedConnector {
     fn give_up(&mut self, rank: Rank) {
         self.of(rank).give_up(rank);
     }
-    fn close(&mut self, close_notice: CloseNotice) {
-        self.tcp.close(close_notice.clone());
-        self.memory.close(close_notice);
+    fn close(&mut self, close_notice: CloseNotice, has_failed: bool) {
+        self.tcp.close(close_notice.clone(), has_failed);
+        self.memory.close(close_notice, has_failed);
     }
     fn is_busy(&self) -> bool {
         true

@@ -446,7 +446,7 @@ impl Connector for IbverbsConnector {
         self.inner.give_up(rank);
     }
 
-    fn close(&mut self, close_notice: CloseNotice) {
+    fn close(&mut self, close_notice: CloseNotice, has_failed: bool) {
         for (_, link, number) in self.early.drain(..) {
             link.end(Vec::new(), close_notice(number));
         }
@@ -462,7 +462,7 @@ impl Connector for IbverbsConnector {
             };
             joining.link.end(joining.out.split_off(joining.sent), words);
         }
-        self.inner.close(close_notice);
+        self.inner.close(close_notice, has_failed);
     }
 
     fn is_busy(&self) -> bool {

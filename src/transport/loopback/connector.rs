@@ -74,8 +74,8 @@ impl Connector for LoopbackConnector {
         }
     }
 
-    fn close(&mut self, close_notice: CloseNotice) {
-        self.network.state().close(self.node, close_notice);
+    fn close(&mut self, close_notice: CloseNotice, has_failed: bool) {
+        self.network.state().close(self.node, close_notice, has_failed);
     }
 
     fn is_busy(&self) -> bool {

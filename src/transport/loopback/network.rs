@@ -154,7 +154,7 @@ pub(super) struct NodeState {
     pub pending: Vec<(Instant, PendingEvent)>,
     /// The incoming streams of links that have been reported to this node.
     incoming: Vec<usize>,
-    pub closed: Option<CloseNotice>,
+    pub closed: Option<Option<CloseNotice>>,
     /// Number of bytes sent so far; and after how many bytes the node fails, with its status then.
     sent: u64,
     planned_failure: Option<(u64, NodeStatus)>,
@@ -424,7 +424,11 @@ impl State {
                 self.nodes[to].pending.push((there, PendingEvent::Established(from)));
                 self.nodes[from].pending.push((back, PendingEvent::Established(to)));
             }
-            Some(notice) => {
+            Some(None) => {
+                let refused = PendingEvent::Refused(to, "its context is closed");
+                self.nodes[from].pending.push((there, refused));
+            }
+            Some(Some(notice)) => {
                 let (out, back) = (self.stream(from, to), self.stream(to, from));
                 self.streams[out].receiver_closed = true;
                 self.put(back, &notice(connection(from, to)));
@@ -435,14 +439,14 @@ impl State {
     }
 
     /// The context of `node` has closed.
-    pub fn close(&mut self, node: usize, close_notice: CloseNotice) {
+    pub fn close(&mut self, node: usize, close_notice: CloseNotice, has_failed: bool) {
         // Links that have not been reported to the node.
         for (_, event) in std::mem::take(&mut self.nodes[node].pending) {
             if let PendingEvent::Established(peer) = event {
                 self.close_link(node, peer, Some((Vec::new(), close_notice(connection(node, peer)))));
             }
         }
-        self.nodes[node].closed = Some(close_notice);
+        self.nodes[node].closed = Some(has_failed.then_some(close_notice));
     }
 
     /// The link to `peer` has been reported to `node`; its readiness is reported from now on.

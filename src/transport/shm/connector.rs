@@ -224,13 +224,13 @@ impl Connector for ShmConnector {
         self.inner.give_up(rank);
     }
 
-    fn close(&mut self, close_notice: CloseNotice) {
+    fn close(&mut self, close_notice: CloseNotice, has_failed: bool) {
         for index in std::mem::take(&mut self.fresh) {
             if let Ok((_, link, connection)) = self.link(index) {
                 link.end(Vec::new(), close_notice(connection));
             }
         }
-        self.inner.close(close_notice);
+        self.inner.close(close_notice, has_failed);
     }
 
     fn is_busy(&self) -> bool {

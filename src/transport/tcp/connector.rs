@@ -137,8 +137,8 @@ pub struct TcpConnector {
     arrivals: Arrivals,
     /// The links that hold bytes, if links do.
     held: Option<Arc<Held>>,
-    /// Once the context is closed, the notice for peers that connect later.
-    closed: Option<CloseNotice>,
+    /// Whether the context is closed; then, the notice for peers that connect later, if it has failed.
+    closed: Option<Option<CloseNotice>>,
 }
 
 impl TcpConnector {
@@ -461,7 +461,7 @@ impl Connector for TcpConnector {
         self.set_state(rank, State::Closed);
     }
 
-    fn close(&mut self, close_notice: CloseNotice) {
+    fn close(&mut self, close_notice: CloseNotice, has_failed: bool) {
         self.pending.clear();
         for entry in self.peers.values_mut() {
             // The peer may have accepted, and would take the end of the connection for the end of this process.
@@ -480,7 +480,7 @@ impl Connector for TcpConnector {
                 self.shared.linger(ClosingLink::new(Streams::new([stream.into()].into()), close_notice(connection)));
             }
         }
-        self.closed = Some(close_notice);
+        self.closed = Some(has_failed.then_some(close_notice));
     }
 
     #[inline]
@@ -566,6 +566,6 @@ impl Connector for TcpConnector {
 
 impl Drop for TcpConnector {
     fn drop(&mut self) {
-        self.shared.remove_context(&self.handle(), self.closed.take());
+        self.shared.remove_context(&self.handle(), self.closed.take().flatten());
     }
 }

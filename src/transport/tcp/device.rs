@@ -48,8 +48,8 @@ pub const TICK: Duration = Duration::from_millis(5);
 /// How long a closed connection is kept for the peer to acknowledge all data.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
-/// How many contexts the device remembers after they have been destroyed.
-const REMEMBERED: usize = 256;
+/// How many contexts that have failed the device remembers after they have been destroyed.
+const REMEMBERED: usize = 64;
 
 const WAKER: u64 = 0;
 
@@ -104,8 +104,8 @@ struct Entry {
     number: u64,
     key: SecretKey,
     arrivals: Arrivals,
-    /// Of a context that has been destroyed: what peers that connect later are sent, so that they learn why, and do not take this rank for
-    /// the cause of a failure.
+    /// Of a context that has failed and been destroyed: what peers that connect later are sent, so that they learn why, and
+    /// do not take this rank for the cause.
     notice: Option<CloseNotice>,
 }
 
@@ -113,7 +113,7 @@ struct Entry {
 struct Contexts {
     by_handle: HashMap<Handle, Entry>,
     /// Those with a notice, the oldest first.
-    ended: VecDeque<Handle>,
+    failed: VecDeque<Handle>,
     lingering: Vec<(Box<dyn Lingering>, Instant)>,
 }
 
@@ -457,7 +457,7 @@ impl Shared {
         self.waker.wake();
     }
 
-    /// Sends `notice` to a peer that connects to a context that has been destroyed.
+    /// Sends `notice` to a peer that connects to a context that has failed.
     pub(super) fn notify(&self, stream: Stream, connection: u32, notice: &CloseNotice) {
         let notice = [&Answer::Accepted.encode()[..], &notice(connection)].concat();
         self.linger(ClosingLink::new(Streams::new([stream.into()].into()), notice));
@@ -478,9 +478,9 @@ impl Shared {
         // What arrives in the old list from now on is dropped, and its peer connects again.
         let arrivals = std::mem::take(&mut entry.arrivals);
         (entry.context, entry.notice) = (None, Some(notice.clone()));
-        contexts.ended.push_back(*handle);
-        if contexts.ended.len() > REMEMBERED
-            && let Some(oldest) = contexts.ended.pop_front()
+        contexts.failed.push_back(*handle);
+        if contexts.failed.len() > REMEMBERED
+            && let Some(oldest) = contexts.failed.pop_front()
         {
             contexts.by_handle.remove(&oldest);
         }

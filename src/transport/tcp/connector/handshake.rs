@@ -129,7 +129,7 @@ impl TcpConnector {
         let rank = proven.rank as usize;
         let impostor = |a: &Address| handshake::handle(&a.identity) != proven.from;
         if rank < self.size
-            && let Some(notice) = &self.closed
+            && let Some(Some(notice)) = &self.closed
         {
             // The peer reads it from the first connection of the link, once it has all of them.
             self.shared.notify(stream, proven.frames, notice);
@@ -140,6 +140,8 @@ impl TcpConnector {
         }
         let answer = if rank >= self.size || rank == self.rank {
             Answer::Refused(Reason::Stranger)
+        } else if self.closed.is_some() {
+            Answer::Refused(Reason::Closed)
         } else if self.peer(rank).is_some_and(impostor) {
             self.log(
                 Level::Warning,

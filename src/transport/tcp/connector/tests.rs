@@ -204,7 +204,7 @@ fn a_context_that_fails_before_a_link_is_complete_says_why() {
         let (_devices, mut connectors) = joining();
         let [one, other] = &mut connectors;
         let (failing, other) = if failing == 0 { (one, other) } else { (other, one) };
-        failing.close(notice());
+        failing.close(notice(), true);
         let mut link = None;
         until(other, |_, events| {
             failing.progress(Instant::now(), &mut Vec::new());
@@ -243,7 +243,7 @@ fn a_connection_that_a_context_has_not_seen_when_it_is_destroyed_gets_its_notice
         other.progress(Instant::now(), &mut events);
     }
     // It has made no progress since.
-    one.close(Arc::new(|_| b"it has had enough".to_vec()));
+    one.close(Arc::new(|_| b"it has had enough".to_vec()), true);
     drop(one);
     for _ in 0..5000 {
         other.progress(Instant::now(), &mut events);
