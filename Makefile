@@ -192,7 +192,7 @@ test-miri: ## the library's own tests of what has unsafe code, under Miri
 
 test-loom: ## who polls, who sleeps and who is woken, in every order of events
 	$(heading) "loom"
-	@scripts/loom.sh
+	@GLOO_RS_TEST_TIER=$(TIER) scripts/loom.sh
 
 test-header: prefix ## the header is C11 and C++17, and tells what the library exports
 	$(heading) "Header"
