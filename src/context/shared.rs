@@ -134,7 +134,6 @@ impl Context {
         if let Some(result) = self.conclude_shared(run, work, call) {
             return result;
         }
-        let _present = work.shared.present();
         loop {
             call.call.looks = if run.timeout.is_zero() { 0 } else { first_looks(work.shared) };
             let wait = match call.call.advance(work) {
@@ -350,7 +349,6 @@ impl Context {
         let (mut call, known) = unsafe { Call::start_quick(shared, key, input, output) }?;
         // SAFETY: valid until the call has ended, and not used afterwards.
         let known = unsafe { known.as_ref() };
-        let _present = shared.present();
         // SAFETY: `known` and the buffers are the same.
         if unsafe { call.finish_pair(shared, known, output) } {
             return Some(Ok(()));

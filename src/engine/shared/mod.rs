@@ -53,18 +53,6 @@ pub struct Shared {
     started: StartedCalls,
 }
 
-/// A thread of the program that is in a call, and meanwhile goes on with calls that were started, if it was told to.
-pub struct Present<'a>(Option<&'a Shared>);
-
-impl Drop for Present<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(shared) = self.0 {
-            shared.exit();
-        }
-    }
-}
-
 #[derive(Default)]
 struct State {
     desk: Desk,
@@ -228,12 +216,6 @@ impl Shared {
     /// Whether a call has started, has not ended, and no thread waits for it.
     pub fn has_started_calls(&self) -> bool {
         !self.started.is_empty()
-    }
-
-    /// [`Shared::enter`], and [`Shared::exit`] when the result is dropped.
-    #[inline]
-    pub fn present(&self) -> Present<'_> {
-        Present(self.enter().then_some(self))
     }
 
     /// Whether more ranks than cores take part, so that a waiting thread keeps a core from a rank that it waits for.
