@@ -20,20 +20,30 @@ pub const PIPE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The content of a file that a user has named, at most `most` bytes. It is a regular file, or a pipe, on which more must come within
 /// [`PIPE_TIMEOUT`] each time: reading anything else might block (a FIFO without a writer) or never end (a device).
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_within(path, most, PIPE_TIMEOUT)
+    read_within(path, most, Some(PIPE_TIMEOUT))
 }
 
-fn read_within(path: &Path, most: u64, timeout: Duration) -> io::Result<Vec<u8>> {
+/// As [`read`], of a regular file only.
+pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_within(path, most, None)
+}
+
+/// `timeout`: of pipes, which are refused if there is none.
+fn read_within(path: &Path, most: u64, timeout: Option<Duration>) -> io::Result<Vec<u8>> {
     let refuse = |kind, why: String| Err(io::Error::new(kind, why));
     let mut file = open_without_blocking(path)?;
     let kind = file.metadata()?.file_type();
-    let is_pipe = is_pipe(&kind);
-    if !kind.is_file() && !is_pipe {
-        return refuse(io::ErrorKind::InvalidInput, "it is neither a regular file nor a pipe".to_owned());
+    let pipe = timeout.filter(|_| is_pipe(&kind));
+    if !kind.is_file() && pipe.is_none() {
+        let why =
+            if timeout.is_some() { "it is neither a regular file nor a pipe" } else { "it is not a regular file" };
+        return refuse(io::ErrorKind::InvalidInput, why.to_owned());
     }
     let mut bytes = Vec::new();
     loop {
-        if is_pipe && !is_readable(&file, timeout) {
+        if let Some(timeout) = pipe
+            && !is_readable(&file, timeout)
+        {
             return refuse(io::ErrorKind::TimedOut, format!("nothing came from this pipe in {timeout:?}"));
         }
         let room = most + 1 - bytes.len() as u64;
@@ -148,7 +158,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
 
     fn refused(path: &Path) -> String {
-        read_within(path, 5, SHORT).unwrap_err().to_string()
+        read_within(path, 5, Some(SHORT)).unwrap_err().to_string()
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Tuning {
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
-    let text = String::from_utf8(sys::file::read(path, MAX_BYTES)?);
+    let text = String::from_utf8(sys::file::read_regular(path, MAX_BYTES)?);
     text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
