@@ -20,7 +20,7 @@ pub use run::{Call, Claim, Start, Wait, Work};
 pub use started::{Attempted, Progress, Unattended};
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::numbers::Numbers;
@@ -74,8 +74,8 @@ type Line = (u8, u64);
 /// The workspaces of calls.
 #[derive(Default)]
 struct Calls {
-    /// Of calls in progress, and of those that have ended, until the next call begins. Owned; each is used by its call until that
-    /// has set `ended`.
+    /// Of calls in progress, and of those that have ended, until the next call begins. Owned; each is used by its call as long as that is
+    /// [`RUNNING`].
     begun: Vec<NonNull<Workspace>>,
     /// Owned, and used by no call.
     spare: Vec<NonNull<Workspace>>,
@@ -84,11 +84,18 @@ struct Calls {
 // SAFETY: the pointers are owned, and to values that may be sent; see `Calls::begun`. Those in `Outgoing` are to the caller's buffers.
 unsafe impl Send for Calls {}
 
+/// The call of a workspace is in progress.
+const RUNNING: u8 = 0;
+/// It has ended, and still excludes others: see [`Claim`].
+const CLAIMED: u8 = 1;
+/// It has ended.
+const ENDED: u8 = 2;
+
 /// Memory of a call that later calls reuse.
 #[derive(Default)]
 struct Workspace {
-    /// Set, as its last access to this, by the thread that makes the call.
-    ended: AtomicBool,
+    /// What its call does. Set, as its last access to this, by the thread that makes the call; then by the one that ends its claim.
+    stage: AtomicU8,
     line: Line,
     fingerprint: u64,
     /// Whether the call has a slot on the board that must be given back.
@@ -249,28 +256,27 @@ impl Calls {
     /// The fingerprint of a call in progress that a new one on `line` excludes.
     fn running(&self, line: Line) -> Option<u64> {
         self.begun.iter().find_map(|call| {
-            // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and `ended` is atomic.
-            let (ended, its, fingerprint) =
-                unsafe { (&(*call.as_ptr()).ended, (*call.as_ptr()).line, (*call.as_ptr()).fingerprint) };
-            (excludes(line, its) && !ended.load(Ordering::Acquire)).then_some(fingerprint)
+            // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and `stage` is atomic.
+            let (stage, its, fingerprint) =
+                unsafe { (&(*call.as_ptr()).stage, (*call.as_ptr()).line, (*call.as_ptr()).fingerprint) };
+            (excludes(line, its) && stage.load(Ordering::Acquire) != ENDED).then_some(fingerprint)
         })
     }
 
     /// Whether no call is in progress.
     fn is_idle(&self) -> bool {
-        // SAFETY: the list owns them, and `ended` is atomic.
-        self.begun.iter().all(|call| unsafe { &(*call.as_ptr()).ended }.load(Ordering::Acquire))
+        // SAFETY: the list owns them, and `stage` is atomic.
+        self.begun.iter().all(|call| unsafe { &(*call.as_ptr()).stage }.load(Ordering::Acquire) != RUNNING)
     }
 
     /// Gives back the slots of calls that have ended.
     #[cold]
     fn leave(&mut self, desk: &mut Desk) {
         for call in &self.begun {
-            let pointer = call.as_ptr();
-            // SAFETY: the list owns it, and `ended` is atomic.
-            if unsafe { (*pointer).ended.load(Ordering::Acquire) } {
-                // SAFETY: its call has ended, so only this list uses it.
-                unsafe { &mut *pointer }.leave(desk);
+            // SAFETY: the list owns it, and `stage` is atomic.
+            if unsafe { &(*call.as_ptr()).stage }.load(Ordering::Acquire) != RUNNING {
+                // SAFETY: its call has ended, and the list is locked.
+                unsafe { leave(*call, desk) };
             }
         }
     }
@@ -279,17 +285,17 @@ impl Calls {
     #[inline(always)] // On the path of small collectives.
     fn begin(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Workspace>, u64> {
         let workspace = match *self.begun {
-            // SAFETY: the list owns it, and `ended` is atomic.
-            [only] if unsafe { (*only.as_ptr()).ended.load(Ordering::Acquire) } => {
-                // SAFETY: its call has ended, so only this list uses it.
-                unsafe { &mut *only.as_ptr() }.leave(desk);
+            // SAFETY: the list owns it, and `stage` is atomic.
+            [only] if unsafe { &(*only.as_ptr()).stage }.load(Ordering::Acquire) == ENDED => {
+                // SAFETY: its call has ended, and the list is locked.
+                unsafe { leave(only, desk) };
                 only
             }
             _ => self.find(desk, line)?,
         };
         // SAFETY: no call uses it, so only this list does.
         let free = unsafe { &mut *workspace.as_ptr() };
-        *free.ended.get_mut() = false;
+        *free.stage.get_mut() = RUNNING;
         free.line = line;
         Ok(workspace)
     }
@@ -300,9 +306,14 @@ impl Calls {
         let (mut at, mut free) = (0, None);
         while let Some(call) = self.begun.get(at).copied() {
             let pointer = call.as_ptr();
-            // SAFETY: the list owns it. The line does not change while a call uses it, and `ended` is atomic.
-            if !unsafe { (*pointer).ended.load(Ordering::Acquire) } {
-                // SAFETY: as above; nor does the fingerprint.
+            // SAFETY: the list owns it, and `stage` is atomic.
+            let stage = unsafe { &(*pointer).stage }.load(Ordering::Acquire);
+            if stage != RUNNING {
+                // SAFETY: its call has ended, and the list is locked.
+                unsafe { leave(call, desk) };
+            }
+            if stage != ENDED {
+                // SAFETY: the list owns it. Line and fingerprint do not change as long as they exclude others.
                 let (its, fingerprint) = unsafe { ((*pointer).line, (*pointer).fingerprint) };
                 if excludes(line, its) {
                     return Err(fingerprint);
@@ -310,8 +321,6 @@ impl Calls {
                 at += 1;
                 continue;
             }
-            // SAFETY: its call has ended, so only this list uses it.
-            unsafe { &mut *pointer }.leave(desk);
             if free.is_none() {
                 // Stays in the list for the new call.
                 free = Some(call);
@@ -330,13 +339,17 @@ impl Calls {
     }
 }
 
-impl Workspace {
-    /// Gives back the slot of a call that has ended.
-    #[inline]
-    fn leave(&mut self, desk: &mut Desk) {
-        if std::mem::take(&mut self.seated) {
-            desk.close(&self.seat, self.readers);
-        }
+/// Gives back the slot of a call that has ended.
+///
+/// # Safety
+/// The list that owns the workspace is locked, and its call is not [`RUNNING`].
+#[inline]
+unsafe fn leave(workspace: NonNull<Workspace>, desk: &mut Desk) {
+    let workspace = workspace.as_ptr();
+    // SAFETY: by the contract, only this thread uses these fields; whoever ends the claim uses `stage` alone.
+    let (seated, seat, readers) = unsafe { (&mut (*workspace).seated, &(*workspace).seat, (*workspace).readers) };
+    if std::mem::take(seated) {
+        desk.close(seat, readers);
     }
 }
 

@@ -6,7 +6,7 @@ use super::COPIED_BYTES;
 use crate::collective::constants::Constants;
 use crate::schedule::compiled::{Compiled, Op, Operand};
 use crate::schedule::{Buffer, Schedule, Span};
-use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, Members, PIECES};
+use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, Members, PIECES, SHORT_CELL_BYTES};
 
 /// A compiled schedule, and how its publications are made.
 #[derive(Debug)]
@@ -53,6 +53,9 @@ const ALONE: usize = 8;
 const RING_BYTES: usize = 1 << 20;
 /// Shortest ring that is better than reads by the operating system.
 const SHORTEST_RING_BYTES: usize = 32 << 10;
+
+// There are no streams in short cells.
+const _: () = assert!(SHORTEST_RING_BYTES > SHORT_CELL_BYTES);
 
 impl Program {
     /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared memory.

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::program::{Memory, Program};
-use super::{COPIED_IN_PLACE_BYTES, Full, Refused, Shared, State, Workspace, excludes};
+use super::{CLAIMED, COPIED_IN_PLACE_BYTES, ENDED, Full, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result};
@@ -66,7 +66,7 @@ impl Claim {
     pub unsafe fn release(&self) {
         if let Some(workspace) = NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Relaxed)) {
             // SAFETY: by the contract, since the list of calls neither frees it nor gives it to another call before this; it is atomic.
-            unsafe { &(*workspace.as_ptr()).ended }.store(true, Ordering::Release);
+            unsafe { &(*workspace.as_ptr()).stage }.store(ENDED, Ordering::Release);
         }
     }
 }
@@ -474,9 +474,7 @@ impl Call {
         debug_assert!(own.outgoing.is_empty(), "the caller may free what is not written yet");
         shared.board.acknowledge(&mut own.seat, |_| true);
         shared.group.wake_others();
-        if !claims {
-            own.ended.store(true, Ordering::Release);
-        }
+        own.stage.store(if claims { CLAIMED } else { ENDED }, Ordering::Release);
     }
 
     /// Ends a call that fails: its publications are withdrawn, and its slot is never used again.
@@ -489,7 +487,7 @@ impl Call {
         }
         own.outgoing.clear();
         own.done = 0;
-        own.ended.store(true, Ordering::Release);
+        own.stage.store(ENDED, Ordering::Release);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::layout::{CELL_BYTES, CELLS, FEW, SLOTS};
+use super::layout::{CELL_BYTES, CELLS, FEW, SHORT_CELL_BYTES, SHORT_CELLS, SLOTS};
 use super::{Board, Members, Seat, hash};
 use crate::wire::fingerprint::kind;
 
@@ -25,12 +25,12 @@ pub struct Desk {
     /// The slot that the next call tries first.
     next: usize,
     /// The slot whose call has used each cell last, and its stamp.
-    cells: [(usize, u64); CELLS],
+    cells: [(usize, u64); CELLS + SHORT_CELLS],
 }
 
 impl Default for Desk {
     fn default() -> Self {
-        Self { slots: vec![Use::default(); FEW], next: 0, cells: [(0, 0); CELLS] }
+        Self { slots: vec![Use::default(); FEW], next: 0, cells: [(0, 0); CELLS + SHORT_CELLS] }
     }
 }
 
@@ -53,7 +53,7 @@ pub enum Full {
 
 impl Desk {
     /// Occupies a slot for the call with this tag and fingerprint, and describes it in `seat`. `room`: bytes of its publications
-    /// that may be copied. Returns whether there is memory for so many copies; if not, all publications are by reference. If there
+    /// that may be copied, and of rings: more than [`SHORT_CELL_BYTES`] if there are any. Returns whether there is memory for so many copies; if not, all publications are by reference. If there
     /// is, calls `publish`, which may make the call's first publication, with [`Board::publish_first`], and returns whether it did:
     /// peers see it before anything else is done.
     ///
@@ -75,7 +75,7 @@ impl Desk {
         }
         let cell = match room {
             0 => None,
-            _ => self.free_cell(board, (tag, fingerprint))?,
+            _ => self.free_cell(board, (tag, fingerprint), room)?,
         };
         let hash = hash(tag, fingerprint);
         let has_room = room == 0 || (cell.is_some() && room <= CELL_BYTES);
@@ -86,7 +86,7 @@ impl Desk {
         (seat.used, seat.room) = (0, 0);
         seat.found = 0;
         if let Some(cell) = cell {
-            (seat.cell, seat.room) = (cell, CELL_BYTES);
+            (seat.cell, seat.room) = (cell, if cell < CELLS { CELL_BYTES } else { SHORT_CELL_BYTES });
             self.cells[cell] = (slot, hash);
         }
         self.slots[slot] = Use { hash, open: true, unread: true, readers: 0 };
@@ -156,11 +156,12 @@ impl Desk {
         behind
     }
 
-    /// A free cell, if there is one.
-    fn free_cell(&mut self, board: &Board, call: (u64, u64)) -> Result<Option<usize>, Full> {
+    /// A free cell, if there is one: a short one if that has enough `room`.
+    fn free_cell(&mut self, board: &Board, call: (u64, u64), room: usize) -> Result<Option<usize>, Full> {
         let mut behind = None;
+        let short = if room <= SHORT_CELL_BYTES { CELLS..CELLS + SHORT_CELLS } else { 0..0 };
         // The first that is free: calls that follow each other use two cells in turns, which stay in cache.
-        for cell in 0..CELLS {
+        for cell in short.chain(0..CELLS) {
             let (slot, hash) = self.cells[cell];
             let last = self.slots[slot];
             if last.hash == hash && last.open {

@@ -7,7 +7,7 @@
 //! | [`CONSUMED_AT`] | how far the owner has read streams: for each member, for each of its cells, a word for each publication |
 //! | [`SLOTS_AT`] | the slots |
 //! | [`RINGS_AT`] | rings of streams: for each cell, one for each publication |
-//! | [`CELLS_AT`] | the cells: memory for copies |
+//! | [`CELLS_AT`] | the cells: memory for copies, first the long ones, then the short ones |
 
 use super::stores::Choice;
 use super::{Place, Publication};
@@ -26,10 +26,14 @@ pub const MAX_MEMBERS: usize = u64::BITS as usize;
 pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 /// Bytes of a publication that fit into the first cache line of a slot.
 pub const INLINE_BYTES: usize = 32;
-/// Calls whose publications are copied at the same time.
+/// Long cells: calls whose publications are streams, or longer copies than a short cell has room for, at the same time.
 pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
-/// Bytes of a cell.
+/// Bytes of a long cell.
 pub const CELL_BYTES: usize = if cfg!(all(test, loom)) { 2 * LINE } else { 2 << 20 };
+/// Short cells. Their numbers follow those of the long ones, and they follow them on the board.
+pub(super) const SHORT_CELLS: usize = if cfg!(all(test, loom)) { 0 } else { 64 };
+/// Bytes of a short cell.
+pub const SHORT_CELL_BYTES: usize = 16 << 10;
 
 const ACKNOWLEDGEMENTS_AT: usize = LINE;
 const CONSUMED_AT: usize = (ACKNOWLEDGEMENTS_AT + MAX_MEMBERS * SLOTS * size_of::<AtomicU64>()).next_multiple_of(LINE);
@@ -38,7 +42,8 @@ const SLOTS_AT: usize =
 const RINGS_AT: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 const CELLS_AT: usize = (RINGS_AT + CELLS * MAX_PUBLICATIONS * size_of::<Ring>()).next_multiple_of(4096);
 /// Size of a board. Pages that are never written take no memory.
-pub const BOARD_BYTES: usize = CELLS_AT + CELLS * size_of::<Cell>();
+pub const BOARD_BYTES: usize = SHORT_CELLS_AT + SHORT_CELLS * SHORT_CELL_BYTES;
+const SHORT_CELLS_AT: usize = CELLS_AT + CELLS * size_of::<Cell>();
 
 /// The bits of a stamp that count publications.
 pub(super) const COUNT: u64 = 0xff;
@@ -237,7 +242,7 @@ impl View {
         unsafe { &*self.0.add(CONSUMED_AT).cast::<AtomicU64>().add(index) }
     }
 
-    /// The ring of the owner's publication `number` in `cell`.
+    /// The ring of the owner's publication `number` in `cell`, a long one.
     #[inline]
     pub fn ring(&self, cell: usize, number: usize) -> &Ring {
         assert!(cell < CELLS && number < MAX_PUBLICATIONS);
@@ -254,7 +259,7 @@ impl View {
     /// Copies `bytes` bytes at `from` to the byte `at` of the cell, stored as `choice` says, and returns their offset on the board.
     ///
     /// # Safety
-    /// `from` is valid for reads of `bytes`; `at + bytes` is at most [`CELL_BYTES`]; this is the own board, and nothing else accesses
+    /// `from` is valid for reads of `bytes`; `at + bytes` is at most the length of the cell; this is the own board, and nothing else accesses
     /// this part of the cell now.
     #[inline]
     pub unsafe fn store_copied(&self, choice: &Choice, cell: usize, at: usize, from: *const u8, bytes: usize) -> usize {
@@ -267,8 +272,11 @@ impl View {
     /// Where the byte `at` of the cell is on the board.
     #[inline]
     pub fn place(&self, cell: usize, at: usize) -> usize {
-        assert!(cell < CELLS);
-        CELLS_AT + cell * size_of::<Cell>() + at
+        assert!(cell < CELLS + SHORT_CELLS);
+        match cell.checked_sub(CELLS) {
+            Some(short) => SHORT_CELLS_AT + short * SHORT_CELL_BYTES + at,
+            None => CELLS_AT + cell * size_of::<Cell>() + at,
+        }
     }
 
     /// # Safety

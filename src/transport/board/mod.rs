@@ -29,7 +29,7 @@ mod tests;
 pub use desk::{Desk, Full, Opening};
 #[cfg(any(test, fuzzing))]
 pub use layout::PLACES;
-pub use layout::{BOARD_BYTES, CELL_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, SLOTS};
+pub use layout::{BOARD_BYTES, CELL_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, SHORT_CELL_BYTES, SLOTS};
 pub use stream::{Incoming, Outgoing, PIECES};
 
 use crate::transport::sync::{Ordering, fence};

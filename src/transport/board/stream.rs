@@ -7,7 +7,7 @@
 //! with acquire ordering before it writes to that part of the ring again. Both numbers only grow, also over the publications that
 //! use a ring one after the other: what is left from earlier ones means that nothing has been read of this one.
 
-use super::layout::{Form, LINE};
+use super::layout::{CELLS, Form, LINE};
 use super::{Board, Members, Seat, each};
 use crate::transport::sync::Ordering;
 
@@ -55,7 +55,7 @@ impl Board {
         ring: usize,
         readers: Members,
     ) -> Option<Outgoing> {
-        if ring == 0 || ring > seat.room - seat.used {
+        if ring == 0 || ring > seat.room - seat.used || seat.cell >= CELLS {
             return None;
         }
         let (number, cell, at) = (seat.published as usize, seat.cell, seat.used);

@@ -1,4 +1,4 @@
-use super::layout::{CELLS, FEW};
+use super::layout::{CELLS, FEW, SHORT_CELLS};
 use super::*;
 
 /// Boards in ordinary memory.
@@ -130,17 +130,18 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         }
         desks[0].close(&seat, u64::MAX);
     };
+    const LONG: usize = SHORT_CELL_BYTES + 1;
     for call in 0..10 * FEW as u64 {
-        run(&mut desks, call + 1, 1..3, 64);
+        run(&mut desks, call + 1, 1..3, if call.is_multiple_of(2) { LONG } else { 64 });
     }
     // Member 2 reads no more: copies stop when the cells are used up.
     for call in 0..CELLS as u64 {
-        run(&mut desks, 10_000 + call, 1..2, 64);
+        run(&mut desks, 10_000 + call, 1..2, LONG);
     }
     let mut seat = Seat::default();
-    assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, 64, |_| false), Err(Full::Unread(2)));
+    assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, LONG, |_| false), Err(Full::Unread(2)));
     assert_eq!(
-        desks[0].open(&boards[0], &mut seat, 8, 20_000, 64, |_| false),
+        desks[0].open(&boards[0], &mut seat, 8, 20_000, LONG, |_| false),
         Ok(false),
         "calls on other tags do not wait"
     );
@@ -160,6 +161,38 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
 }
 
 /// A reader that acknowledges a publication before its call ends must not do so again then.
+/// Calls in progress do not share memory, and short ones leave the long cells to long ones.
+#[test]
+fn each_call_in_progress_has_a_cell_of_its_own() {
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let mut desks = [Desk::default(), Desk::default()];
+    let bytes = |call: usize| [call as u8; 100];
+    let mut seats = Vec::new();
+    let mut begin = |room: usize| {
+        let call = seats.len();
+        let mut seat = Seat::default();
+        let opened = desks[0].open(&boards[0], &mut seat, call as u64, 1, room, |_| false);
+        publish(&boards[0], &mut seat, &bytes(call));
+        seats.push(seat);
+        opened
+    };
+    for _ in 0..SHORT_CELLS {
+        assert_eq!(begin(SHORT_CELL_BYTES), Ok(true));
+    }
+    for _ in 0..CELLS - 1 {
+        assert_eq!(begin(SHORT_CELL_BYTES + 1), Ok(true));
+    }
+    assert_eq!(begin(64), Ok(true), "without a short cell, it takes a long one");
+    assert_eq!([64, SHORT_CELL_BYTES + 1].map(&mut begin), [Ok(false); 2]);
+    for call in 0..SHORT_CELLS + CELLS {
+        let mut its = Seat::default();
+        desks[1].open(&boards[1], &mut its, call as u64, 1, 0, |_| false).unwrap();
+        boards[1].search(&mut its, 0);
+        assert_eq!(content(found(&boards[1], &mut its, 0, 0).unwrap()), bytes(call));
+    }
+}
+
 #[test]
 fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_slot() {
     let memory = Memory::new(2);
@@ -297,7 +330,7 @@ fn members_that_are_threads_stream() {
             for call in 1..=CALLS {
                 let data: Vec<u8> = (0..BYTES).map(|at| byte(call, at)).collect();
                 let mut seat = Seat::default();
-                while desk.open(board, &mut seat, 7, call, RING, |_| false).is_err() {
+                while desk.open(board, &mut seat, 7, call, CELL_BYTES, |_| false).is_err() {
                     std::thread::yield_now();
                 }
                 // SAFETY: the data lives until all is written.
@@ -359,7 +392,7 @@ fn a_reader_that_has_read_no_earlier_stream_delays_no_other() {
     let mut desk = Desk::default();
     let data = [1; 2 * RING];
     let mut stream = |call, readers| {
-        let mut seat = open(&mut desk, &boards[0], call, RING);
+        let mut seat = open(&mut desk, &boards[0], call, CELL_BYTES);
         // SAFETY: the data outlives the streams.
         let stream = unsafe { boards[0].publish_stream(&mut seat, data.as_ptr(), data.len(), RING, readers) }.unwrap();
         desk.close(&seat, 0);

@@ -23,7 +23,7 @@ use crate::transport::sync;
 pub type Secret = [u8; 32];
 
 /// The version of what segments contain.
-const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x02");
+const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x03");
 
 /// Bytes of the board, in which a rank publishes data of collectives.
 pub use crate::transport::board::BOARD_BYTES;
