@@ -45,7 +45,7 @@ pub struct Engine {
     /// As `polling` in the core, for a thread without the lock: 0 or 1.
     polls: AtomicUsize,
     /// How often a thread of the program has begun to poll, or to leave something to the watch, and that number when the watch last
-    /// progressed the context. Only of [quiet](crate::transport::Connector::is_quiet) contexts.
+    /// looked, or progressed the context. Only of [quiet](crate::transport::Connector::is_quiet) contexts.
     visits: AtomicUsize,
     seen_visits: AtomicUsize,
     /// Notified when an operation has completed for which a thread waits that does not poll.
@@ -421,9 +421,11 @@ impl Engine {
         self.watch.get().is_some_and(|watch| watch.is_armed())
     }
 
-    /// Whether a thread of the program has been here since the watch last progressed the context, so that it may soon be here again.
+    /// For the watch: whether a thread of the program has been here since the last time, or since the watch last progressed the context, so
+    /// that it may soon be here again.
     pub fn is_visited(&self) -> bool {
-        self.visits.load(Ordering::Relaxed) != self.seen_visits.load(Ordering::Relaxed)
+        let visits = self.visits.load(Ordering::Relaxed);
+        self.seen_visits.swap(visits, Ordering::Relaxed) != visits
     }
 
     /// For the armed watch, when a descriptor is readable: progresses the context.

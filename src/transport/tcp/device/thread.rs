@@ -13,9 +13,13 @@ use crate::sys::poller::Event;
 use crate::transport::BackgroundProgress;
 
 /// How long a thread of the program that was just in a call may take to come again, before the device's thread does the work. To
-/// wake this thread and to take the work from that one costs more than what there is to do for a short call: a start and a wait of 16
-/// requests would take five times as long.
+/// take the work from that thread costs more than what there is to do for a short call: a start and a wait of 16 requests would take five
+/// times as long.
 const GRACE: Duration = Duration::from_micros(300);
+
+/// Number of times in a row that the device's thread leaves the work to a thread that comes again and again. Meanwhile peers need not wake
+/// it. The program may do nothing but start calls.
+const MAX_DEFERRALS: u32 = 8;
 
 /// Timeout for the whole handshake of an incoming connection.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,6 +76,7 @@ impl Thread {
         let mut ready = [Event::default(); 64];
         let mut last_tick = Instant::now();
         let mut stop_at = None;
+        let mut deferrals = 0;
         loop {
             let lingering = !self.shared.contexts().lingering.is_empty();
             if self.shared.stop.load(Ordering::SeqCst) {
@@ -94,16 +99,21 @@ impl Thread {
                     _ => {}
                 }
             }
-            let of_contexts = || found[..n].iter().map(|event| event.number).filter(|number| contexts(*number));
-            let mut are_visited = false;
-            for number in of_contexts() {
-                self.serve(|entry| entry.number == number, |context| are_visited |= context.is_visited());
+            let mut defers = false;
+            for number in found[..n].iter().map(|event| event.number).filter(|number| contexts(*number)) {
+                let drive = |context: &dyn BackgroundProgress| {
+                    if deferrals < MAX_DEFERRALS && context.is_visited() {
+                        defers = true;
+                    } else {
+                        context.drive();
+                    }
+                };
+                self.serve(|entry| entry.number == number, drive);
             }
-            if are_visited {
+            deferrals = if defers { deferrals + 1 } else { 0 };
+            if defers {
+                // Its descriptor stays readable.
                 std::thread::sleep(GRACE);
-            }
-            for number in of_contexts() {
-                self.serve(|entry| entry.number == number, |context| context.drive());
             }
             if !sleep && last_tick.elapsed() >= TICK {
                 last_tick = Instant::now();
@@ -143,5 +153,60 @@ impl Thread {
                 context.arrived();
             }
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::io::Write;
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+    use crate::transport::tcp::{Device, DeviceOptions};
+    use crate::transport::{Device as _, JobToken};
+
+    /// A thread of the program is always about to come.
+    #[derive(Default)]
+    struct AlwaysVisited {
+        looks: AtomicU32,
+        drives: AtomicU32,
+    }
+
+    impl BackgroundProgress for AlwaysVisited {
+        fn drive(&self) {
+            self.drives.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn is_visited(&self) -> bool {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            true
+        }
+
+        fn tick(&self) {}
+
+        fn arrived(&self) {}
+    }
+
+    #[test]
+    fn a_context_is_driven_though_the_program_comes_again_and_again() {
+        let options =
+            DeviceOptions { hostname: Some("127.0.0.1".into()), shared_memory: Some(true), ..Default::default() };
+        let device = Device::create(&options).unwrap();
+        let connector = device.clone().connector(&JobToken::none()).unwrap();
+        let context = Arc::new(AlwaysVisited::default());
+        let weak: Weak<dyn BackgroundProgress> = Arc::<AlwaysVisited>::downgrade(&context);
+        let watch = device.watch(&*connector, weak).unwrap();
+        // Its end for reading; what is written stays there, since the context does not look.
+        let doorbell = format!("/proc/self/fd/{}", connector.segment().unwrap().doorbell());
+        OpenOptions::new().read(true).write(true).open(doorbell).unwrap().write_all(&[0]).unwrap();
+        let start = Instant::now();
+        while context.drives.load(Ordering::Relaxed) < 3 {
+            assert!(start.elapsed() < Duration::from_secs(20), "the context is not driven");
+            std::thread::sleep(GRACE);
+        }
+        drop(watch);
+        let looks = context.looks.load(Ordering::Relaxed);
+        assert!(looks >= 3 * MAX_DEFERRALS, "driven after {looks} looks");
     }
 }
