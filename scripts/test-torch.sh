@@ -1,5 +1,6 @@
 #!/bin/bash
-# Builds the backend of torch.distributed, and tests it beside torch's own over Gloo.
+# Builds the backend of torch.distributed, and tests it beside torch's own over Gloo; and the headers of Gloo's API in a program that
+# uses torch's own.
 # usage: scripts/test-torch.sh PREFIX    (where gloo_rs is installed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,11 +11,15 @@ python=/usr/bin/python3
 csv=$(scripts/get-digits.sh)
 log=build/torch.log
 mkdir -p build
-# What Torch's package and its link say of themselves is of no interest.
-if ! { cmake -S examples/torch -B build/torch -DCMAKE_PREFIX_PATH="$prefix" -DPython_EXECUTABLE="$python" && cmake --build build/torch; } >"$log" 2>&1; then
-  cat "$log"
-  exit 1
-fi
+build() { # SOURCES FOLDER ARGUMENT...
+  # What Torch's package and its link say of themselves is of no interest.
+  if ! { cmake -S "$1" -B "$2" -DCMAKE_PREFIX_PATH="$prefix" "${@:3}" && cmake --build "$2"; } >"$log" 2>&1; then
+    cat "$log"
+    exit 1
+  fi
+}
+build examples/torch build/torch -DPython_EXECUTABLE="$python"
+build c_tests/gloo_compat/beside_torch build/beside_torch
 
 # torch's own backend looks for this host's name in DNS, unless it has an interface.
 export GLOO_SOCKET_IFNAME=lo PYTHONPATH=build/torch PYTHONDONTWRITEBYTECODE=1
@@ -42,3 +47,17 @@ for GLOO_RS_SHM in 1 0; do
   run failures
   run training "$csv"
 done
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+both() { # COMMAND...
+  echo "--- both: $*"
+  mkdir "$folder/job"
+  timeout 120 "$prefix/bin/gloo-rs" run -n 2 -- "${@/FOLDER/$folder/job}"
+  rm -r "$folder/job"
+}
+headers=c_tests/gloo_compat/beside_torch/beside_torch.py
+both build/beside_torch/beside_torch FOLDER torch headers
+both build/beside_torch/beside_torch FOLDER headers torch
+both "$python" -W ignore "$headers" FOLDER build/beside_torch/libbeside.so torch headers
+both "$python" -W ignore "$headers" FOLDER build/beside_torch/libbeside.so headers torch

@@ -50,4 +50,12 @@ for compiler in "${compilers[@]}"; do
     ./program
   done
 done
+# All that these headers define has other names than what Gloo's own library defines: both may be in one program.
+g++ -std=c++17 -fkeep-inline-functions -I"$include" -c one.cc -o kept.o
+defined=$(nm --defined-only kept.o | awk '$3 ~ /[^0-9]4gloo/ { print $3 }')
+grep -q 4gloo11gloo_rs_api <<<"$defined" || { echo "headers: $include defines nothing" >&2; exit 1; }
+if grep -v 4gloo11gloo_rs_api <<<"$defined"; then
+  echo "headers: Gloo's library may define these symbols, too" >&2
+  exit 1
+fi
 echo "headers: ${#headers[@]} compiled"

@@ -12,6 +12,7 @@
 #include "gloo/math.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Bytes from which Gloo reduces on a device instead of on the host.
 inline constexpr size_t kOnDeviceThreshold = 256 * 1024;
@@ -131,4 +132,5 @@ class LocalOp {
   }
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -10,6 +10,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of allgather. Every rank has an output with the same number of elements for each rank, in the order of ranks. It has an
 /// input with as many elements; or none, if they are at their position in the output.
@@ -39,4 +40,5 @@ inline void allgather(AllgatherOptions& opts) {
   call.run(gloo_rs_allgather_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -14,6 +14,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Copies the `count` elements at each pointer of all ranks to all ranks. All ranks have as many pointers. `outPtr` gets the elements
 /// of rank 0, those of its first pointer first, then those of rank 1 and so on.
@@ -54,4 +55,5 @@ class AllgatherRing : public Algorithm {
   bool inPlace_;
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -10,6 +10,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of allgatherv. Every rank has an output with `elementsPerRank[r]` elements of rank r, in the order of ranks; the numbers
 /// are the same on all ranks. It has an input with its elements; or none, if they are at their position in the output.
@@ -37,4 +38,5 @@ inline void allgatherv(AllgathervOptions& opts) {
   call.run(gloo_rs_allgatherv_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -17,6 +17,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 namespace detail {
 
@@ -190,4 +191,5 @@ inline void allreduce(const AllreduceOptions& opts) {
   detail::copy_first(out, bytes);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -10,6 +10,7 @@
 #include "gloo/detail/class_algorithm.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Combines the `count` elements at all pointers of this rank; all pointers get the result. Needs no other rank. `fn` must commute, and
 /// outlive the object.
@@ -31,4 +32,5 @@ class AllreduceLocal : public detail::ReducingAlgorithm<T> {
   }
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

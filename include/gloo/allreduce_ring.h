@@ -10,6 +10,7 @@
 #include "gloo/detail/class_algorithm.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Combines the `count` elements at all pointers of all ranks; all pointers get the result. `fn` must commute, and outlive the
 /// object.
@@ -24,4 +25,5 @@ class AllreduceRing : public detail::AllreduceAlgorithm<T> {
       : detail::AllreduceAlgorithm<T>(context, ptrs, count, fn, "ring") {}
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -11,6 +11,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of alltoall. Block j of rank i's input goes to block i of rank j's output. All have one block for each rank, in the order
 /// of ranks, and all blocks have the same length.
@@ -44,4 +45,5 @@ inline void alltoall(AlltoallOptions& opts) {
   call.run(gloo_rs_alltoall_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

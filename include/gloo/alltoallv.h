@@ -16,6 +16,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of alltoallv. Block j of rank i's input goes to block i of rank j's output. Blocks are in the order of ranks, and
 /// `elementsPerRank[r]` is the length of block r. The numbers may be of any integer type.
@@ -118,4 +119,5 @@ inline void alltoallv(AlltoallvOptions& opts) {
   call.run(gloo_rs_alltoallv_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

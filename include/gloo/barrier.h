@@ -10,6 +10,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// A barrier as an algorithm.
 class Barrier : public Algorithm {
@@ -34,4 +35,5 @@ inline void barrier(BarrierOptions& opts) {
   call.run(gloo_rs_barrier_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -12,6 +12,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// `run` returns when all ranks have called it.
 class BarrierAllToAll : public Barrier {
@@ -29,4 +30,5 @@ class BarrierAllToAll : public Barrier {
   const uint64_t tag_;
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

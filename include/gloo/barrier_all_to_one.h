@@ -12,6 +12,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// `run` returns when all ranks have called it. The library's barrier waits at rank 0, whichever root is given: ranks see no
 /// difference. Throws EnforceNotMet if `rootRank` is no rank.
@@ -33,4 +34,5 @@ class BarrierAllToOne : public Barrier {
   const uint64_t tag_;
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -10,6 +10,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of broadcast. Every rank has an output. The root may have an input of the same length; without one, it sends its output.
 class BroadcastOptions : public detail::BufferOptions {
@@ -45,4 +46,5 @@ inline void broadcast(BroadcastOptions& opts) {
   call.run_until_all_called(gloo_rs_broadcast_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

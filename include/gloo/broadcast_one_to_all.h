@@ -15,6 +15,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Copies the `count` elements at pointer `rootPointerRank` of rank `rootRank` to all pointers of all ranks. Throws EnforceNotMet if
 /// there is no such rank or pointer.
@@ -53,4 +54,5 @@ class BroadcastOneToAll : public Algorithm {
   std::vector<void*> pointers_;
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

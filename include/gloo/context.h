@@ -17,6 +17,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Made by a rendezvous: rendezvous::Context, mpi::Context, or a class of the program that derives from this one, makes a
 /// transport context by Device::createContext, connects it, and sets `device_` and `transportContext_`. Thread-safe, but for
@@ -113,4 +114,5 @@ inline gloo_rs_context_t* handle(const Context& context) {
 }
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

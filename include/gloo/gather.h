@@ -10,6 +10,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of gather. Every rank has an input, all of the same length. The root has an output of as many elements for each rank, in
 /// the order of ranks; the output of other ranks is ignored.
@@ -48,4 +49,5 @@ inline void gather(GatherOptions& opts) {
   call.run(gloo_rs_gather_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

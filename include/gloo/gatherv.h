@@ -10,6 +10,7 @@
 #include "gloo/detail/collective.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of gatherv. Every rank has an input. The output of the root has `elementsPerRank[r]` elements of rank r, in the order of
 /// ranks. On other ranks the output itself is ignored, and `elementsPerRank[r]` is the number of elements that rank r sends; without
@@ -51,4 +52,5 @@ inline void gatherv(GathervOptions& opts) {
   call.run(gloo_rs_gatherv_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -16,6 +16,7 @@
 #include "gloo/types.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 template <typename T>
 void sum(void* c, const void* a, const void* b, size_t n) {
@@ -109,4 +110,5 @@ inline uint32_t log2ceil(uint32_t value) {
   return n;
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

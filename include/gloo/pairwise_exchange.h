@@ -15,6 +15,7 @@
 #include "gloo/math.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Each rank exchanges `numBytes / numDestinations` bytes of its own memory with rank XOR 1, then with rank XOR 2, rank XOR 4 and so on:
 /// `numDestinations` partners. Throws EnforceNotMet unless the number of ranks is a power of two that has so many partners, and there is a
@@ -53,4 +54,5 @@ class PairwiseExchange : public Algorithm {
   std::vector<char> received_;
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -12,6 +12,7 @@
 #include "gloo/detail/reduction.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of reduce. Inputs and outputs, of all ranks, have the same number of elements. The output of a rank without an input is
 /// its input. Only the root's output is written; another rank with an input needs none.
@@ -72,4 +73,5 @@ inline void reduce(ReduceOptions& opts) {
   detail::run_reduction(call, gloo_rs_reduce_with, opts.elementSize_, kernel, opts.reduce_);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

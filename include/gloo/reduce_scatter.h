@@ -16,6 +16,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of reduce_scatter, which Gloo does not have in this form. Every input has the elements of all ranks, in the order of ranks:
 /// as many for each, unless setElementsPerRank gives numbers. The output has the elements of this rank. The inputs of a rank are
@@ -163,4 +164,5 @@ class ReduceScatterHalvingDoubling : public detail::ReducingAlgorithm<T> {
   const uint64_t tag_;
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

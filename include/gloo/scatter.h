@@ -13,6 +13,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Options of scatter. Every rank has an output, all of the same length. The root has one input of that length for each rank, in the
 /// order of ranks; the inputs of other ranks are ignored.
@@ -89,4 +90,5 @@ inline void scatter(ScatterOptions& opts) {
   call.run_until_all_called(gloo_rs_scatter_with);
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

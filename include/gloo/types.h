@@ -14,6 +14,7 @@
 #include "gloo/common/common.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// The first byte of the slots of each kind of collective. This library keeps the messages of collectives apart from those of
 /// unbound buffers, so programs may use these prefixes for messages of their own.
@@ -215,4 +216,5 @@ inline float cpu_half2float(float16 h) {
   return f;
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -8,6 +8,7 @@
 #include <new>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Bytes to which buffers are aligned, for vector instructions.
 inline constexpr std::size_t kBufferAlignment = 32;
@@ -61,4 +62,5 @@ bool operator!=(const aligned_allocator<One, ALIGNMENT>&, const aligned_allocato
   return false;
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

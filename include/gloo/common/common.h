@@ -6,7 +6,9 @@
 #include <memory>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 using std::make_unique;
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

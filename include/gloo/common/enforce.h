@@ -12,6 +12,7 @@
 #include "gloo/common/string.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// A condition that the program has to meet, or an argument, does not hold.
 class EnforceNotMet : public std::exception {
@@ -90,6 +91,7 @@ GLOO_DETAIL_COMPARISON(GreaterEquals, >=)
 #endif
 
 }  // namespace enforce_detail
+}  // namespace gloo_rs_api
 }  // namespace gloo
 
 // The public macros pass an empty remark on, because ISO C++17 wants at least one argument for the dots.

@@ -24,6 +24,7 @@
 #define GLOO_THROW_IO_EXCEPTION(...) throw ::gloo::IoException(GLOO_ERROR_MSG(__VA_ARGS__))
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// As a timeout: none, the call waits for ever.
 inline constexpr std::chrono::milliseconds kNoTimeout = std::chrono::milliseconds::zero();
@@ -46,4 +47,5 @@ struct IoException : public Exception {
   explicit IoException(const std::string& message) : Exception(message) {}
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

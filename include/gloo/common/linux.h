@@ -20,6 +20,7 @@
 #include "gloo/common/enforce.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// Devices whose class, masked, has a value.
 struct PCIClassMatch {
@@ -155,4 +156,5 @@ inline int getInterfaceSpeedByName(const std::string& ifname) {
   return file >> speed && speed > 0 ? speed : 0;
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

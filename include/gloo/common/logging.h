@@ -21,6 +21,7 @@
 #undef DEBUG
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 enum class LogLevel : std::int8_t {
   UNSET = -1,
@@ -72,6 +73,7 @@ std::string log_text(const First& first, const Rest&... rest) {
 }
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo
 
 #pragma pop_macro("DEBUG")

@@ -11,6 +11,7 @@
 #include <thread>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 template <typename T>
 class ShareableNonOwningPtr;
@@ -81,4 +82,5 @@ class ShareableNonOwningPtr final {
   friend class WeakNonOwningPtr<T>;
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -11,6 +11,7 @@
 #include <vector>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// A key-value store through which ranks find each other. The functions are described at rendezvous::Store.
 class IStore {
@@ -39,4 +40,5 @@ class IStore {
   }
 };
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -8,6 +8,7 @@
 #include <vector>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// The items of a list with `separator` between them.
 template <typename T>
@@ -61,4 +62,5 @@ inline std::string MakeString(const char* text) {
   return text;
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

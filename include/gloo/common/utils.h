@@ -15,6 +15,7 @@
 #include "gloo/common/enforce.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 /// The name of this host.
 inline std::string getHostname() {
@@ -40,4 +41,5 @@ inline void setThreadName(const std::string& name) {
 #endif
 }
 
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -15,6 +15,7 @@
 #include "gloo/common/error.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 
 class Context;
 
@@ -116,4 +117,5 @@ using Owned = std::unique_ptr<Handle, Destroy>;
 gloo_rs_context_t* handle(const Context& context);
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

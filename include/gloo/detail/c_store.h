@@ -17,6 +17,7 @@
 #include "gloo/rendezvous/store.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace detail {
 
 /// Whether an object is exactly a `Class`, and of no class that derives from it and may have changed its functions.
@@ -121,4 +122,5 @@ class CStore : public rendezvous::Store {
 };
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

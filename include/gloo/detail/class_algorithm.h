@@ -14,6 +14,7 @@
 #include "gloo/detail/reduction.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace detail {
 
 /// A tag for the calls of an algorithm, that no options have: those are 32-bit numbers.
@@ -93,4 +94,5 @@ class AllreduceAlgorithm : public ReducingAlgorithm<T> {
 };
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

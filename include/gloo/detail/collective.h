@@ -20,6 +20,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace detail {
 
 /// Some memory for the C functions, to which NULL means that there is none, but not to Gloo's options.
@@ -362,4 +363,5 @@ class CountedBufferOptions : public CollectiveOptions {
 };
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

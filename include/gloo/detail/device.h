@@ -24,6 +24,7 @@
 #include "gloo/transport/device.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace detail {
 
 /// The address of a device, in the terms of the C functions. Empty strings select none.
@@ -240,4 +241,5 @@ class Device : public transport::Device, public std::enable_shared_from_this<Dev
 };
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -15,6 +15,7 @@
 #include "gloo/types.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace detail {
 
 /// The number of an element type in the C ABI: GLOO_RS_DATA_TYPE_UNSET for types that the library does not know.
@@ -95,4 +96,5 @@ inline void combine(
 }
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -16,6 +16,7 @@
 #include "gloo/math.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace detail {
 
 /// `c[i] = a[i] op b[i]` for `n` elements; `c` may be `a` or `b`.
@@ -147,4 +148,5 @@ inline void reduce_locally(
 }
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

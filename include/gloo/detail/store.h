@@ -15,6 +15,7 @@
 #include "gloo/detail/c_api.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace detail {
 
 /// A store during the connecting of one context, which gives up after `timeout`.
@@ -161,4 +162,5 @@ class ConnectStore {
 };
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

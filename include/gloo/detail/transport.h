@@ -28,6 +28,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace detail {
 
 /// The text that a C function copies out, in two calls.
@@ -448,4 +449,5 @@ inline std::vector<char> Pair::Address::bytes() const {
 }
 
 }  // namespace detail
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -27,6 +27,7 @@
 #include "gloo/transport/device.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace mpi {
 
 /// MPI between MPI_Init and MPI_Finalize.
@@ -131,4 +132,5 @@ class Context : public ::gloo::Context {
 };
 
 }  // namespace mpi
+}  // namespace gloo_rs_api
 }  // namespace gloo

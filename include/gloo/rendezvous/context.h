@@ -19,6 +19,7 @@
 #include "gloo/transport/device.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace rendezvous {
 
 class ContextFactory;
@@ -98,4 +99,5 @@ class ContextFactory {
 };
 
 }  // namespace rendezvous
+}  // namespace gloo_rs_api
 }  // namespace gloo

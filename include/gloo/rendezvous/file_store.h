@@ -12,6 +12,7 @@
 #include "gloo/detail/c_store.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace rendezvous {
 
 /// A store in a directory that all ranks see.
@@ -77,4 +78,5 @@ class FileStore : public ::gloo::detail::CStore {
 };
 
 }  // namespace rendezvous
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -9,6 +9,7 @@
 #include "gloo/detail/c_store.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace rendezvous {
 
 /// A store in the memory of this process, for ranks that are threads and share the object.
@@ -32,4 +33,5 @@ class HashStore : public ::gloo::detail::CStore {
 };
 
 }  // namespace rendezvous
+}  // namespace gloo_rs_api
 }  // namespace gloo

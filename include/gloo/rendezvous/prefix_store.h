@@ -17,6 +17,7 @@
 #include "gloo/rendezvous/store.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace rendezvous {
 
 /// Puts a prefix and a slash in front of all keys of another store, so that several groups of ranks can use that.
@@ -107,4 +108,5 @@ class PrefixStore : public Store {
 };
 
 }  // namespace rendezvous
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -14,6 +14,7 @@
 #endif
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace rendezvous {
 
 /// A store in a Redis server. Keys expire a day after they were set.
@@ -54,4 +55,5 @@ class RedisStore : public ::gloo::detail::CStore {
 };
 
 }  // namespace rendezvous
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -19,6 +19,7 @@
 #define GLOO_SHARED_STORE 1
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace rendezvous {
 
 /// Programs can derive a class with a store of their own. Exceptions of its functions come out of connectFullMesh unchanged.
@@ -77,4 +78,5 @@ class Store : public IStore {
 };
 
 }  // namespace rendezvous
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -7,6 +7,7 @@
 #include <vector>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 
 class Address {
@@ -26,4 +27,5 @@ class Address {
 inline Address::~Address() = default;
 
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

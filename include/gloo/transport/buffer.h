@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 
 /// A send buffer writes into the receive buffer of the same slot on the other side of its pair. Timeouts are those of the context.
@@ -45,4 +46,5 @@ class Buffer {
 inline Buffer::~Buffer() = default;
 
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -18,6 +18,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 
 /// Made by Device::createContext, not connected yet: by createAndConnectAllPairs, or by the program, which creates all pairs,
@@ -68,4 +69,5 @@ class Context {
 };
 
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -11,6 +11,7 @@
 #include "gloo/transport/pair.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 
 /// Made by the CreateDevice of a transport. Any number of contexts may share a device; they keep it alive.
@@ -41,4 +42,5 @@ class Device {
 inline Device::~Device() = default;
 
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -16,6 +16,7 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 
 class Pair {
@@ -79,4 +80,5 @@ class Pair {
 inline Pair::~Pair() = default;
 
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

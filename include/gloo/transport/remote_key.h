@@ -7,6 +7,7 @@
 #include <string>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 
 /// Names an unbound buffer of a rank, which others can then write to and read from by UnboundBuffer::put and get.
@@ -26,4 +27,5 @@ class RemoteKey {
 };
 
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

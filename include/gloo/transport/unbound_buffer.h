@@ -14,6 +14,7 @@
 #include "gloo/transport/remote_key.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 
 /// As a timeout: the context's.
@@ -115,4 +116,5 @@ class UnboundBuffer {
 inline UnboundBuffer::~UnboundBuffer() = default;
 
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

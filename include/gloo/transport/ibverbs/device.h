@@ -14,6 +14,7 @@
 #include "gloo/transport/device.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 namespace ibverbs {
 
@@ -68,4 +69,5 @@ inline std::shared_ptr<::gloo::transport::Device> CreateDevice(const struct attr
 
 }  // namespace ibverbs
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -8,6 +8,7 @@
 #include <string>
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 namespace tcp {
 
@@ -39,4 +40,5 @@ struct attr {
 
 }  // namespace tcp
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

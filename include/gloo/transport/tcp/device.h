@@ -11,6 +11,7 @@
 #include "gloo/transport/tcp/attr.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 namespace tcp {
 
@@ -55,4 +56,5 @@ inline std::shared_ptr<::gloo::transport::Device> CreateLazyDevice(const struct 
 
 }  // namespace tcp
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -13,6 +13,7 @@
 #include "gloo/transport/device.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 namespace uv {
 
@@ -43,4 +44,5 @@ inline std::shared_ptr<::gloo::transport::Device> CreateDevice(struct attr attr)
 
 }  // namespace uv
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo

@@ -11,6 +11,7 @@
 #include "gloo/transport/tcp/device.h"
 
 namespace gloo {
+inline namespace gloo_rs_api {
 namespace transport {
 namespace tcp {
 namespace tls {
@@ -64,4 +65,5 @@ inline std::shared_ptr<::gloo::transport::Device> CreateDevice(
 }  // namespace tls
 }  // namespace tcp
 }  // namespace transport
+}  // namespace gloo_rs_api
 }  // namespace gloo
