@@ -339,15 +339,23 @@ impl Context {
         if !over
             && !run.timeout.is_zero()
             && !unexpected(&guard, index).is_some_and(|unexpected| unexpected.awaited)
-            && guard.messenger.query(index, now)
+            && let call = guard.call(index)
+            && guard.messenger.query(index, (call.1, call.0), now)
         {
             // The replies show which rank caused the timeout, so waiting for them is worth the time.
-            let known = |core: &mut Core| core.is_over(index) || core.messenger.replies(index) == Replies::Cause;
+            let known = |core: &mut Core| {
+                core.is_over(index)
+                    || core.elsewhere(index).is_some()
+                    || core.messenger.replies(index) == Replies::Cause
+            };
             let until = engine.now() + REPLY_TIME;
             guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
             if guard.messenger.replies(index) == Replies::AllWaiting {
                 // A rank that waits for the cause directly should fail first, so that its error is the one that spreads.
                 guard = engine.wait(guard, until + INDIRECT_REPLY_TIME, |core| known(core).then_some(())).0;
+            }
+            if let Some((rank, theirs)) = guard.elsewhere(index).filter(|_| !guard.is_over(index)) {
+                guard.mismatch(index, rank, theirs);
             }
             over = guard.is_over(index);
         }
@@ -382,6 +390,9 @@ impl Context {
             engine.hand_over(guard);
             return Ok(());
         };
+        // The context names one rank to blame, that of the failure which has broken it.
+        let earlier = guard.broken.clone().filter(|earlier| earlier.details().rank != error.details().rank);
+        let error = earlier.unwrap_or(error);
         let error = self.described(
             run,
             &error.context(format_args!("after {:.3} s", engine.now().duration_since(run.started).as_secs_f64())),

@@ -33,7 +33,7 @@ use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
 use crate::types::Rank;
-use crate::wire::fingerprint::{COMPARISON, digest, kind, number, replaces};
+use crate::wire::fingerprint::{COMPARISON, digest, fingerprint, is_earlier, kind, number, replaces};
 
 /// Token owners from this number on are buffers, lower ones are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -66,6 +66,8 @@ pub struct Core {
     pub begun: u64,
     /// Counts the calls of each kind on each tag.
     numbers: Numbers,
+    /// Tag and fingerprint of the last call that has ended.
+    last: (u64, u64),
     /// Whether a waiting thread polls the links.
     polling: bool,
     /// Set while the polling thread sleeps in the system: how long it polled before.
@@ -195,6 +197,7 @@ impl Core {
             self.messenger.cancel(index);
         }
         let mut execution = self.executions.remove(index)?;
+        self.last = (execution.tag, execution.fingerprint);
         execution.leave_memory(over);
         self.release(execution.kind, execution.tag);
         let failed = execution.failed.take();
@@ -381,6 +384,38 @@ impl Core {
         format!("it says that it is {}", calls.join(" and "))
     }
 
+    /// The fingerprint of a call on `tag` in which this rank is, or was last, while a peer is in that with `fingerprint`, and this rank is
+    /// not; 0 if there is none.
+    fn instead_of(&self, fingerprint: u64, tag: u64) -> u64 {
+        let here = || self.executions.iter().map(|(_, e)| &**e).filter(|e| e.tag == tag && !e.is_over());
+        match here().find(|e| e.kind == kind(fingerprint)) {
+            Some(same) if replaces(same.fingerprint, fingerprint) => same.fingerprint,
+            Some(_) => 0,
+            None if fingerprint == 0 => 0,
+            None => {
+                let waiting = self.executions.iter().filter(|(index, _)| self.messenger.waits(*index));
+                let waiting = waiting.map(|(_, e)| &**e).find(|e| e.tag == tag && !e.is_over()).map(|e| e.fingerprint);
+                let last = || self.shared.as_ref().and_then(|shared| shared.last_call()).unwrap_or(self.last);
+                let ended = || Some(last()).filter(|(its, _)| *its == tag).map(|(_, last)| last);
+                let is_other = |other: &u64| kind(*other) != kind(fingerprint) || replaces(*other, fingerprint);
+                waiting.or_else(ended).filter(is_other).unwrap_or(0)
+            }
+        }
+    }
+
+    /// A rank for which the run `index` waits, and the fingerprint of a call in which it has said that it is in place of that, if this
+    /// rank has not begun that.
+    pub fn elsewhere(&self, index: u32) -> Option<(Rank, u64)> {
+        let (own, tag) = self.call(index);
+        let is_missing = |theirs: u64| {
+            let line = (kind(theirs), tag);
+            let last = self.shared.as_ref().map_or_else(|| self.numbers.last(line), |shared| shared.last_number(line));
+            // Of calls without a number, nobody knows which of them this rank has begun.
+            number(theirs) != 0 && !self.runs(line.0, tag) && (last == 0 || is_earlier(fingerprint(0, last), theirs))
+        };
+        self.messenger.elsewhere(index).find(|(_, theirs)| replaces(*theirs, own) || is_missing(*theirs))
+    }
+
     fn handle(&mut self, Event { token, outcome }: Event) {
         if token == Token::CONTEXT {
             // Every collective involves every rank, so all that are running fail.
@@ -392,11 +427,11 @@ impl Core {
                     self.broken.get_or_insert(error);
                     self.close_shared();
                 }
-                Outcome::Queried { rank } => {
-                    let doing = self.doing();
+                Outcome::Queried { rank, slot, fingerprint } => {
+                    let (doing, instead) = (self.doing(), self.instead_of(fingerprint, slot));
                     let waits = |(index, e): (u32, &Execution)| !e.reducing && self.messenger.waits(index);
                     let waiting = self.executions.iter().map(|(index, e)| (index, &**e)).any(waits);
-                    self.messenger.reply(rank, &doing, waiting);
+                    self.messenger.reply(rank, &doing, waiting, instead);
                 }
                 _ => {}
             }
@@ -425,9 +460,10 @@ impl Core {
     pub fn mismatch(&mut self, index: u32, rank: Rank, theirs: u64) {
         let execution = &mut self.executions[index];
         let (peer, tag) = (self.messenger.peer_name(rank), execution.tag);
+        let is_of_a_kind = execution.kind == kind(theirs);
         let [(own, here), (theirs, what)] = [execution.fingerprint, theirs]
             .map(|fingerprint| (number(fingerprint), (self.explain)(digest(fingerprint))));
-        let text = if own != theirs && own != 0 && theirs != 0 {
+        let text = if own != theirs && own != 0 && theirs != 0 && is_of_a_kind {
             format!(
                 "{what}, its number {theirs} on tag {tag}, where this rank is in number {own}, {here}: one of them \
                  has made a call that the other has not, or they differed in an earlier one's root or counts"

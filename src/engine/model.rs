@@ -496,7 +496,7 @@ fn who_waits_for_a_change_is_told_of_it_by_who_made_it() {
 fn a_query_that_comes_while_no_thread_has_ever_waited_is_seen_by_the_device() {
     in_every_order(|| {
         let (job, device) = Job::sharing();
-        job.sends(&Message::Query.encode(CONNECTION), 0);
+        job.sends(&Message::Query { slot: 0, fingerprint: 0 }.encode(CONNECTION), 0);
         let mut system = SYSTEM.lock().unwrap();
         while !system.bytes.is_empty() {
             system = READABLE.wait(system).unwrap();

@@ -54,6 +54,17 @@ impl Numbers {
         recent.1
     }
 
+    /// The number of the last call on `line`; 0 if there was none, or the line is not counted.
+    pub fn last(&self, line: Line) -> u32 {
+        let (recent, number) = self.recent[position(line)];
+        if recent == line {
+            return number;
+        }
+        let (kind, tag) = line;
+        let before = self.others.range((kind, 0)..=line).next_back();
+        before.filter(|(_, (last, _))| *last >= tag).map_or(0, |(_, (_, number))| *number)
+    }
+
     #[cold]
     fn fetch(&mut self, line: Line) -> u32 {
         let recent = &mut self.recent[position(line)];
@@ -133,6 +144,7 @@ mod tests {
             for line in lines {
                 let count = known.entry(line).or_insert(0u32);
                 *count += 1;
+                prop_assert_eq!(numbers.last(line), *count - 1, "{:?}", line);
                 prop_assert_eq!(numbers.next(line), *count, "{:?}", line);
             }
         }

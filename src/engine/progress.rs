@@ -83,6 +83,7 @@ impl Engine {
                 explain,
                 begun: 0,
                 numbers: Numbers::default(),
+                last: (0, 0),
                 polling: false,
                 sleeping: None,
                 waiting: Vec::new(),

@@ -276,7 +276,7 @@ struct Asks {
 unsafe extern "C" fn is_asked(_: *mut c_void, _: *const c_void, _: *const c_void, _: usize, asks: *mut c_void) -> i32 {
     // SAFETY: the test passes a pointer to an `Asks` that lives until the run has ended.
     let Asks { engine, peer } = unsafe { &*asks.cast::<Asks>() };
-    let query = Message::Query.encode(CONNECTION);
+    let query = Message::Query { slot: 3, fingerprint: 0 }.encode(CONNECTION);
     (&*peer).write_all(&query).unwrap();
     engine.leave(engine.lock());
     0
@@ -308,7 +308,7 @@ fn a_reply_during_a_reduction_function_says_so() {
     drop(guard);
     let mut header = [0; HEADER_BYTES];
     asks.peer.read_exact(&mut header).unwrap();
-    let Ok(Message::Reply { waiting: false, bytes }) = Message::decode(&header, CONNECTION) else {
+    let Ok(Message::Reply { waiting: false, instead: 0, bytes }) = Message::decode(&header, CONNECTION) else {
         panic!("{header:?}")
     };
     let mut text = vec![0; bytes as usize];

@@ -7,7 +7,7 @@ use super::Messenger;
 use super::closing::clip;
 use super::inbox::Finish;
 use super::operation::{Replies, Source, Token};
-use super::peer::{Peer, Query};
+use super::peer::{Peer, Query, Reply};
 use crate::error::Details;
 use crate::types::{Rank, Slot, Space};
 use crate::wire::Message;
@@ -159,8 +159,8 @@ impl Messenger {
     fn peer_state(&self, rank: Rank) -> PeerState {
         match self.peers.get(rank).and_then(|peer| peer.query.as_ref()).map(|query| &query.reply) {
             Some(None) => PeerState::Silent,
-            Some(Some((_, true))) => PeerState::Waiting,
-            Some(Some((_, false))) | None => PeerState::NotWaiting,
+            Some(Some(Reply { waiting: true, .. })) => PeerState::Waiting,
+            Some(Some(_)) | None => PeerState::NotWaiting,
         }
     }
 
@@ -200,7 +200,7 @@ impl Messenger {
             return self.connector.why_not_connected(rank);
         };
         match &peer.query {
-            Some(Query { reply: Some((text, _)), .. }) => format!("connected; {text}"),
+            Some(Query { reply: Some(Reply { text, .. }), .. }) => format!("connected; {text}"),
             Some(Query { since, .. }) if now.duration_since(*since) > SILENCE => format!(
                 "connected, but it has not answered for {:.1} s: its process is stopped or hangs, or the network is cut",
                 now.duration_since(*since).as_secs_f64()
@@ -209,9 +209,9 @@ impl Messenger {
         }
     }
 
-    /// Queries the connected peers for which the operations of `owner` wait. Returns whether there are any. `describe` includes
-    /// their replies.
-    pub fn query(&mut self, owner: u32, now: Instant) -> bool {
+    /// Queries the connected peers for which the operations of `owner` wait, the call with this tag and fingerprint. Returns whether there
+    /// are any. `describe` includes their replies.
+    pub fn query(&mut self, owner: u32, (slot, fingerprint): (Slot, u64), now: Instant) -> bool {
         let mut ranks: Vec<Rank> =
             self.awaited(|token| token.owner == owner).into_keys().map(|(_, rank)| rank).collect();
         ranks.sort_unstable();
@@ -225,7 +225,7 @@ impl Messenger {
         for rank in &connected {
             let peer = self.peer(*rank);
             peer.query = Some(Query { since: now, reply: None });
-            peer.push_control(&Message::Query);
+            peer.push_control(&Message::Query { slot, fingerprint });
             self.mark_dirty(*rank);
         }
         self.queried = ranks;
@@ -246,17 +246,27 @@ impl Messenger {
             match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {
                 // It may be the rank that hangs, even if others are late too.
                 None => return Replies::Missing,
-                Some((_, true)) => waiting = true,
-                Some((_, false)) => other = true,
+                Some(Reply { waiting: true, .. }) => waiting = true,
+                Some(_) => other = true,
             }
         }
         if waiting && !other { Replies::AllWaiting } else { Replies::Cause }
     }
 
-    /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks.
-    pub fn reply(&mut self, rank: Rank, text: &str, waiting: bool) {
+    /// The peers for which the operations of `owner` still wait, and that have replied that they are in another call in its place; and
+    /// the fingerprint of that.
+    pub fn elsewhere(&self, owner: u32) -> impl Iterator<Item = (Rank, u64)> {
+        let instead = move |rank: &Rank| {
+            let reply = self.peers.get(*rank)?.query.as_ref()?.reply.as_ref()?;
+            (reply.instead != 0 && self.waits_for(owner, *rank)).then_some((*rank, reply.instead))
+        };
+        self.queried.iter().filter_map(instead)
+    }
+
+    /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks. `instead`: see [`Message::Reply`].
+    pub fn reply(&mut self, rank: Rank, text: &str, waiting: bool, instead: u64) {
         let owned = clip(text).to_vec();
-        let message = Message::Reply { waiting, bytes: owned.len() as u64 };
+        let message = Message::Reply { waiting, instead, bytes: owned.len() as u64 };
         let Some(peer) = self.peers.get_mut(rank).filter(|p| p.is_established()) else { return };
         self.outgoing += 1;
         peer.push_owned(&message, owned);

@@ -35,7 +35,7 @@ pub enum Finish {
     /// Fail: the peer's context has failed, for the reason in the text.
     Abort { mismatch: bool, culprit: u32 },
     /// Store the peer's reply to a query.
-    Reply { waiting: bool },
+    Reply { waiting: bool, instead: u64 },
     /// Nothing.
     Nothing,
 }

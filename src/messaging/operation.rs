@@ -139,6 +139,10 @@ pub enum Outcome {
     Queried {
         /// The peer.
         rank: Rank,
+        /// The tag of its call.
+        slot: Slot,
+        /// The fingerprint of its call; 0 if it is in no collective.
+        fingerprint: u64,
     },
     /// For [`Token::CONTEXT`]: a peer has replied to a query.
     Replied,

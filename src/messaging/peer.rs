@@ -90,8 +90,19 @@ pub enum Sent {
 pub struct Query {
     /// When it was sent.
     pub since: Instant,
-    /// The peer's reply, and whether a collective there waits for other ranks.
-    pub reply: Option<(String, bool)>,
+    /// The peer's reply.
+    pub reply: Option<Reply>,
+}
+
+/// See [`Message::Reply`].
+#[derive(Debug)]
+pub struct Reply {
+    /// What the peer does.
+    pub text: String,
+    /// Whether a collective there waits for other ranks.
+    pub waiting: bool,
+    /// The fingerprint of its call in place of the one that was asked for; 0 if there is none.
+    pub instead: u64,
 }
 
 /// The state of one peer.

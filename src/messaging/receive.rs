@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use super::inbox::{Finish, Incoming, Target};
 use super::matching::{Arrival, Op, UNEXPECTED_OVERHEAD, refusal};
 use super::operation::{Outcome, Token};
-use super::peer::Peer;
+use super::peer::{Peer, Reply};
 use super::placements::Grant;
 use super::queues::Key;
 use super::remote::{UnexpectedWrite, region_owner};
@@ -292,11 +292,11 @@ impl Messenger {
                 self.begin_answer(rank, peer, request, refused, Some(bytes)).map(Some)
             }
             Message::Abort { mismatch, culprit, .. } => text(Finish::Abort { mismatch, culprit }),
-            Message::Query => {
-                self.event(Token::CONTEXT, Outcome::Queried { rank });
+            Message::Query { slot, fingerprint } => {
+                self.event(Token::CONTEXT, Outcome::Queried { rank, slot, fingerprint });
                 Ok(None)
             }
-            Message::Reply { waiting, .. } => text(Finish::Reply { waiting }),
+            Message::Reply { waiting, instead, .. } => text(Finish::Reply { waiting, instead }),
             Message::Goodbye => {
                 peer.goodbye = true;
                 Ok(None)
@@ -435,9 +435,9 @@ impl Messenger {
                 self.event(Token::CONTEXT, Outcome::Failed(error.clone()));
                 return Err(error);
             }
-            Finish::Reply { waiting } => {
+            Finish::Reply { waiting, instead } => {
                 if let Some(query) = &mut peer.query {
-                    query.reply = Some((String::from_utf8_lossy(&own).into_owned(), waiting));
+                    query.reply = Some(Reply { text: String::from_utf8_lossy(&own).into_owned(), waiting, instead });
                     self.event(Token::CONTEXT, Outcome::Replied);
                 }
             }

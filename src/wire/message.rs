@@ -180,11 +180,19 @@ pub enum Message {
     /// The sender closes this connection in an orderly way.
     Goodbye,
     /// Diagnostic query: an operation of the sender has timed out, and it asks for the state of the receiver.
-    Query,
+    Query {
+        /// The tag of the sender's call.
+        slot: Slot,
+        /// The fingerprint of its call; 0 if it is in no collective.
+        fingerprint: u64,
+    },
     /// Diagnostic reply: the state as text, which follows.
     Reply {
         /// Whether a collective of the replying rank waits for other ranks itself.
         waiting: bool,
+        /// The fingerprint of a call with the query's tag in which the replying rank is, or was last, in place of the query's; 0 if there is
+        /// none.
+        instead: u64,
         /// Length of the text in bytes.
         bytes: u64,
     },
@@ -272,8 +280,13 @@ impl Fields {
                 Self { kind: ABORT, flag: u8::from(mismatch), first: culprit, bytes, ..zero }
             }
             Message::Goodbye => Self { kind: GOODBYE, ..zero },
-            Message::Query => Self { kind: QUERY, ..zero },
-            Message::Reply { waiting, bytes } => Self { kind: REPLY, flag: u8::from(waiting), bytes, ..zero },
+            Message::Query { slot, fingerprint } => {
+                Self { kind: QUERY, slot, first: fingerprint as u32, second: (fingerprint >> 32) as u32, ..zero }
+            }
+            Message::Reply { waiting, instead, bytes } => {
+                let (first, second) = (instead as u32, (instead >> 32) as u32);
+                Self { kind: REPLY, flag: u8::from(waiting), first, second, bytes, ..zero }
+            }
         }
     }
 
@@ -313,8 +326,8 @@ impl Fields {
             GET_DONE => Message::GetDone { request, refused: flag, bytes },
             ABORT => Message::Abort { mismatch: flag, culprit: first, bytes },
             GOODBYE => Message::Goodbye,
-            QUERY => Message::Query,
-            REPLY => Message::Reply { waiting: flag, bytes },
+            QUERY => Message::Query { slot, fingerprint },
+            REPLY => Message::Reply { waiting: flag, instead: fingerprint, bytes },
             other => return malformed(format_args!("kind {other}")),
         })
     }
@@ -403,7 +416,7 @@ impl Message {
             | Self::PutDone { .. }
             | Self::Get { .. }
             | Self::Goodbye
-            | Self::Query
+            | Self::Query { .. }
             | Self::Written { .. }
             | Self::Bound { .. } => 0,
         }
@@ -443,11 +456,11 @@ pub(crate) mod tests {
                     7 => Message::GetDone { request, refused: flag, bytes },
                     8 => Message::Abort { mismatch: flag, culprit: first, bytes },
                     9 => Message::Goodbye,
-                    10 => Message::Query,
+                    10 => Message::Query { slot, fingerprint: u64::from(request) << 32 | u64::from(first) },
                     11 => Message::Offer { envelope, key: request },
                     12 => Message::Taken { key: request },
                     13 => Message::Replacement { envelope, key: request },
-                    _ => Message::Reply { waiting: flag, bytes },
+                    _ => Message::Reply { waiting: flag, instead: u64::from(request) << 32 | u64::from(first), bytes },
                 }
             },
         )
@@ -504,13 +517,13 @@ pub(crate) mod tests {
         );
         assert!(refused(&|wire| wire[36] = 1, Message::Announce { envelope, number: 0 }).contains(zeros));
         assert!(refused(&|wire| wire[39] = 1, Message::Announce { envelope: collective, number: 0 }).contains(zeros));
-        assert!(refused(&|wire| wire[2] = 1, Message::Query).contains(zeros));
+        assert!(refused(&|wire| wire[2] = 1, Message::Query { slot: 1, fingerprint: 2 }).contains(zeros));
         assert!(refused(&|wire| wire[3] = 4, Message::Announce { envelope, number: 0 }).contains("flag 4"));
         assert!(
             refused(&|wire| wire[3] = 2, Message::Announce { envelope, number: 0 })
                 .contains("the flag for more segments where there is no collective")
         );
-        assert!(refused(&|wire| wire[3] = 2, Message::Query).contains("Query with unused bytes that are not zero"));
+        assert!(refused(&|wire| wire[3] = 2, Message::Goodbye).contains("Goodbye with unused bytes that are not zero"));
         // Only a data message can have been announced.
         assert!(
             refused(&|wire| wire[3] = 1, Message::Announce { envelope, number: 0 })

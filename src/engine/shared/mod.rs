@@ -181,6 +181,16 @@ impl Shared {
         Ok(number)
     }
 
+    /// Tag and fingerprint of the last call that was started, if it has published anything.
+    pub fn last_call(&self) -> Option<(u64, u64)> {
+        self.state().desk.last(&self.board)
+    }
+
+    /// The number of the last call on a line that was started; 0 if there was none, or the line is not counted.
+    pub fn last_number(&self, line: Line) -> u32 {
+        self.state().numbers.last(line)
+    }
+
     /// A member that makes another call in place of that with this tag and fingerprint, and the fingerprint of its call.
     #[cold]
     pub fn other_call(&self, tag: u64, fingerprint: u64) -> Option<(Rank, u64)> {

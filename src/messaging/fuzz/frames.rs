@@ -112,8 +112,8 @@ impl Attacked {
             let moved = self.messenger.progress(Instant::now(), &mut events);
             for Event { token, outcome } in events.drain(..) {
                 if token == Token::CONTEXT {
-                    if let Outcome::Queried { rank } = outcome {
-                        self.messenger.reply(rank, "it says that it is fuzzed", self.next % 2 == 1);
+                    if let Outcome::Queried { rank, fingerprint, .. } = outcome {
+                        self.messenger.reply(rank, "it says that it is fuzzed", self.next % 2 == 1, fingerprint);
                     }
                     continue;
                 }
@@ -227,8 +227,8 @@ impl Attacked {
             7 => Message::Get { request, region, offset, bytes },
             8 => Message::GetDone { request, refused, bytes },
             9 => Message::Abort { mismatch: first != 0, culprit: request, bytes },
-            11 => Message::Query,
-            12 => Message::Reply { waiting: refused, bytes },
+            11 => Message::Query { slot: offset, fingerprint: bytes },
+            12 => Message::Reply { waiting: refused, instead: offset, bytes },
             _ => Message::Goodbye,
         };
         let mut header = message.encode(CONNECTION);
@@ -372,7 +372,7 @@ impl Attacked {
                 let n = input.below(32)?;
                 if let Some(owner) = self.open.keys().nth(n).copied() {
                     let now = Instant::now();
-                    self.messenger.query(owner, now);
+                    self.messenger.query(owner, (0, 1), now);
                     let replies = self.messenger.replies(owner);
                     let unmet = [0, 1].map(|tag| self.messenger.unmatched(tag).count());
                     let _ = (replies, self.messenger.describe(owner, now), unmet);

@@ -102,6 +102,14 @@ impl Desk {
         (its.open, its.unread, its.readers) = (false, readers != 0 && seat.published > 0, readers);
     }
 
+    /// Tag and fingerprint of the last call that has got a slot, if it has published anything there.
+    pub fn last(&self, board: &Board) -> Option<(u64, u64)> {
+        let at = self.next.checked_sub(1).unwrap_or(self.slots.len() - 1);
+        let slot = board.own.slot(at);
+        let (tag, fingerprint) = (slot.tag.load(Ordering::Relaxed), slot.fingerprint.load(Ordering::Relaxed));
+        (self.slots[at].hash != 0 && self.slots[at].hash == hash(tag, fingerprint)).then_some((tag, fingerprint))
+    }
+
     /// Removes all calls that have ended, and that all readers have acknowledged.
     #[cold]
     pub fn forget(&mut self, board: &Board) {
