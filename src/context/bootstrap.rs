@@ -235,6 +235,10 @@ impl Context {
         guard.set_spin(self.spin(addresses, tuner.constants()));
         guard.messenger.set_streams(tuner.constants().streams as u8);
         drop(guard);
+        if self.shared_memory.get().is_some_and(|shared| !shared.reads()) {
+            let without = tuner.inherit(self.options.max_segment_bytes).with_shared_memory(false, Vec::new());
+            let _ = self.without_shared_memory.set(without);
+        }
         let _ = self.agreed.set(tuner);
         Ok(())
     }

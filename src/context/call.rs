@@ -197,7 +197,7 @@ impl Context {
     #[inline]
     fn asked<'a>(&self, call: &Call<'a>) -> Option<Asked<'a>> {
         let counts = !self.check_calls && (call.shape.rank, call.shape.size) == (self.rank, self.size);
-        if counts { Asked::of(call, self.tuner(), self.hosts()) } else { None }
+        if counts { Asked::of(call, self.tuner_of(call.element()), self.hosts()) } else { None }
     }
 
     /// [`Context::run`] for a call that `check` has accepted; `known` is what that returned.
@@ -255,21 +255,27 @@ impl Context {
         Run { call, algorithm, binding, started, deadline, timeout }
     }
 
-    /// `shape`, for an algorithm with `uses`, with the context's defaults for fields that the caller has not set.
-    pub(super) fn complete_shape<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>, uses: Uses) -> Shape<'a> {
+    /// `shape`, for elements of `element` bytes and an algorithm with `uses`, with the context's defaults for fields that the caller has
+    /// not set.
+    pub(super) fn complete_shape<'a>(
+        &'a self,
+        shape: &Shape<'a>,
+        element: usize,
+        base: Option<usize>,
+        uses: Uses,
+    ) -> Shape<'a> {
+        let tuner = self.tuner_of(element);
         let or = |given: &'a [u32], known: &'a [u32]| if given.is_empty() { known } else { given };
         Shape {
             base: base.unwrap_or(shape.base),
             groups: or(shape.groups, self.hosts()),
             shared: match uses {
-                Uses::Groups => {
-                    self.tuner().topology().shared && (shape.groups.is_empty() || shape.groups == self.hosts())
-                }
-                _ => self.tuner().shares_memory(),
+                Uses::Groups => tuner.topology().shared && (shape.groups.is_empty() || shape.groups == self.hosts()),
+                _ => tuner.shares_memory(),
             },
             // On one host, the groups that a caller passes are the caches.
-            domains: or(shape.groups, &self.tuner().topology().domains),
-            links: or(shape.links, self.tuner().links()),
+            domains: or(shape.groups, &tuner.topology().domains),
+            links: or(shape.links, tuner.links()),
             ..*shape
         }
     }

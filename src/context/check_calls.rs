@@ -254,7 +254,7 @@ impl Context {
             ..run.binding
         };
         let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;
-        let shape = self.complete_shape(&shape, None, algorithm.uses).only(algorithm.uses);
+        let shape = self.complete_shape(&shape, size_of::<u64>(), None, algorithm.uses).only(algorithm.uses);
         let plan = self.plan(&shape, algorithm, &binding)?;
         self.execute(&Run { binding, ..*run }, plan)?;
         let records: Vec<Record<'_>> = all.chunks_exact(own.len()).map(Record).collect();

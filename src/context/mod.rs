@@ -39,6 +39,7 @@ use crate::collective::Constants;
 use crate::context::prepared::PreparedCalls;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
+use crate::engine::shared::program::MOST_ELEMENT_BYTES;
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
@@ -148,6 +149,8 @@ pub struct Context {
     overrides: Overrides,
     /// The tuning that all ranks agreed on when they connected.
     agreed: OnceLock<Tuner>,
+    /// The same without shared memory, if there is some that elements beyond [`MOST_ELEMENT_BYTES`] cannot use.
+    without_shared_memory: OnceLock<Tuner>,
     /// Used if the context was connected by pairs, without an agreement.
     built_in: OnceLock<Tuner>,
     /// In nanoseconds.
@@ -216,6 +219,7 @@ impl Context {
             options,
             overrides,
             agreed: OnceLock::new(),
+            without_shared_memory: OnceLock::new(),
             built_in: OnceLock::new(),
             slots: AtomicU64::new(0),
             hosts: OnceLock::new(),
@@ -325,6 +329,12 @@ impl Context {
         let size = if self.size <= MAX_RANKS { self.size } else { 1 };
         let built_in = || Tuner::built_in(size, self.options.max_segment_bytes);
         self.agreed.get().unwrap_or_else(|| self.built_in.get_or_init(built_in))
+    }
+
+    /// The one that selects algorithms for elements of so many bytes.
+    fn tuner_of(&self, element: usize) -> &Tuner {
+        let without = if element > MOST_ELEMENT_BYTES { self.without_shared_memory.get() } else { None };
+        without.unwrap_or_else(|| self.tuner())
     }
 
     fn engine(&self) -> &Engine {

@@ -135,8 +135,10 @@ impl Context {
             )));
         }
         let combine = call.combine()?;
-        let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
-        let call = Call { shape: self.complete_shape(shape, base, algorithm.uses).only(algorithm.uses), ..*call };
+        let Decision { algorithm, segment_bytes, base } =
+            self.tuner_of(element).decide(shape, element, call.algorithm)?;
+        let call =
+            Call { shape: self.complete_shape(shape, element, base, algorithm.uses).only(algorithm.uses), ..*call };
         let max = call.max_segment_bytes.unwrap_or(usize::MAX);
         let segment = (tuner::segment_bytes(&call.shape, element, segment_bytes.min(max)) / element).max(1);
         let check = call.digest(algorithm, segment);

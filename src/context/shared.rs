@@ -435,7 +435,7 @@ impl Context {
         check: u64,
         plan: &Arc<Plan>,
     ) -> Option<Known> {
-        let (Some(_), Some(program)) = (self.shared_memory.get(), &plan.program) else { return None };
+        let (Some(shared), Some(program)) = (self.shared_memory.get(), &plan.program) else { return None };
         let (shape, element) = (&call.shape, call.element());
         let combine = call.combine().ok()?;
         if self.check_calls || shape.inputs > 1 || shape.outputs > 1 || shape.has_lone_result() {
@@ -451,7 +451,7 @@ impl Context {
                 line: (kind(check), call.tag),
                 digest: check,
                 counted: true,
-                memory: program.memory(element),
+                memory: program.memory(element, shared.reads()),
                 readers: program.readers,
             },
             element,
@@ -496,11 +496,13 @@ fn first_looks(shared: &Shared) -> u32 {
     if shared.shares_cores() { 0 } else { FIRST_LOOKS }
 }
 
-/// Whether a host has several ranks, and the ranks of each host can read each other's memory. `hosts`: the host of each rank.
+/// Whether a host has several ranks, and the ranks of each host share memory. `hosts`: the host of each rank. Where there are several hosts,
+/// ranks must also read the memory of each other's processes: parts of a schedule have no streams.
 fn all_share(hosts: &[u32], found: &[Sharing]) -> bool {
     let mut ranks = HashMap::new();
     hosts.iter().for_each(|host| *ranks.entry(host).or_insert(0) += 1);
     let most = ranks.values().copied().max().unwrap_or(0);
-    let shares = |(host, sharing): (&u32, &Sharing)| ranks[host] == 1 || *sharing == Sharing::Processes;
+    let least = if ranks.len() == 1 { Sharing::Segments } else { Sharing::Processes };
+    let shares = |(host, sharing): (&u32, &Sharing)| ranks[host] == 1 || *sharing >= least;
     (2..=MAX_MEMBERS).contains(&most) && hosts.len() == found.len() && hosts.iter().zip(found).all(shares)
 }

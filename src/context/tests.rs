@@ -25,6 +25,8 @@ mod sync;
 mod tls;
 mod tokens;
 mod topology;
+#[cfg(target_os = "linux")]
+mod unreadable;
 
 use std::sync::Arc;
 use std::time::Duration;

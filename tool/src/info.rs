@@ -186,9 +186,7 @@ fn links_on_host(transport: &str) -> Result<String, Failure> {
     });
     Ok(match tried {
         Ok(why) if why.is_empty() => "shm: a process here can map another's memory, and read it".to_owned(),
-        Ok(why) => format!(
-            "shm, without reads of the peer's process, so collectives send messages, and large ones are copied twice: {why}"
-        ),
+        Ok(why) => format!("shm, without reads of the peer's process, so what is long is copied twice: {why}"),
         Err(why) => format!("{transport}: {why}"),
     })
 }

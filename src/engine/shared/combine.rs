@@ -325,6 +325,7 @@ impl Workspace {
 /// # Safety
 /// `into` is valid for writes of `bytes`.
 unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, bytes: usize) -> Result<()> {
+    debug_assert!(shared.reads, "a publication by reference where no process may read another");
     // SAFETY: the caller guarantees the destination.
     unsafe { shared.group.read_memory(member, address, into, bytes) }.map_err(|e| {
         let rank = shared.rank(member);

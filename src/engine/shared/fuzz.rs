@@ -154,7 +154,7 @@ impl Rank {
         let cache_bytes = COUNTS[3] * ELEMENT;
         let usable = AtomicBool::new(true);
         let (state, started) = Default::default();
-        let shared = Shared { group, board, cache_bytes, usable, state, started };
+        let shared = Shared { group, board, reads: true, cache_bytes, usable, state, started };
         Self { rank, shared, plans: PlanCache::default(), running: None }
     }
 

@@ -45,6 +45,8 @@ const COPIED_IN_PLACE_BYTES: usize = 8 << 10;
 pub struct Shared {
     group: Arc<HostGroup>,
     board: Board,
+    /// Whether ranks read the memory of each other's processes.
+    reads: bool,
     /// Bytes of the last-level cache.
     cache_bytes: usize,
     /// Whether calls may start.
@@ -141,14 +143,21 @@ impl Shared {
         // SAFETY: the group keeps the mappings of all members as long as it lives, which is as long as this does. Only this
         // board writes to the own one.
         let board = unsafe { Board::new(&bases, group.index()) };
+        let reads = group.reads_memory();
         Self {
             group,
             board,
+            reads,
             cache_bytes: last_level_cache(),
             usable: AtomicBool::new(true),
-            state: Mutex::default(),
+            state: Mutex::new(State { desk: Desk::new(reads), ..State::default() }),
             started: StartedCalls::default(),
         }
+    }
+
+    /// Whether ranks read the memory of each other's processes.
+    pub fn reads(&self) -> bool {
+        self.reads
     }
 
     /// No call starts any more. Calls in progress find out when they wait.

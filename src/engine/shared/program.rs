@@ -6,7 +6,7 @@ use super::COPIED_BYTES;
 use crate::collective::constants::Constants;
 use crate::schedule::compiled::{Compiled, Op, Operand};
 use crate::schedule::{Buffer, Schedule, Span};
-use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, Members, PIECES, SHORT_CELL_BYTES};
+use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, MAX_PUBLICATIONS, Members, PIECES, SHORT_CELL_BYTES};
 
 /// A compiled schedule, and how its publications are made.
 #[derive(Debug)]
@@ -57,6 +57,11 @@ const SHORTEST_RING_BYTES: usize = 32 << 10;
 // There are no streams in short cells.
 const _: () = assert!(SHORTEST_RING_BYTES > SHORT_CELL_BYTES);
 
+/// Bytes of the longest elements for which each publication of a program can have a ring, however many there are.
+pub const MOST_ELEMENT_BYTES: usize = 64;
+
+const _: () = assert!(MAX_PUBLICATIONS * PIECES * LINE * (MOST_ELEMENT_BYTES - 1) <= CELL_BYTES);
+
 impl Program {
     /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared memory.
     pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
@@ -96,18 +101,15 @@ impl Program {
         self.streams && self.sole[publication] && self.by_reference.contains(&bytes)
     }
 
-    /// Bytes of the publications but for those.
-    fn copies(&self, element: usize) -> impl Iterator<Item = usize> {
-        let all = self.published.iter().map(move |len| len * element).enumerate();
-        all.filter(|(publication, bytes)| !self.is_by_reference(*publication, *bytes)).map(|(_, bytes)| bytes)
-    }
-
-    /// How the publications use the board's memory, if elements have `element` bytes.
-    pub fn memory(&self, element: usize) -> Memory {
+    /// How the publications use the board's memory, if elements have `element` bytes. `reads`: whether ranks read the memory of each other's
+    /// processes; if not, elements have at most [`MOST_ELEMENT_BYTES`], there are streams, and no publication is by reference.
+    pub fn memory(&self, element: usize, reads: bool) -> Memory {
         // While all ranks copy, none waits; but if only this one publishes, the others read while it writes.
         let (mut copied, mut ring) =
             (if self.fetches() || !self.streams { COPIED_BYTES } else { COPIED_ALONE_BYTES }, 0);
-        let bytes = || self.copies(element);
+        let by_reference = |publication: usize, bytes: usize| reads && self.is_by_reference(publication, bytes);
+        let all = || self.published.iter().map(|len| len * element).enumerate();
+        let bytes = || all().filter(|(publication, bytes)| !by_reference(*publication, *bytes)).map(|(_, bytes)| bytes);
         let taken = |copied, ring| -> usize {
             let one = |bytes: usize| if bytes <= copied { bytes.next_multiple_of(LINE) } else { ring };
             bytes().map(one).sum()
@@ -115,10 +117,9 @@ impl Program {
         let longer = |copied| bytes().filter(|bytes| *bytes > copied).count();
         if self.streams && (longer(copied) > 0 || taken(copied, 0) > CELL_BYTES) {
             let rings = |number: usize, room: usize| {
-                // Pieces are of whole elements, and of whole cache lines.
-                let unit = PIECES * LINE * element;
+                let unit = ring_unit(element);
                 let ring = (room / number.max(1)).min(RING_BYTES) / unit * unit;
-                if ring < SHORTEST_RING_BYTES { 0 } else { ring }
+                if reads && ring < SHORTEST_RING_BYTES { 0 } else { ring }
             };
             // As many as possible are copied as a whole, or all get the same.
             let rest = CELL_BYTES.saturating_sub(taken(copied, 0));
@@ -128,7 +129,7 @@ impl Program {
                 copied = if ring > 0 { ring } else { copied };
                 // Many short streams of one reader each take longer than reads by the operating system: an alltoall of 4 to 32 MiB
                 // of eight ranks on two cores 1.2 to 1.6 times as long.
-                if ring < RING_BYTES / 2 && self.sole.iter().all(|sole| *sole) {
+                if reads && ring < RING_BYTES / 2 && self.sole.iter().all(|sole| *sole) {
                     ring = 0;
                 }
             }
@@ -139,6 +140,12 @@ impl Program {
         };
         Memory { room, copied, ring }
     }
+}
+
+/// What the length of a ring is a multiple of: pieces are of whole elements, and of whole cache lines.
+pub fn ring_unit(element: usize) -> usize {
+    let common = 1 << element.trailing_zeros().min(LINE.trailing_zeros());
+    PIECES * LINE / common * element
 }
 
 /// See [`Program::by_reference`].
@@ -228,10 +235,10 @@ mod tests {
                 b.fetch(1, 0, 0, out(8));
             }
             b.await_readers();
-            Program::new(&b.build(), 3, true).unwrap().memory(4)
+            Program::new(&b.build(), 3, true).unwrap().memory(4, true)
         };
         let memory = |lens: &[usize], fetches| for_readers(Readers::One(1), lens, fetches);
-        let (most, piece) = (COPIED_BYTES / 4, PIECES * LINE * 4);
+        let (most, piece) = (COPIED_BYTES / 4, ring_unit(4));
         assert_eq!(memory(&[8], true), Memory { room: 0, copied: COPIED_BYTES, ring: 0 });
         assert_eq!(memory(&[most, 8], true), Memory { room: COPIED_BYTES + LINE, copied: COPIED_BYTES, ring: 0 });
         let one = memory(&[most + 1, 8], true);
@@ -261,7 +268,27 @@ mod tests {
         )
         .unwrap();
         program.streams = false;
-        assert_eq!(program.memory(4), Memory { room: 0, copied: COPIED_BYTES, ring: 0 });
+        assert_eq!(program.memory(4, true), Memory { room: 0, copied: COPIED_BYTES, ring: 0 });
+    }
+
+    /// Where no process may read another, each publication that is not copied has a ring, of whole elements and lines.
+    #[test]
+    fn each_long_publication_has_a_ring_where_nothing_is_by_reference() {
+        for element in 1..=MOST_ELEMENT_BYTES {
+            for number in [1, 2, 63, MAX_PUBLICATIONS] {
+                let mut b = Builder::new();
+                (0..number).for_each(|_| _ = b.publish(Readers::One(1), input(COPIED_BYTES + 1)));
+                b.fetch(1, 0, 0, out(8));
+                b.await_readers();
+                let memory = Program::new(&b.build(), 3, true).unwrap().memory(element, false);
+                let Memory { room, copied, ring } = memory;
+                assert!(
+                    ring > 0 && ring.is_multiple_of(PIECES * LINE) && ring.is_multiple_of(PIECES * element),
+                    "{memory:?}"
+                );
+                assert!(room <= CELL_BYTES && number * ring <= room && copied <= COPIED_BYTES, "{memory:?}");
+            }
+        }
     }
 
     #[test]
@@ -299,7 +326,7 @@ mod tests {
             // The first and the last are copied, and the others only where several read them.
             let both = [400usize, 8004].map(|bytes| bytes.next_multiple_of(LINE)).iter().sum::<usize>();
             let all = both + [404usize, 8000].map(|bytes| bytes.next_multiple_of(LINE)).iter().sum::<usize>();
-            assert_eq!(program.memory(4).room, if expected { both } else { all });
+            assert_eq!(program.memory(4, true).room, if expected { both } else { all });
             program.streams = false;
             assert_eq!(chosen(&program), [false; 4]);
         }

@@ -426,7 +426,7 @@ mod tests {
         let key = Key::new(1, (2, 3), 0, COUNT, from.cast(), into.cast()).unwrap();
         let remember = || {
             let (program, room) = (plan.program.as_ref().unwrap(), Some(Room::new(size_of_val(&input), 4)));
-            let (memory, readers) = (program.memory(4), program.readers);
+            let (memory, readers) = (program.memory(4, true), program.readers);
             let start = Start { line: (1, 0), digest: 1, counted: true, memory, readers };
             let (input, output) = (room, room);
             let (element, count, first, pair) = (4, COUNT, None, None);

@@ -3,14 +3,14 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::program::{Memory, Program};
+use super::program::{Memory, Program, ring_unit};
 use super::{CLAIMED, COPIED_IN_PLACE_BYTES, ENDED, Full, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::compiled::Op;
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{LINE, Members, Opening, PIECES, Place, SLOTS};
+use crate::transport::board::{Members, Opening, Place, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// What a call executes, on which memory.
@@ -125,12 +125,12 @@ impl Start {
     /// Of the call in `work`.
     #[inline]
     pub fn new(work: &Work<'_>) -> Self {
-        let Work { program, binding, .. } = *work;
+        let Work { shared, program, binding, .. } = *work;
         Self {
             line: (kind(binding.digest), binding.tag),
             digest: binding.digest,
             counted: binding.counted,
-            memory: program.memory(binding.element),
+            memory: program.memory(binding.element, shared.reads),
             readers: program.readers,
         }
     }
@@ -309,13 +309,18 @@ impl Call {
     #[cold]
     pub(super) fn sit(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
         let (fingerprint, shared) = (self.fingerprint, work.shared);
+        let mut state = shared.state();
+        let State { desk, calls, .. } = &mut *state;
+        // What this call lacks, another one that has ended may have.
+        calls.leave(desk);
         let own = self.workspace();
-        let opened =
-            shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.memory.room, |_| false);
+        let opened = desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.memory.room, |_| false);
         own.seated = opened.is_ok();
         match opened {
             Ok(_) => Ok(None),
             Err(Full::Unread(member)) => Ok(Some(Wait::Earlier { member })),
+            // Which member it is, nobody knows: it stands for all that read.
+            Err(Full::Cells) => Ok(Some(Wait::Earlier { member: usize::from(shared.board.index() == 0) })),
             Err(Full::Occupied) => Err(too_many()),
         }
     }
@@ -435,16 +440,17 @@ impl Call {
         let shared = work.shared;
         // What takes the place of scratch memory may be replaced at once, so it is copied.
         let is_aside = span.buffer == Buffer::Scratch;
-        let in_place = bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.group.has_allocated(from, bytes);
+        let in_place =
+            shared.reads && bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.group.has_allocated(from, bytes);
         self.unannounced = true;
         let own = self.workspace();
         let (Memory { mut copied, ring, .. }, number) = (own.memory, own.seat.published());
-        if work.program.is_by_reference(number, bytes) {
+        if shared.reads && work.program.is_by_reference(number, bytes) {
             copied = 0;
         } else if bytes > copied && !in_place {
             let readers = work.program.to[number];
             // A ring that is not longer than the publication, so that its pieces are short, too.
-            let ring = ring.min(bytes.next_multiple_of(PIECES * LINE * work.binding.element));
+            let ring = ring.min(bytes.next_multiple_of(ring_unit(work.binding.element)));
             // SAFETY: as below; a stream is written to its end before the call ends.
             let stream = unsafe { shared.board.publish_stream(&mut own.seat, from, bytes, ring, readers) };
             if let Some(stream) = stream {

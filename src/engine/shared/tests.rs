@@ -95,7 +95,11 @@ fn sums(size: usize, count: usize, calls: usize) {
 }
 
 fn sums_by(plan: fn(usize, usize, usize) -> Plan, size: usize, count: usize, calls: usize) {
-    let groups = HostGroup::in_process(size);
+    sums_of(HostGroup::in_process(size), plan, count, calls);
+}
+
+fn sums_of(groups: Vec<Arc<HostGroup>>, plan: fn(usize, usize, usize) -> Plan, count: usize, calls: usize) {
+    let size = groups.len();
     std::thread::scope(|scope| {
         for (rank, group) in groups.into_iter().enumerate() {
             scope.spawn(move || {

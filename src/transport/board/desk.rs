@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::layout::{CELL_BYTES, CELLS, FEW, SHORT_CELL_BYTES, SHORT_CELLS, SLOTS};
+use super::layout::{CELL_BYTES, CELLS, FEW, FEW_CELLS, SHORT_CELL_BYTES, SHORT_CELLS, SLOTS};
 use super::{Board, Members, Seat, hash};
 use crate::wire::fingerprint::kind;
 
@@ -26,11 +26,14 @@ pub struct Desk {
     next: usize,
     /// The slot whose call has used each cell last, and its stamp.
     cells: [(usize, u64); CELLS + SHORT_CELLS],
+    /// Whether a publication for which there is no memory can be by reference. Then fewer long cells are used, since they do not all fit
+    /// into the caches.
+    reads: bool,
 }
 
 impl Default for Desk {
     fn default() -> Self {
-        Self { slots: vec![Use::default(); FEW], next: 0, cells: [(0, 0); CELLS + SHORT_CELLS] }
+        Self::new(true)
     }
 }
 
@@ -47,18 +50,26 @@ pub struct Opening {
 pub enum Full {
     /// This member has not read the publications of an earlier call of the same kind on the same tag.
     Unread(usize),
+    /// Other calls have all cells, and publications cannot be by reference.
+    Cells,
     /// There are no more slots.
     Occupied,
 }
 
 impl Desk {
+    /// `reads`: whether readers can read the memory of the publisher's process.
+    pub fn new(reads: bool) -> Self {
+        Self { slots: vec![Use::default(); FEW], next: 0, cells: [(0, 0); CELLS + SHORT_CELLS], reads }
+    }
+
     /// Occupies a slot for the call with this tag and fingerprint, and describes it in `seat`. `room`: bytes of its publications
     /// that may be copied, and of rings: more than [`SHORT_CELL_BYTES`] if there are any. Returns whether there is memory for so many copies; if not, all publications are by reference. If there
     /// is, calls `publish`, which may make the call's first publication, with [`Board::publish_first`], and returns whether it did:
     /// peers see it before anything else is done.
     ///
     /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in the same
-    /// order. If it waited for the end of other calls, ranks that begin calls in different orders might wait for each other.
+    /// order. If it waited for the end of other calls, ranks that begin calls in different orders might wait for each other. Where readers
+    /// cannot read the memory of the publisher's process, it waits for that of a call that has a cell.
     #[inline(always)] // On the path of small collectives.
     pub fn open(
         &mut self,
@@ -79,6 +90,9 @@ impl Desk {
         };
         let hash = hash(tag, fingerprint);
         let has_room = room == 0 || (cell.is_some() && room <= CELL_BYTES);
+        if !has_room && !self.reads {
+            return Err(Full::Cells);
+        }
         let has_published = has_room && publish(&Opening { slot, hash, tag, fingerprint });
         (seat.slot, seat.hash) = (slot, hash);
         (seat.tag, seat.fingerprint) = (tag, fingerprint);
@@ -169,7 +183,7 @@ impl Desk {
         let mut behind = None;
         let short = if room <= SHORT_CELL_BYTES { CELLS..CELLS + SHORT_CELLS } else { 0..0 };
         // The first that is free: calls that follow each other use two cells in turns, which stay in cache.
-        for cell in short.chain(0..CELLS) {
+        for cell in short.chain(0..if self.reads { FEW_CELLS } else { CELLS }) {
             let (slot, hash) = self.cells[cell];
             let last = self.slots[slot];
             if last.hash == hash && last.open {

@@ -27,11 +27,13 @@ pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 /// Bytes of a publication that fit into the first cache line of a slot.
 pub const INLINE_BYTES: usize = 32;
 /// Long cells: calls whose publications are streams, or longer copies than a short cell has room for, at the same time.
-pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
+pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 8 };
+/// Those that are used where there is another way than to wait for one.
+pub(super) const FEW_CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 /// Bytes of a long cell.
 pub const CELL_BYTES: usize = if cfg!(all(test, loom)) { 2 * LINE } else { 2 << 20 };
 /// Short cells. Their numbers follow those of the long ones, and they follow them on the board.
-pub(super) const SHORT_CELLS: usize = if cfg!(all(test, loom)) { 0 } else { 64 };
+pub(super) const SHORT_CELLS: usize = if cfg!(all(test, loom)) { 0 } else { 256 };
 /// Bytes of a short cell.
 pub const SHORT_CELL_BYTES: usize = 16 << 10;
 

@@ -1,4 +1,4 @@
-use super::layout::{CELLS, FEW, SHORT_CELLS};
+use super::layout::{FEW, FEW_CELLS, SHORT_CELLS};
 use super::*;
 
 /// Boards in ordinary memory.
@@ -135,7 +135,7 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         run(&mut desks, call + 1, 1..3, if call.is_multiple_of(2) { LONG } else { 64 });
     }
     // Member 2 reads no more: copies stop when the cells are used up.
-    for call in 0..CELLS as u64 {
+    for call in 0..FEW_CELLS as u64 {
         run(&mut desks, 10_000 + call, 1..2, LONG);
     }
     let mut seat = Seat::default();
@@ -146,7 +146,7 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         "calls on other tags do not wait"
     );
     desks[0].close(&seat, 0);
-    for call in CELLS as u64..FEW as u64 {
+    for call in FEW_CELLS as u64..FEW as u64 {
         let mut seat = open(&mut desks[0], &boards[0], 10_000 + call, 0);
         publish(&boards[0], &mut seat, b"x");
         desks[0].close(&seat, u64::MAX);
@@ -180,12 +180,12 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     for _ in 0..SHORT_CELLS {
         assert_eq!(begin(SHORT_CELL_BYTES), Ok(true));
     }
-    for _ in 0..CELLS - 1 {
+    for _ in 0..FEW_CELLS - 1 {
         assert_eq!(begin(SHORT_CELL_BYTES + 1), Ok(true));
     }
     assert_eq!(begin(64), Ok(true), "without a short cell, it takes a long one");
     assert_eq!([64, SHORT_CELL_BYTES + 1].map(&mut begin), [Ok(false); 2]);
-    for call in 0..SHORT_CELLS + CELLS {
+    for call in 0..SHORT_CELLS + FEW_CELLS {
         let mut its = Seat::default();
         desks[1].open(&boards[1], &mut its, call as u64, 1, 0, |_| false).unwrap();
         boards[1].search(&mut its, 0);

@@ -93,6 +93,19 @@ impl HostGroup {
     /// Groups of `members` ranks that are threads of this process.
     #[cfg(any(test, fuzzing))]
     pub fn in_process(members: usize) -> Vec<Arc<Self>> {
+        let opened = Self::open_in_process(members);
+        let reads = opened.iter().all(Self::reads_memory);
+        opened.into_iter().map(|group| group.confirm(reads).unwrap()).collect()
+    }
+
+    /// The same where no process may read another's memory.
+    #[cfg(test)]
+    pub fn in_process_without_reads(members: usize) -> Vec<Arc<Self>> {
+        Self::open_in_process(members).into_iter().map(|group| group.confirm(false).unwrap()).collect()
+    }
+
+    #[cfg(any(test, fuzzing))]
+    fn open_in_process(members: usize) -> Vec<Self> {
         let secret = |rank: usize| [rank as u8 + 1; size_of::<Secret>()];
         let own: Vec<_> = (0..members).map(|rank| Arc::new(OwnSegment::create(&secret(rank)).unwrap())).collect();
         let candidate = |rank| Candidate { rank, segment: own[rank].descriptor(), secret: secret(rank) };
@@ -100,9 +113,7 @@ impl HostGroup {
             let others: Vec<_> = (0..members).filter(|other| *other != rank).map(candidate).collect();
             Self::open(rank, own[rank].clone(), &others, false).unwrap()
         };
-        let opened: Vec<_> = (0..members).map(open).collect();
-        let reads = opened.iter().all(Self::reads_memory);
-        opened.into_iter().map(|group| group.confirm(reads).unwrap()).collect()
+        (0..members).map(open).collect()
     }
 
     /// What this rank allocates for the others.
