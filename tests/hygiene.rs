@@ -3,7 +3,7 @@
 #[path = "support/ipv6.rs"]
 mod ipv6;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -90,6 +90,70 @@ fn both_families_in_one_job() {
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     exchange(&contexts);
+}
+
+/// How many descriptors of each kind this process has.
+fn kinds() -> BTreeMap<String, i64> {
+    let mut kinds = BTreeMap::new();
+    for fd in descriptors() {
+        let Ok(target) = std::fs::read_link(format!("/proc/self/fd/{fd}")) else { continue };
+        // `socket:[1234]`, `anon_inode:[eventpoll]`, `/memfd:gloo_rs (deleted)`.
+        let target = target.to_string_lossy().into_owned();
+        let kind = match target.split_once(":[") {
+            Some(("anon_inode", kind)) => kind.trim_end_matches(']').to_owned(),
+            Some((kind, _)) => kind.to_owned(),
+            None => target.trim_end_matches(" (deleted)").to_owned(),
+        };
+        *kinds.entry(kind).or_default() += 1;
+    }
+    kinds
+}
+
+#[test]
+fn contexts_whose_ranks_share_memory_take_few_descriptors() {
+    const RANKS: usize = 4;
+    const CONTEXTS: i64 = 3;
+    let _alone = ALONE.lock().unwrap();
+    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+    let store = InProcessStore::new();
+    let first = on_all(0..RANKS, |rank| {
+        let hostname = Some("127.0.0.1".into());
+        let device =
+            Device::create(&DeviceOptions { hostname, shared_memory: Some(true), ..Default::default() }).unwrap();
+        let context = Context::new(device, rank, RANKS, &options).unwrap();
+        context.connect(&*store).unwrap();
+        context
+    });
+    assert!(first.iter().all(|context| context.shares_memory((context.rank() + 1) % RANKS).unwrap()));
+    let before = kinds();
+    let mut more = Vec::new();
+    for _ in 0..CONTEXTS {
+        more.extend(on_all(first.iter(), |context| context.split(Some(0), 0).unwrap().unwrap()));
+        exchange(&more[more.len() - RANKS..]);
+    }
+    let mut after = kinds();
+    for (kind, count) in before {
+        *after.entry(kind).or_default() -= count;
+    }
+    after.retain(|_, count| *count != 0);
+    let of_each = |kinds: &[(&str, i64)]| -> BTreeMap<String, i64> {
+        kinds.iter().map(|(kind, count)| ((*kind).to_owned(), count * CONTEXTS * RANKS as i64)).collect()
+    };
+    let peers = RANKS as i64 - 1;
+    assert_eq!(after, of_each(&[("eventpoll", 2), ("eventfd", 1), ("pipe", 2 + peers), ("pidfd", peers)]));
+    let memory = more[0].alloc(1 << 20).unwrap();
+    assert_eq!(kinds()["/memfd:gloo_rs"], 1, "of data in a context");
+    // SAFETY: nothing uses it.
+    unsafe { more[0].dealloc(memory.as_ptr()) }.unwrap();
+}
+
+/// The results of what is done with each of `all` at the same time.
+fn on_all<T: Send, R: Send>(all: impl Iterator<Item = T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all.map(|one| scope.spawn(move || work(one))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 #[test]

@@ -109,9 +109,9 @@ impl SharedMemory {
         self.0.write_all_at(data, offset)
     }
 
-    /// The number of its descriptor.
-    pub fn number(&self) -> u32 {
-        self.0.as_raw_fd() as u32
+    /// Its descriptor in this process.
+    pub fn descriptor(&self) -> Descriptor {
+        Descriptor { process: std::process::id(), number: self.0.as_raw_fd() as u32 }
     }
 
     /// Reads into `into` from `offset`; returns the number of bytes, which is less only at the end of the memory.
@@ -243,8 +243,8 @@ mod tests {
         memory.grow(10_000).unwrap();
         memory.grow(5000).unwrap();
         assert_eq!(memory.bytes().unwrap(), 10_000);
-        let opened = SharedMemory::open(own(memory.number())).unwrap();
-        assert!(opened.is(own(memory.number())).unwrap() && opened.is(own(opened.number())).unwrap());
+        let opened = SharedMemory::open(memory.descriptor()).unwrap();
+        assert!(opened.is(memory.descriptor()).unwrap() && opened.is(opened.descriptor()).unwrap());
         let [write, read] = [memory.map(10_000, Access::Write).unwrap(), opened.map(10_000, Access::Read).unwrap()];
         // SAFETY: both mappings are 10,000 bytes long, and nothing else accesses them.
         unsafe {

@@ -61,8 +61,8 @@ impl SharedMemory {
         match *self {}
     }
 
-    /// The number of its descriptor.
-    pub fn number(&self) -> u32 {
+    /// Its descriptor in this process.
+    pub fn descriptor(&self) -> Descriptor {
         match *self {}
     }
 }

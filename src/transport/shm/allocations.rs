@@ -216,7 +216,7 @@ impl State {
             generation: self.generation,
             address: mapping.start().addr() as u64,
             bytes: bytes as u64,
-            descriptor: u64::from(memory.number()),
+            descriptor: u64::from(memory.descriptor().number),
         });
         table.used.fetch_max(at as u64 + 1, Ordering::Relaxed);
         Ok(Allocation { mapping, listed: Some((memory, at)) })

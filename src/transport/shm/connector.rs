@@ -14,6 +14,7 @@ use crate::net::address::{self, Address};
 use crate::net::handshake::Identity;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
+use crate::sys::shared_memory::SharedMemory;
 use crate::sys::{self, Pollable, Poller, PollerKind, Registration};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
@@ -38,6 +39,8 @@ pub struct ShmConnector {
     token: JobToken,
     log: Option<LogCallback>,
     own: Option<Arc<OwnSegment>>,
+    /// The memory of `own`, as long as peers may open it.
+    memory: Option<SharedMemory>,
     /// What [`Connector::open_memory`] has found.
     found: Option<Sharing>,
     /// All ranks of the host, until it is known whether all of them can share memory.
@@ -77,12 +80,13 @@ impl ShmConnector {
         inner.descriptors(&mut sources);
         let watched = sources.into_iter().map(|source| poller.add(source, sys::READ, INNER));
         let mut registrations = watched.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        let own = OwnSegment::create(&secret(token, &address.identity)).and_then(|own| {
+        let own = OwnSegment::create(&secret(token, &address.identity)).and_then(|(own, memory)| {
             registrations.push(poller.add(Pollable::Socket(own.doorbell()), sys::READ, DOORBELL)?);
-            Ok(Arc::new(own))
+            Ok((Arc::new(own), memory))
         });
         let own = own.inspect_err(|e| log_detail(log.as_ref(), &format!("no memory is shared: {e}"))).ok();
-        address.segment = own.as_ref().map(|own| own.descriptor());
+        let (own, memory) = own.unzip();
+        address.segment = memory.as_ref().map(SharedMemory::descriptor);
         Ok(Self {
             rank: 0,
             size: 0,
@@ -91,6 +95,7 @@ impl ShmConnector {
             token: token.clone(),
             log,
             own,
+            memory,
             found: None,
             opened: None,
             deferred: Vec::new(),
@@ -109,7 +114,9 @@ impl ShmConnector {
     fn open(&self, addresses: &[Address]) -> Result<HostGroup> {
         let here = || addresses.iter().enumerate().filter(|(_, address)| address.host == self.address.host);
         let unable = |text| Err(Error::new(ErrorKind::Unsupported, text));
-        let Some(own) = &self.own else { return unable("this rank has no memory to share".to_owned()) };
+        let (Some(own), Some(memory)) = (&self.own, &self.memory) else {
+            return unable("this rank has no memory to share".to_owned());
+        };
         let (members, limit) = (here().count(), sys::descriptor_limit());
         let process = process_of(&self.address);
         let in_process = here().filter(|(_, address)| process_of(address) == process).count();
@@ -126,7 +133,7 @@ impl ShmConnector {
             others.push(Candidate { rank, segment, secret: secret(&self.token, &address.identity) });
         }
         let shares_cores = members > address::count_cores(here().map(|(_, address)| address));
-        HostGroup::open(self.rank, own.clone(), &others, shares_cores)
+        HostGroup::open(self.rank, own.clone(), memory, &others, shares_cores)
     }
 
     /// The position in the group of `rank`, another member.
@@ -282,6 +289,7 @@ impl Connector for ShmConnector {
     fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
         let here = addresses.iter().filter(|address| address.host == self.address.host);
         if here.count() < 2 {
+            self.memory = None;
             return Sharing::Nothing;
         }
         // Other ranks may know what this one found before its connecting timed out.
@@ -303,6 +311,8 @@ impl Connector for ShmConnector {
     }
 
     fn share_memory(&mut self, found: &[Sharing]) -> Result<()> {
+        // All ranks have mapped it, or do not want to any more.
+        self.memory = None;
         let Some(opened) = self.opened.take() else { return Ok(()) };
         let deferred = std::mem::take(&mut self.deferred);
         let least = opened.ranks().iter().map(|rank| (found[*rank as usize], *rank)).min();

@@ -7,7 +7,7 @@ use super::allocations::{InPlace, Views};
 use super::segment::{self, Lane, MESSAGES, OwnSegment, PUBLICATIONS, PeerSegment, STARTED, Secret, Waiting};
 use crate::error::{Error, Result};
 use crate::sys::process::{self, Descriptor};
-use crate::sys::shared_memory::Mapping;
+use crate::sys::shared_memory::{Mapping, SharedMemory};
 use crate::sys::{ForkMark, RawSocket};
 use crate::types::Rank;
 
@@ -45,12 +45,19 @@ pub struct HostGroup {
 }
 
 impl HostGroup {
-    /// Opens the memory of all `others` of this host for `rank`. [`HostGroup::reads_memory`] then says what this rank has found.
-    /// The group can be used after all ranks have succeeded in this, and after [`HostGroup::confirm`].
-    pub fn open(rank: Rank, own: Arc<OwnSegment>, others: &[Candidate], shares_cores: bool) -> Result<Self> {
+    /// Opens the memory of all `others` of this host for `rank`, which has the segment `own` in `memory`.
+    /// [`HostGroup::reads_memory`] then says what this rank has found. The group can be used after all ranks have succeeded in this, and
+    /// after [`HostGroup::confirm`]; then nobody opens `memory` any more.
+    pub fn open(
+        rank: Rank,
+        own: Arc<OwnSegment>,
+        memory: &SharedMemory,
+        others: &[Candidate],
+        shares_cores: bool,
+    ) -> Result<Self> {
         let failed = |e| Error::io("cannot share memory", &e);
         let count = others.len() + 1;
-        let mapping = own.map(count).map_err(failed)?;
+        let mapping = segment::map(memory, count).map_err(failed)?;
         let mut members = vec![Member { rank: rank as u32, segment: None, views: Views::default() }];
         let mut unreadable = None;
         for Candidate { rank, segment, secret } in others {
@@ -80,7 +87,7 @@ impl HostGroup {
 
     /// All ranks have opened each other's memory; `reads_memory`: and can read the memory of each other's process.
     pub fn confirm(mut self, reads_memory: bool) -> Result<Arc<Self>> {
-        for Member { rank, segment, .. } in &self.members {
+        for Member { rank, segment, .. } in &mut self.members {
             if let Some(segment) = segment {
                 let rank = *rank as Rank;
                 segment.check_size().map_err(|e| e.context(format_args!("rank {rank}")).with_rank(rank))?;
@@ -107,11 +114,12 @@ impl HostGroup {
     #[cfg(any(test, fuzzing))]
     fn open_in_process(members: usize) -> Vec<Self> {
         let secret = |rank: usize| [rank as u8 + 1; size_of::<Secret>()];
-        let own: Vec<_> = (0..members).map(|rank| Arc::new(OwnSegment::create(&secret(rank)).unwrap())).collect();
-        let candidate = |rank| Candidate { rank, segment: own[rank].descriptor(), secret: secret(rank) };
+        let own: Vec<_> = (0..members).map(|rank| OwnSegment::create(&secret(rank)).unwrap()).collect();
+        let (own, memory): (Vec<_>, Vec<_>) = own.into_iter().map(|(own, memory)| (Arc::new(own), memory)).unzip();
+        let candidate = |rank| Candidate { rank, segment: memory[rank].descriptor(), secret: secret(rank) };
         let open = |rank: usize| {
             let others: Vec<_> = (0..members).filter(|other| *other != rank).map(candidate).collect();
-            Self::open(rank, own[rank].clone(), &others, false).unwrap()
+            Self::open(rank, own[rank].clone(), &memory[rank], &others, false).unwrap()
         };
         (0..members).map(open).collect()
     }
@@ -347,26 +355,31 @@ mod tests {
         assert_eq!(into, data);
     }
 
+    /// Two segments, with secrets of ones and of twos.
+    fn two() -> [(Arc<OwnSegment>, SharedMemory); 2] {
+        [1, 2].map(|byte| OwnSegment::create(&[byte; 32]).map(|(own, memory)| (Arc::new(own), memory)).unwrap())
+    }
+
     #[test]
     fn the_memory_of_another_context_is_refused() {
-        let [one, other] = [1, 2].map(|byte| Arc::new(OwnSegment::create(&[byte; 32]).unwrap()));
+        let [(one, memory), (other, theirs)] = two();
         let refused = |segment: Descriptor, secret: u8| {
             let others = [Candidate { rank: 4, segment, secret: [secret; 32] }];
-            HostGroup::open(0, one.clone(), &others, false).map(|_| ()).unwrap_err().message().to_owned()
+            HostGroup::open(0, one.clone(), &memory, &others, false).map(|_| ()).unwrap_err().message().to_owned()
         };
-        let text = refused(other.descriptor(), 1);
+        let text = refused(theirs.descriptor(), 1);
         assert!(text.contains("with rank 4") && text.contains("another context"), "{text}");
-        let text = refused(Descriptor { number: other.doorbell() as u32, ..other.descriptor() }, 2);
+        let text = refused(Descriptor { number: other.doorbell() as u32, ..theirs.descriptor() }, 2);
         assert!(text.contains("is no shared memory"), "{text}");
-        let text = refused(Descriptor { number: 1_000_000, ..other.descriptor() }, 2);
+        let text = refused(Descriptor { number: 1_000_000, ..theirs.descriptor() }, 2);
         assert!(text.contains("cannot open its memory"), "{text}");
     }
 
     #[test]
     fn a_segment_that_has_not_grown_is_refused() {
-        let [one, other] = [1, 2].map(|byte| Arc::new(OwnSegment::create(&[byte; 32]).unwrap()));
-        let others = [Candidate { rank: 1, segment: other.descriptor(), secret: [2; 32] }];
-        let group = HostGroup::open(0, one, &others, false).unwrap();
+        let [(one, memory), (_other, theirs)] = two();
+        let others = [Candidate { rank: 1, segment: theirs.descriptor(), secret: [2; 32] }];
+        let group = HostGroup::open(0, one, &memory, &others, false).unwrap();
         let error = group.confirm(true).map(|_| ()).unwrap_err();
         assert!(error.message().contains("rank 1: its shared memory has 4096 bytes"), "{error}");
     }

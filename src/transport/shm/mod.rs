@@ -18,6 +18,7 @@ pub use group::HostGroup;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::sys::process::{self, Descriptor};
+use crate::sys::shared_memory::SharedMemory;
 use segment::{OwnSegment, PeerSegment, Secret};
 
 /// The environment variable that forbids sharing memory.
@@ -25,7 +26,7 @@ pub const VARIABLE: &str = "GLOO_RS_SHM";
 
 /// A segment of this process with which another process tries whether they can share memory.
 pub struct Trial {
-    _segment: OwnSegment,
+    _segment: (OwnSegment, SharedMemory),
     /// For the other process: see [`Trial::attempt`].
     pub text: String,
 }
@@ -35,7 +36,7 @@ impl Trial {
     pub fn create() -> Result<Self> {
         let secret: Secret = sys::random().map_err(|e| Error::io("cannot share memory", &e))?;
         let segment = OwnSegment::create(&secret).map_err(|e| Error::io("cannot share memory", &e))?;
-        let Descriptor { process, number } = segment.descriptor();
+        let Descriptor { process, number } = segment.1.descriptor();
         let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Self { _segment: segment, text: format!("{process},{number},{secret}") })
     }

@@ -170,10 +170,9 @@ unsafe fn header<'a>(mapping: &Mapping) -> &'a Header {
     unsafe { &*mapping.start().cast() }
 }
 
-/// The segment of this rank.
+/// The segment of this rank. It stays mapped; its descriptor is only needed until peers have mapped it, too.
 #[derive(Debug)]
 pub struct OwnSegment {
-    memory: SharedMemory,
     /// The first page; the whole is mapped when the number of ranks on this host is known.
     first: Mapping,
     /// The pipe by which peers wake this rank: its ends for reading and for writing.
@@ -181,12 +180,12 @@ pub struct OwnSegment {
 }
 
 impl OwnSegment {
-    /// A segment that peers recognise by `secret`.
-    pub fn create(secret: &Secret) -> io::Result<Self> {
+    /// A segment that peers recognise by `secret`, and its memory, which they open.
+    pub fn create(secret: &Secret) -> io::Result<(Self, SharedMemory)> {
         let memory = SharedMemory::create()?;
         memory.grow(size_of::<Header>() as u64)?;
         let doorbell = process::pipe()?;
-        let own = Self { first: memory.map(size_of::<Header>(), Access::Write)?, memory, doorbell };
+        let own = Self { first: memory.map(size_of::<Header>(), Access::Write)?, doorbell };
         let header = own.header();
         for (word, bytes) in header.secret.iter().zip(secret.chunks_exact(8)) {
             word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
@@ -196,24 +195,12 @@ impl OwnSegment {
         // No thread polls yet.
         header.waiting.begin(MESSAGES);
         header.version.store(VERSION, Ordering::Release);
-        Ok(own)
-    }
-
-    /// Where peers find it.
-    pub fn descriptor(&self) -> Descriptor {
-        Descriptor { process: std::process::id(), number: self.memory.number() }
+        Ok((own, memory))
     }
 
     /// The descriptor that is readable when a peer has rung.
     pub fn doorbell(&self) -> RawSocket {
         process::raw(&self.doorbell[0])
-    }
-
-    /// Maps all of it, for `members` ranks on this host.
-    pub(super) fn map(&self, members: usize) -> io::Result<Mapping> {
-        let bytes = segment_bytes(members);
-        self.memory.grow(bytes as u64)?;
-        self.memory.map(bytes, Access::Write)
     }
 
     /// For which events peers must ring.
@@ -243,10 +230,18 @@ impl OwnSegment {
     }
 }
 
+/// Maps all of the `memory` of this rank's segment, for `members` ranks on this host.
+pub(super) fn map(memory: &SharedMemory, members: usize) -> io::Result<Mapping> {
+    let bytes = segment_bytes(members);
+    memory.grow(bytes as u64)?;
+    memory.map(bytes, Access::Write)
+}
+
 /// The segment of a peer, and its process.
 #[derive(Debug)]
 pub(super) struct PeerSegment {
-    memory: SharedMemory,
+    /// What is mapped, until its size has been checked.
+    memory: Option<SharedMemory>,
     mapping: Mapping,
     /// The peer's doorbell, open for reading, too: a pipe that nobody can read would raise SIGPIPE.
     doorbell: File,
@@ -282,12 +277,13 @@ impl PeerSegment {
         if !memory.is(descriptor).map_err(failed("open its memory"))? {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} has changed")));
         }
-        Ok(Self { memory, mapping, doorbell, rung: sync::AtomicU64::new(0), process, descriptor })
+        Ok(Self { memory: Some(memory), mapping, doorbell, rung: sync::AtomicU64::new(0), process, descriptor })
     }
 
-    /// Fails unless the peer's segment is as long as it must be with `members` ranks on the host.
-    pub fn check_size(&self) -> Result<()> {
-        let bytes = self.memory.bytes().map_err(|e| Error::io("cannot get the size of its memory", &e))?;
+    /// Fails unless the peer's segment is as long as it must be with `members` ranks on the host. From then on it takes no descriptor.
+    pub fn check_size(&mut self) -> Result<()> {
+        let Some(memory) = self.memory.take() else { return Ok(()) };
+        let bytes = memory.bytes().map_err(|e| Error::io("cannot get the size of its memory", &e))?;
         if bytes < self.mapping.bytes() as u64 {
             let text = format!("its shared memory has {bytes} bytes instead of {}", self.mapping.bytes());
             return Err(Error::new(ErrorKind::Mismatch, text));
