@@ -5,6 +5,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
 
 use super::check;
 use super::socket::retry;
@@ -70,6 +71,11 @@ impl Process {
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+
+    /// Whether it has ended. A system call.
+    pub fn has_ended(&self) -> bool {
+        super::poll(&[super::Pollable::Socket(self.raw())], Duration::ZERO)
+    }
 }
 
 /// A pipe: its ends for reading and for writing. Neither blocks.
@@ -114,15 +120,14 @@ pub fn why_unreadable(error: &io::Error) -> String {
 mod tests {
     use super::*;
     use crate::sys;
-    use std::time::Duration;
 
     #[test]
     fn a_process_that_ends_is_noticed() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
-        assert!(!sys::poll(&[sys::Pollable::Socket(process.raw())], Duration::ZERO));
+        assert!(!process.has_ended());
         child.kill().unwrap();
-        assert!(sys::poll(&[sys::Pollable::Socket(process.raw())], Duration::from_secs(60)));
+        assert!(sys::poll(&[sys::Pollable::Socket(process.raw())], Duration::from_secs(60)) && process.has_ended());
         child.wait().unwrap();
         assert_eq!(Process::open(child.id()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }

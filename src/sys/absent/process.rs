@@ -61,6 +61,11 @@ impl Process {
     pub fn raw(&self) -> RawSocket {
         match *self {}
     }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        match *self {}
+    }
 }
 
 /// Fails.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::group::{Candidate, HostGroup};
 use super::link::{Port, ShmLink};
 use super::segment::{MESSAGES, OwnSegment, PUBLICATIONS, Secret};
-use super::{Sharing, VARIABLE};
+use super::{Processes, Sharing, VARIABLE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address};
@@ -38,6 +38,8 @@ pub struct ShmConnector {
     address: Address,
     token: JobToken,
     log: Option<LogCallback>,
+    /// Those that the device's contexts watch.
+    processes: Arc<Processes>,
     own: Option<Arc<OwnSegment>>,
     /// The memory of `own`, as long as peers may open it.
     memory: Option<SharedMemory>,
@@ -66,11 +68,12 @@ pub struct ShmConnector {
 
 impl ShmConnector {
     /// A connector that leaves the peers that share no memory with this rank to `inner`. Peers have `token`.
-    /// A poller of this kind can wait for that of `inner`.
+    /// A poller of this kind can wait for that of `inner`. All connectors of a device share `processes`.
     pub fn over(
         inner: Box<dyn Connector>,
         kind: PollerKind,
         token: &JobToken,
+        processes: Arc<Processes>,
         log: Option<LogCallback>,
     ) -> Result<Self> {
         let mut address = inner.address().clone();
@@ -94,6 +97,7 @@ impl ShmConnector {
             address,
             token: token.clone(),
             log,
+            processes,
             own,
             memory,
             found: None,
@@ -133,7 +137,7 @@ impl ShmConnector {
             others.push(Candidate { rank, segment, secret: secret(&self.token, &address.identity) });
         }
         let shares_cores = members > address::count_cores(here().map(|(_, address)| address));
-        HostGroup::open(self.rank, own.clone(), memory, &others, shares_cores)
+        HostGroup::open(self.rank, own.clone(), memory, &others, &self.processes, shares_cores)
     }
 
     /// The position in the group of `rank`, another member.

@@ -1,8 +1,10 @@
 //! The ranks of a context on one host that share memory.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use super::Processes;
 use super::allocations::{InPlace, Views};
 use super::segment::{self, Lane, MESSAGES, OwnSegment, PUBLICATIONS, PeerSegment, STARTED, Secret, Waiting};
 use crate::error::{Error, Result};
@@ -46,13 +48,14 @@ pub struct HostGroup {
 
 impl HostGroup {
     /// Opens the memory of all `others` of this host for `rank`, which has the segment `own` in `memory`.
-    /// [`HostGroup::reads_memory`] then says what this rank has found. The group can be used after all ranks have succeeded in this, and
+    /// Its device watches `processes`. [`HostGroup::reads_memory`] then says what this rank has found. The group can be used after all ranks have succeeded in this, and
     /// after [`HostGroup::confirm`]; then nobody opens `memory` any more.
     pub fn open(
         rank: Rank,
         own: Arc<OwnSegment>,
         memory: &SharedMemory,
         others: &[Candidate],
+        processes: &Processes,
         shares_cores: bool,
     ) -> Result<Self> {
         let failed = |e| Error::io("cannot share memory", &e);
@@ -60,8 +63,10 @@ impl HostGroup {
         let mapping = segment::map(memory, count).map_err(failed)?;
         let mut members = vec![Member { rank: rank as u32, segment: None, views: Views::default() }];
         let mut unreadable = None;
+        let mut opened = HashMap::new();
         for Candidate { rank, segment, secret } in others {
-            let segment = PeerSegment::open(*segment, secret, count)
+            let nth = opened.entry(segment.process).and_modify(|before| *before += 1).or_insert(0);
+            let segment = PeerSegment::open(*segment, secret, count, |process| processes.open(process, *nth))
                 .map_err(|e| e.context(format_args!("cannot share memory with rank {rank}")).with_rank(*rank))?;
             if let Err(e) = segment.try_reading(secret) {
                 unreadable.get_or_insert_with(|| process::why_unreadable(&e));
@@ -117,9 +122,10 @@ impl HostGroup {
         let own: Vec<_> = (0..members).map(|rank| OwnSegment::create(&secret(rank)).unwrap()).collect();
         let (own, memory): (Vec<_>, Vec<_>) = own.into_iter().map(|(own, memory)| (Arc::new(own), memory)).unzip();
         let candidate = |rank| Candidate { rank, segment: memory[rank].descriptor(), secret: secret(rank) };
+        let processes = Processes::default();
         let open = |rank: usize| {
             let others: Vec<_> = (0..members).filter(|other| *other != rank).map(candidate).collect();
-            Self::open(rank, own[rank].clone(), &memory[rank], &others, false).unwrap()
+            Self::open(rank, own[rank].clone(), &memory[rank], &others, &processes, false).unwrap()
         };
         (0..members).map(open).collect()
     }
@@ -365,7 +371,11 @@ mod tests {
         let [(one, memory), (other, theirs)] = two();
         let refused = |segment: Descriptor, secret: u8| {
             let others = [Candidate { rank: 4, segment, secret: [secret; 32] }];
-            HostGroup::open(0, one.clone(), &memory, &others, false).map(|_| ()).unwrap_err().message().to_owned()
+            HostGroup::open(0, one.clone(), &memory, &others, &Processes::default(), false)
+                .map(|_| ())
+                .unwrap_err()
+                .message()
+                .to_owned()
         };
         let text = refused(theirs.descriptor(), 1);
         assert!(text.contains("with rank 4") && text.contains("another context"), "{text}");
@@ -379,7 +389,7 @@ mod tests {
     fn a_segment_that_has_not_grown_is_refused() {
         let [(one, memory), (_other, theirs)] = two();
         let others = [Candidate { rank: 1, segment: theirs.descriptor(), secret: [2; 32] }];
-        let group = HostGroup::open(0, one, &memory, &others, false).unwrap();
+        let group = HostGroup::open(0, one, &memory, &others, &Processes::default(), false).unwrap();
         let error = group.confirm(true).map(|_| ()).unwrap_err();
         assert!(error.message().contains("rank 1: its shared memory has 4096 bytes"), "{error}");
     }

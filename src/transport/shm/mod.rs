@@ -7,6 +7,7 @@ pub mod allocations;
 mod connector;
 pub mod group;
 mod link;
+mod processes;
 mod registration;
 mod ring;
 pub mod segment;
@@ -14,10 +15,13 @@ pub mod segment;
 pub use allocations::Allocations;
 pub use connector::ShmConnector;
 pub use group::HostGroup;
+pub use processes::Processes;
+
+use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
-use crate::sys::process::{self, Descriptor};
+use crate::sys::process::{self, Descriptor, Process};
 use crate::sys::shared_memory::SharedMemory;
 use segment::{OwnSegment, PeerSegment, Secret};
 
@@ -53,7 +57,7 @@ impl Trial {
             let hex = secret.get(2 * at..2 * at + 2).ok_or_else(wrong)?;
             *byte = u8::from_str_radix(hex, 16).map_err(|_| wrong())?;
         }
-        let peer = PeerSegment::open(segment, &bytes, 2)?;
+        let peer = PeerSegment::open(segment, &bytes, 2, |process| Process::open(process).map(Arc::new))?;
         Ok(peer.try_reading(&bytes).err().map(|e| process::why_unreadable(&e)))
     }
 }

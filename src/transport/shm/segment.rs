@@ -7,16 +7,16 @@
 use std::cell::UnsafeCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use super::allocations::Table;
 use super::registration::Registration;
 use super::ring::Line;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::RawSocket;
 use crate::sys::process::{self, Descriptor, Process};
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
-use crate::sys::{self, Pollable, RawSocket};
 use crate::transport::sync;
 
 /// What proves that a segment is the one of a certain context: only ranks of its job can compute it.
@@ -247,14 +247,19 @@ pub(super) struct PeerSegment {
     doorbell: File,
     /// When this rank has rung it last; see [`Waiting::must_be_rung`].
     rung: sync::AtomicU64,
-    process: Process,
+    process: Arc<Process>,
     descriptor: Descriptor,
 }
 
 impl PeerSegment {
-    /// Opens the segment of a peer with `secret`, on a host with `members` ranks. Until [`PeerSegment::check_size`] has succeeded,
-    /// only its header may be accessed.
-    pub fn open(descriptor: Descriptor, secret: &Secret, members: usize) -> Result<Self> {
+    /// Opens the segment of a peer with `secret`, on a host with `members` ranks; `watch` returns its process. Until
+    /// [`PeerSegment::check_size`] has succeeded, only its header may be accessed.
+    pub fn open(
+        descriptor: Descriptor,
+        secret: &Secret,
+        members: usize,
+        watch: impl FnOnce(u32) -> io::Result<Arc<Process>>,
+    ) -> Result<Self> {
         let failed = |doing: &'static str| move |e: io::Error| Error::io(format_args!("cannot {doing}"), &e);
         let memory = SharedMemory::open(descriptor).map_err(failed("open its memory"))?;
         let mapping = memory.map(segment_bytes(members), Access::Read).map_err(failed("map its memory"))?;
@@ -272,7 +277,7 @@ impl PeerSegment {
             return Err(Error::new(ErrorKind::Mismatch, format!("{doorbell} is no pipe")));
         }
         let doorbell = doorbell.open(true).map_err(failed("open its doorbell"))?;
-        let process = Process::open(descriptor.process).map_err(failed("watch its process by pidfd_open"))?;
+        let process = watch(descriptor.process).map_err(failed("watch its process by pidfd_open"))?;
         // If the process had ended before its descriptor was opened, another may have its number now.
         if !memory.is(descriptor).map_err(failed("open its memory"))? {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} has changed")));
@@ -331,7 +336,7 @@ impl PeerSegment {
 
     /// Whether the peer's process has ended.
     pub fn has_exited(&self) -> bool {
-        sys::poll(&[Pollable::Socket(self.process.raw())], Duration::ZERO)
+        self.process.has_ended()
     }
 
     /// The number of the peer's process.

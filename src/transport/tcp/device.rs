@@ -130,6 +130,8 @@ pub(super) struct Shared {
     listeners: Listeners,
     pub(super) log: Option<LogCallback>,
     shares_memory: bool,
+    /// The processes of ranks that share memory with those of this one.
+    processes: Arc<shm::Processes>,
     pub(super) transport: Transport,
     pub(super) security: Security,
     /// Connections of each link, if the peer wants as many; 0: as the tuner says.
@@ -199,6 +201,7 @@ impl Device {
                 .shared_memory
                 .map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))?
                 != Some(false),
+            processes: Arc::default(),
             transport,
             security,
             streams,
@@ -284,7 +287,8 @@ impl transport::Device for Device {
             return Ok(connector);
         }
         let kind = self.shared.transport.poller().of_pollers();
-        Ok(Box::new(ShmConnector::over(connector, kind, token, self.shared.log.clone())?))
+        let (processes, log) = (self.shared.processes.clone(), self.shared.log.clone());
+        Ok(Box::new(ShmConnector::over(connector, kind, token, processes, log)?))
     }
 
     fn watch(
