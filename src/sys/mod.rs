@@ -5,6 +5,11 @@ mod fork;
 mod signal;
 mod waker;
 
+#[cfg(target_os = "linux")]
+pub mod doorbell;
+#[cfg(not(target_os = "linux"))]
+#[path = "absent/doorbell.rs"]
+pub mod doorbell;
 pub mod file;
 pub mod interfaces;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]

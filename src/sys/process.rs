@@ -30,7 +30,7 @@ impl Descriptor {
         format!("/proc/{}/fd/{}", self.process, self.number)
     }
 
-    /// What it refers to, such as `pipe:[1234]`.
+    /// What it refers to, such as `/memfd:name (deleted)`.
     pub fn target(self) -> io::Result<String> {
         Ok(std::fs::read_link(self.path())?.to_string_lossy().into_owned())
     }
@@ -40,16 +40,10 @@ impl Descriptor {
         std::fs::metadata(self.path())
     }
 
-    /// Opens the file behind it for reading, without blocking, and for writing if it is to be `writable`. Only a user that may
-    /// trace the process can do that.
-    pub fn open(self, writable: bool) -> io::Result<File> {
-        std::fs::OpenOptions::new().read(true).write(writable).custom_flags(libc::O_NONBLOCK).open(self.path())
+    /// Opens the file behind it for reading, without blocking. Only a user that may trace the process can do that.
+    pub fn open(self) -> io::Result<File> {
+        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path())
     }
-}
-
-/// The number of a file's descriptor.
-pub fn raw(file: &File) -> RawFd {
-    file.as_raw_fd()
 }
 
 /// A process, by a descriptor that becomes readable when it ends.
@@ -75,16 +69,6 @@ impl Process {
     /// Whether it has ended. A system call.
     pub fn has_ended(&self) -> bool {
         super::poll(&[super::Pollable::Socket(self.raw())], Duration::ZERO)
-    }
-}
-
-/// A pipe: its ends for reading and for writing. Neither blocks.
-pub fn pipe() -> io::Result<[File; 2]> {
-    let mut ends = [0; 2];
-    // SAFETY: `ends` has room for two descriptors, which are valid after success, and which nothing else owns.
-    unsafe {
-        check(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK))?;
-        Ok(ends.map(|fd| File::from_raw_fd(fd)))
     }
 }
 
@@ -141,22 +125,6 @@ mod tests {
             assert_eq!(into, data);
             let error = read_memory(std::process::id(), 8, into.as_mut_ptr(), 4).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
-        }
-    }
-
-    #[test]
-    fn both_ends_of_a_pipe_can_be_opened_again() {
-        let [read, write] = pipe().unwrap();
-        let descriptor = Descriptor { process: std::process::id(), number: write.as_raw_fd() as u32 };
-        assert!(descriptor.target().unwrap().starts_with("pipe:"));
-        let again = descriptor.open(true).unwrap();
-        drop(write);
-        // SAFETY: one byte that is valid for reads and writes.
-        unsafe {
-            let mut byte = 7u8;
-            assert_eq!(libc::write(again.as_raw_fd(), (&raw const byte).cast(), 1), 1);
-            assert_eq!(libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1), 1);
-            assert_eq!(libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1), -1, "it does not block");
         }
     }
 }

@@ -46,7 +46,7 @@ impl SharedMemory {
         if !descriptor.target()?.starts_with(LINK) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{descriptor} is no shared memory")));
         }
-        let file = descriptor.open(false)?;
+        let file = descriptor.open()?;
         // SAFETY: the call takes no pointers.
         let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
         if seals & libc::F_SEAL_SHRINK == 0 {

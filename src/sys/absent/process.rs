@@ -37,14 +37,9 @@ impl Descriptor {
     }
 
     /// Fails.
-    pub fn open(self, _writable: bool) -> io::Result<File> {
+    pub fn open(self) -> io::Result<File> {
         unsupported()
     }
-}
-
-/// The number of a file's descriptor, which no file has that shares memory.
-pub fn raw(_file: &File) -> RawSocket {
-    unreachable!("no file is opened for that here")
 }
 
 /// A process. There is none.
@@ -66,11 +61,6 @@ impl Process {
     pub fn has_ended(&self) -> bool {
         match *self {}
     }
-}
-
-/// Fails.
-pub fn pipe() -> io::Result<[File; 2]> {
-    unsupported()
 }
 
 /// Fails.

@@ -220,7 +220,7 @@ impl HostGroup {
     #[inline]
     pub(super) fn wake(&self, index: usize) {
         if let Some(peer) = self.peer(index) {
-            peer.wake(MESSAGES);
+            peer.wake(&self.own, MESSAGES);
         }
     }
 
@@ -228,7 +228,7 @@ impl HostGroup {
     #[inline]
     pub fn wake_others(&self) {
         for peer in self.members.iter().filter_map(|member| member.segment.as_ref()) {
-            peer.wake(PUBLICATIONS | STARTED);
+            peer.wake(&self.own, PUBLICATIONS | STARTED);
         }
     }
 

@@ -5,16 +5,16 @@
 //! socket, and read once. Only pages that have been written take memory.
 
 use std::cell::UnsafeCell;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::allocations::Table;
 use super::registration::Registration;
 use super::ring::Line;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::RawSocket;
+use crate::sys::doorbell::{Doorbell, Remote};
 use crate::sys::process::{self, Descriptor, Process};
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
 use crate::transport::sync;
@@ -23,7 +23,7 @@ use crate::transport::sync;
 pub type Secret = [u8; 32];
 
 /// The version of what segments contain.
-const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x03");
+const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x04");
 
 /// Bytes of the board, in which a rank publishes data of collectives.
 pub use crate::transport::board::BOARD_BYTES;
@@ -33,8 +33,6 @@ const BOARD_AT: usize = size_of::<Header>();
 const LANES_AT: usize = BOARD_AT + BOARD_BYTES;
 /// Lines of a ring.
 pub const LINES: usize = 4096;
-/// Most reads that empty the doorbell.
-const DOORBELL_READS: u32 = 64;
 /// Messages that one peer can read out of this rank's memory at the same time. A prime number, since the place of one in the table is
 /// the remainder of its key, and keys come in rows with all distances.
 pub const REGISTRATIONS: usize = 113;
@@ -48,8 +46,8 @@ struct Header {
     secret: [AtomicU64; 4],
     /// Where the secret is in the memory of the process that owns the segment.
     secret_at: AtomicU64,
-    /// The process's descriptor of its doorbell, a pipe.
-    doorbell: AtomicU32,
+    /// How peers ring the owner's doorbell.
+    bell: [AtomicU64; 4],
     waiting: Waiting,
     allocations: Table,
 }
@@ -175,8 +173,8 @@ unsafe fn header<'a>(mapping: &Mapping) -> &'a Header {
 pub struct OwnSegment {
     /// The first page; the whole is mapped when the number of ranks on this host is known.
     first: Mapping,
-    /// The pipe by which peers wake this rank: its ends for reading and for writing.
-    doorbell: [File; 2],
+    /// By which peers wake this rank, and this rank wakes them.
+    doorbell: Doorbell,
 }
 
 impl OwnSegment {
@@ -184,14 +182,15 @@ impl OwnSegment {
     pub fn create(secret: &Secret) -> io::Result<(Self, SharedMemory)> {
         let memory = SharedMemory::create()?;
         memory.grow(size_of::<Header>() as u64)?;
-        let doorbell = process::pipe()?;
+        let doorbell = Doorbell::new()?;
         let own = Self { first: memory.map(size_of::<Header>(), Access::Write)?, doorbell };
         let header = own.header();
-        for (word, bytes) in header.secret.iter().zip(secret.chunks_exact(8)) {
-            word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
+        for (words, bytes) in [(&header.secret, secret), (&header.bell, own.doorbell.bell())] {
+            for (word, bytes) in words.iter().zip(bytes.chunks_exact(8)) {
+                word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
+            }
         }
         header.secret_at.store(header.secret.as_ptr() as u64, Ordering::Relaxed);
-        header.doorbell.store(process::raw(&own.doorbell[1]) as u32, Ordering::Relaxed);
         // No thread polls yet.
         header.waiting.begin(MESSAGES);
         header.version.store(VERSION, Ordering::Release);
@@ -200,7 +199,13 @@ impl OwnSegment {
 
     /// The descriptor that is readable when a peer has rung.
     pub fn doorbell(&self) -> RawSocket {
-        process::raw(&self.doorbell[0])
+        self.doorbell.raw()
+    }
+
+    /// Rings the doorbell of this rank.
+    #[cfg(test)]
+    pub fn ring(&self) {
+        self.doorbell.ring(&Remote::find(*self.doorbell.bell()).unwrap());
     }
 
     /// For which events peers must ring.
@@ -211,11 +216,7 @@ impl OwnSegment {
 
     /// Makes the doorbell unreadable until a peer rings again.
     pub(super) fn clear_doorbell(&self) {
-        // A peer that rings without end must not keep this rank here.
-        let mut bytes = [0; 64];
-        let mut reads = 0..DOORBELL_READS;
-        let mut read = || matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len());
-        while reads.next().is_some() && read() {}
+        self.doorbell.clear();
         self.waiting().answer();
     }
 
@@ -243,8 +244,7 @@ pub(super) struct PeerSegment {
     /// What is mapped, until its size has been checked.
     memory: Option<SharedMemory>,
     mapping: Mapping,
-    /// The peer's doorbell, open for reading, too: a pipe that nobody can read would raise SIGPIPE.
-    doorbell: File,
+    doorbell: Remote,
     /// When this rank has rung it last; see [`Waiting::must_be_rung`].
     rung: sync::AtomicU64,
     process: Arc<Process>,
@@ -268,15 +268,14 @@ impl PeerSegment {
         }
         // SAFETY: the mapping is longer than a header, which the memory has been found to have; it is used before `mapping` is moved.
         let header = unsafe { header(&mapping) };
-        let theirs = header.secret.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
-        if header.version.load(Ordering::Acquire) != VERSION || theirs.as_flattened() != secret {
+        let load = |words: &[AtomicU64; 4]| -> [u8; 32] {
+            let words = words.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+            words.as_flattened().try_into().expect("32 bytes")
+        };
+        if header.version.load(Ordering::Acquire) != VERSION || load(&header.secret) != *secret {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} is the memory of another context")));
         }
-        let doorbell = Descriptor { number: header.doorbell.load(Ordering::Relaxed), ..descriptor };
-        if !doorbell.target().map_err(failed("open its doorbell"))?.starts_with("pipe:") {
-            return Err(Error::new(ErrorKind::Mismatch, format!("{doorbell} is no pipe")));
-        }
-        let doorbell = doorbell.open(true).map_err(failed("open its doorbell"))?;
+        let doorbell = Remote::find(load(&header.bell)).map_err(failed("find its doorbell"))?;
         let process = watch(descriptor.process).map_err(failed("watch its process by pidfd_open"))?;
         // If the process had ended before its descriptor was opened, another may have its number now.
         if !memory.is(descriptor).map_err(failed("open its memory"))? {
@@ -326,11 +325,10 @@ impl PeerSegment {
         if self.has_exited() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
     }
 
-    /// Rings if the peer waits for one of `events`, after one of them.
-    pub fn wake(&self, events: u64) {
+    /// For `own`, this rank's segment: rings if the peer waits for one of `events`, after one of them.
+    pub fn wake(&self, own: &OwnSegment, events: u64) {
         if self.header().waiting.must_be_rung(events, &self.rung) {
-            // A pipe that is full is readable already.
-            let _ = (&self.doorbell).write(&[0]);
+            own.doorbell.ring(&self.doorbell);
         }
     }
 
