@@ -143,6 +143,7 @@ impl Context {
         if exchange.waits_for_all() || listed.as_ref().is_ok_and(shares) {
             let own = listed.as_ref().map(|(found, ..)| vec![found.number()]).map_err(Error::clone);
             found = Sharing::parse(&exchange.memory(own)?, self.size)?;
+            Sharing::check_room(found.iter().copied().enumerate())?;
             self.lock()?.messenger.share_memory(&found)?;
         }
         let (_, addresses, links) = listed?;

@@ -118,6 +118,7 @@ impl Context {
             vec![Sharing::Nothing; self.size]
         };
         let (_, context) = made?;
+        Sharing::check_room(ranks.iter().map(|rank| (*rank, found[*rank])))?;
         let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();
         context.lock()?.messenger.share_memory(&found)?;
         context.adopt(tuner, &addresses, &found)?;

@@ -72,6 +72,11 @@ impl Process {
     }
 }
 
+/// How many descriptors this process has at least: so many numbers are taken before the first that is free.
+pub fn descriptors() -> io::Result<u64> {
+    Ok(super::Waker::new()?.as_raw_fd() as u64)
+}
+
 /// Reads another process's memory, from `address` on; returns the number of bytes, which may be less than `bytes`. Needs the
 /// permission to trace that process.
 ///

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind, Result};
-use gloo_rs::rendezvous::{InProcessStore, Store, TcpStore};
+use gloo_rs::rendezvous::{InProcessStore, PrefixStore, Store, TcpStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 use socket2::SockRef;
@@ -315,6 +315,74 @@ fn the_error_names_the_limit_if_descriptors_run_out() {
     let took = begun.elapsed();
     assert!(took < TIMEOUT + Duration::from_secs(20), "{took:?}");
     println!("found:nothing wrong");
+}
+
+/// Processes of one host make groups as long as there is room. All of them learn at once that one has no room, which has some descriptors
+/// left, and later that one has ended.
+#[test]
+fn many_groups_of_a_host_have_room_among_few_descriptors() {
+    const TEST: &str = "many_groups_of_a_host_have_room_among_few_descriptors";
+    const SIZE: usize = 8;
+    const FULL: usize = 3;
+    const LAST: usize = SIZE - 1;
+    const LEFT: usize = 64;
+    let Some(role) = role() else {
+        let store = TcpStore::serve("127.0.0.1", 0).unwrap();
+        let ranks: Vec<Child> = (0..SIZE).map(|rank| spawn_self(TEST, &format!("{rank} {}", store.port()))).collect();
+        let found: Vec<String> = ranks.into_iter().map(finish).collect();
+        let (groups, error) = found[0].split_once(' ').unwrap();
+        assert!(groups.parse::<usize>().unwrap() >= 128, "{found:?}");
+        assert!(error.contains(&format!("rank {FULL}")) && error.contains("ulimit -n"), "{error}");
+        let same = |text: &String| text.split_once("cannot split").map(|(_, text)| text.to_owned());
+        assert!(found.iter().all(|text| same(text).is_some() && same(text) == same(&found[0])), "{found:#?}");
+        return;
+    };
+    let (rank, port) = role.split_once(' ').unwrap();
+    let rank: usize = rank.parse().unwrap();
+    limit_descriptors(if rank == FULL { 1024 } else { 4096 });
+    let store = TcpStore::connect("127.0.0.1", port.parse().unwrap(), PATIENCE).unwrap();
+    let hostname = Some("127.0.0.1".into());
+    let device = Device::create(&DeviceOptions { hostname, shared_memory: Some(true), ..Default::default() }).unwrap();
+    let first = context(&device, rank, SIZE, PATIENCE).unwrap();
+    first.connect(&store).unwrap();
+    let split = || first.split(Some(0), 0).map(Option::unwrap);
+    let shared_barrier = |context: &Context| {
+        let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, rank, SIZE, 0) };
+        run(context, shape, "auto", &[], &[])
+    };
+    let mut groups = Vec::new();
+    let error = loop {
+        match split() {
+            Ok(group) => groups.push(group),
+            Err(error) => break error,
+        }
+        let group = groups.last().unwrap();
+        assert!(group.shares_memory((rank + 1) % SIZE).unwrap());
+        barrier(group).and_then(|()| shared_barrier(group)).unwrap();
+    };
+    assert_eq!((error.kind(), error.details().rank), (ErrorKind::ResourceExhausted, Some(FULL)), "{error}");
+    // As a context that is not made of another one.
+    let unconnected = context(&device, rank, SIZE, PATIENCE).unwrap();
+    let refused = unconnected.connect(&PrefixStore::new("more", Arc::new(store))).unwrap_err();
+    assert_eq!((refused.kind(), refused.details().rank), (ErrorKind::ResourceExhausted, Some(FULL)), "{refused}");
+    drop(unconnected);
+    drop((0..LEFT).map(|_| File::open("/dev/null").unwrap()).collect::<Vec<_>>());
+    println!("found:{} {}", groups.len(), error.message());
+    groups.truncate(groups.len() - 4);
+    groups.push(split().unwrap());
+    for group in &groups {
+        barrier(group).and_then(|()| shared_barrier(group)).unwrap();
+    }
+    barrier(&first).unwrap();
+    if rank == LAST {
+        // SAFETY: ends the process without destructors.
+        unsafe { libc::_exit(0) };
+    }
+    for group in &groups {
+        let error = barrier(group).unwrap_err();
+        assert!(error.message().contains(&format!("rank {LAST}")), "{error}");
+        assert!(error.message().contains("has ended"), "{error}");
+    }
 }
 
 #[test]

@@ -64,6 +64,11 @@ impl Process {
 }
 
 /// Fails.
+pub fn descriptors() -> io::Result<u64> {
+    unsupported()
+}
+
+/// Fails.
 ///
 /// # Safety
 /// None.

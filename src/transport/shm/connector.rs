@@ -1,5 +1,6 @@
 //! Makes a context's ranks of one host share memory. Another connector makes the links to all other ranks.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,9 @@ use crate::net::address::{self, Address};
 use crate::net::handshake::Identity;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
+use crate::sys::process;
 use crate::sys::shared_memory::SharedMemory;
+use crate::sys::socket::lacks_descriptors;
 use crate::sys::{self, Pollable, Poller, PollerKind, Registration};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
@@ -24,10 +27,13 @@ const TURNS: u32 = 1024;
 /// What the poller calls the doorbell, and what the inner connector has; members by their positions.
 const DOORBELL: u64 = u64::MAX;
 const INNER: u64 = u64::MAX - 1;
-/// Descriptors that a rank needs for each rank of its host.
-const DESCRIPTORS: usize = 3;
+/// Descriptors that a rank needs for each rank of its host: of its memory until it is mapped, and of its process.
+const DESCRIPTORS: usize = 2;
 /// The part of the process's descriptors that the ranks of one context in it take at most: one in so many.
 const PART: u64 = 4;
+/// The part of the process's descriptors that contexts leave to the program: one in so many, and at most so many.
+const LEFT_PART: u64 = 16;
+const MAX_LEFT: u64 = 64;
 
 /// The connector of one context.
 pub struct ShmConnector {
@@ -87,7 +93,11 @@ impl ShmConnector {
             registrations.push(poller.add(Pollable::Socket(own.doorbell()), sys::READ, DOORBELL)?);
             Ok((Arc::new(own), memory))
         });
-        let own = own.inspect_err(|e| log_detail(log.as_ref(), &format!("no memory is shared: {e}"))).ok();
+        let own = match own {
+            // Connections would lack them, too.
+            Err(e) if lacks_descriptors(&e) => return Err(failed(e)),
+            own => own.inspect_err(|e| log_detail(log.as_ref(), &format!("no memory is shared: {e}"))).ok(),
+        };
         let (own, memory) = own.unzip();
         address.segment = memory.as_ref().map(SharedMemory::descriptor);
         Ok(Self {
@@ -137,7 +147,14 @@ impl ShmConnector {
             others.push(Candidate { rank, segment, secret: secret(&self.token, &address.identity) });
         }
         let shares_cores = members > address::count_cores(here().map(|(_, address)| address));
-        HostGroup::open(self.rank, own.clone(), memory, &others, &self.processes, shares_cores)
+        let group = HostGroup::open(self.rank, own.clone(), memory, &others, &self.processes, shares_cores)?;
+        let used = process::descriptors().map_err(|e| Error::io("cannot share memory", &e))?;
+        let left = limit.saturating_sub(used);
+        if left < (limit / LEFT_PART).min(MAX_LEFT) {
+            let text = format!("{left} of this process's {limit} descriptors are left, which the program may need");
+            return Err(Error::new(ErrorKind::ResourceExhausted, text).with_errno(Some(libc::EMFILE)));
+        }
+        Ok(group)
     }
 
     /// The position in the group of `rank`, another member.
@@ -308,6 +325,11 @@ impl Connector for ShmConnector {
             }
             Err(error) => {
                 self.log(&format!("no memory is shared with the other ranks of this host: {error}"));
+                let errno = error.details().errno.map(io::Error::from_raw_os_error);
+                if errno.as_ref().is_some_and(lacks_descriptors) {
+                    // The program may have closed some when it tries again.
+                    return Sharing::NoRoom;
+                }
                 Sharing::Nothing
             }
         };

@@ -47,9 +47,9 @@ pub struct HostGroup {
 }
 
 impl HostGroup {
-    /// Opens the memory of all `others` of this host for `rank`, which has the segment `own` in `memory`.
-    /// Its device watches `processes`. [`HostGroup::reads_memory`] then says what this rank has found. The group can be used after all ranks have succeeded in this, and
-    /// after [`HostGroup::confirm`]; then nobody opens `memory` any more.
+    /// Opens the memory of all `others` of this host for `rank`, which has the segment `own` in `memory`, and whose device watches
+    /// `processes`. [`HostGroup::reads_memory`] then says what this rank has found. The group can be used after all ranks have succeeded
+    /// in this, and after [`HostGroup::confirm`]; then nobody opens `memory` any more.
     pub fn open(
         rank: Rank,
         own: Arc<OwnSegment>,
@@ -277,9 +277,9 @@ impl HostGroup {
         self.peer(index).is_some_and(PeerSegment::has_exited)
     }
 
-    /// The descriptor that is readable when the process of the member at `index` has ended; none for this rank.
+    /// The descriptor that is readable when the process of the member at `index` has ended; none if it is this process.
     pub fn process(&self, index: usize) -> Option<RawSocket> {
-        self.peer(index).map(PeerSegment::process)
+        self.peer(index).and_then(PeerSegment::process)
     }
 
     /// Whether there are more members than cores on which they may run.

@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::sys::process::{self, Descriptor, Process};
 use crate::sys::shared_memory::SharedMemory;
+use crate::types::Rank;
 use segment::{OwnSegment, PeerSegment, Secret};
 
 /// The environment variable that forbids sharing memory.
@@ -71,6 +72,8 @@ pub enum Sharing {
     Segments = 1,
     /// It has, and it can read the memory of their processes.
     Processes = 2,
+    /// Its process has too few descriptors left for the context.
+    NoRoom = 3,
 }
 
 impl Sharing {
@@ -81,12 +84,21 @@ impl Sharing {
 
     /// Parses what `size` ranks have found.
     pub fn parse(numbers: &[u8], size: usize) -> Result<Vec<Self>> {
-        let known = [Self::Nothing, Self::Segments, Self::Processes];
+        let known = [Self::Nothing, Self::Segments, Self::Processes, Self::NoRoom];
         let one = |number: &u8| known.into_iter().find(|sharing| sharing.number() == *number);
         numbers.iter().map(one).collect::<Option<Vec<_>>>().filter(|all| all.len() == size).ok_or_else(|| {
             let text = format!("{numbers:?} is not what {size} ranks have found about their hosts' memory");
             Error::new(ErrorKind::Mismatch, text)
         })
+    }
+
+    /// Fails, in the same words on all ranks, if one of the ranks that have found this has no room for the context.
+    pub fn check_room(found: impl IntoIterator<Item = (Rank, Self)>) -> Result<()> {
+        let Some((rank, _)) = found.into_iter().find(|(_, sharing)| *sharing == Self::NoRoom) else { return Ok(()) };
+        let text = format!(
+            "the process of rank {rank} has too few descriptors left for another context: raise its limit (ulimit -n), or destroy contexts"
+        );
+        Err(Error::new(ErrorKind::ResourceExhausted, text).with_rank(rank))
     }
 }
 

@@ -53,7 +53,7 @@ impl Shared {
     /// As `PeerSegment::wake`.
     fn wake(&self) {
         if self.waiting.must_be_rung(EVENT, &self.rung_at) {
-            // A pipe orders what comes before the write and after the read.
+            // The kernel orders what comes before the ring and after it was taken.
             self.rung.swap(true, Ordering::AcqRel);
         }
     }

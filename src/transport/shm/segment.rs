@@ -247,12 +247,13 @@ pub(super) struct PeerSegment {
     doorbell: Remote,
     /// When this rank has rung it last; see [`Waiting::must_be_rung`].
     rung: sync::AtomicU64,
-    process: Arc<Process>,
+    /// Unless it is this process.
+    process: Option<Arc<Process>>,
     descriptor: Descriptor,
 }
 
 impl PeerSegment {
-    /// Opens the segment of a peer with `secret`, on a host with `members` ranks; `watch` returns its process. Until
+    /// Opens the segment of a peer with `secret`, on a host with `members` ranks; `watch` returns another process. Until
     /// [`PeerSegment::check_size`] has succeeded, only its header may be accessed.
     pub fn open(
         descriptor: Descriptor,
@@ -276,7 +277,8 @@ impl PeerSegment {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} is the memory of another context")));
         }
         let doorbell = Remote::find(load(&header.bell)).map_err(failed("find its doorbell"))?;
-        let process = watch(descriptor.process).map_err(failed("watch its process by pidfd_open"))?;
+        let other = (descriptor.process != std::process::id()).then(|| watch(descriptor.process));
+        let process = other.transpose().map_err(failed("watch its process by pidfd_open"))?;
         // If the process had ended before its descriptor was opened, another may have its number now.
         if !memory.is(descriptor).map_err(failed("open its memory"))? {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} has changed")));
@@ -334,7 +336,7 @@ impl PeerSegment {
 
     /// Whether the peer's process has ended.
     pub fn has_exited(&self) -> bool {
-        self.process.has_ended()
+        self.process.as_ref().is_some_and(|process| process.has_ended())
     }
 
     /// The number of the peer's process.
@@ -342,9 +344,9 @@ impl PeerSegment {
         self.descriptor.process
     }
 
-    /// The descriptor that is readable when the peer's process has ended.
-    pub fn process(&self) -> RawSocket {
-        self.process.raw()
+    /// The descriptor that is readable when the peer's process, another one, has ended.
+    pub fn process(&self) -> Option<RawSocket> {
+        self.process.as_ref().map(|process| process.raw())
     }
 
     /// The table of the memory that the peer has allocated for data.
