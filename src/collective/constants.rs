@@ -209,6 +209,10 @@ table! {
     memory_again_ns = 0.06 in 0.0..=MOST, "fitted to allreduce of 2 ranks, 16 to 256 MiB, on Zen 3";
     /// The size of that cache.
     memory_cache_bytes = 33554432.0 in 0.0..=1e18, "the last-level cache of a core complex of Zen 3";
+    /// On one host: scratch memory of a call that costs nothing, since a context keeps it for later calls.
+    memory_scratch_bytes = 8388608.0 in 0.0..=1e18, "what a context keeps";
+    /// Time for each byte of scratch memory of a call that needs more: it is taken from the system, which clears it.
+    memory_fresh_ns = 0.25 in 0.0..=MOST, "assumed: 1 µs for a page of 4 KiB; a virtual machine with Zen 3 takes four times as long";
     /// On one host: fraction of a message's time by which each further message to or from a root extends the total, if
     /// they are concurrent.
     root_turn = 0.5 in 0.0..=1.0, "assumed: half of a link's time is work at either end; agrees with measurements of 2 to 8 ranks";

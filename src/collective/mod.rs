@@ -37,6 +37,7 @@ pub use contract::{CollectiveContract, verify};
 
 use crate::error::{Error, Result};
 use crate::schedule::Schedule;
+use crate::schedule::compiled::Compiled;
 use crate::schedule::cost::{Cost, Hop, Network};
 use crate::types::{Rank, ReduceOp};
 
@@ -290,6 +291,16 @@ impl Case<'_> {
 
     fn unpriced(_: &Case<'_>) -> Cost {
         Cost { path: f64::INFINITY, ..Cost::default() }
+    }
+}
+
+impl Algorithm {
+    /// Elements of scratch memory of the rank of `shape`: what the engine keeps aside, if it reduces by an operation of the library. A
+    /// function of the caller may need more.
+    pub fn scratch(&self, shape: &Shape<'_>) -> Result<usize> {
+        let schedule = (self.generate)(shape)?;
+        let compiled = shape.shared.then(|| Compiled::new(&schedule, shape.size, true)).flatten();
+        Ok(compiled.map_or(schedule.scratch, |program| program.scratch))
     }
 }
 

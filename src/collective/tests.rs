@@ -3,6 +3,7 @@
 
 mod blocks;
 mod calls;
+mod compiled;
 mod formulas;
 mod mutations;
 mod prices;

@@ -247,7 +247,10 @@ impl PlanCache {
         if shape.shared {
             let members = shape.sharing();
             match members.len() == shape.size {
-                true => plan.program = Program::new(&schedule, shape.size, !apart),
+                true => {
+                    plan.program = Program::new(&schedule, shape.size, !apart);
+                    plan.scratch = plan.program.as_ref().map_or(plan.scratch, |program| program.scratch);
+                }
                 false => plan.shared_steps = SharedSteps::new(&schedule, &members),
             }
         }

@@ -45,6 +45,8 @@ pub struct Compiled {
     pub last_fetch: Box<[usize]>,
     /// The last operation that publishes, or reads publications.
     pub last_shared: usize,
+    /// Elements of scratch memory that the operations use: less than the schedule's where copies were left out.
+    pub scratch: usize,
 }
 
 /// A combination that the next steps may extend.
@@ -87,6 +89,8 @@ impl Compiled {
             }
         }
         compiler.flush();
+        compiler.leave_out_copies();
+        let scratch = compiler.scratch();
         let Compiler { ops, operands, .. } = compiler;
         let (mut last_fetch, mut last_shared) = (vec![0; members], 0);
         for (index, op) in ops.iter().enumerate() {
@@ -112,6 +116,7 @@ impl Compiled {
             to: to.into(),
             last_fetch: last_fetch.into(),
             last_shared,
+            scratch,
         })
     }
 
@@ -179,6 +184,62 @@ impl Compiler<'_> {
             return false;
         }
         into == chain.into || self.is_dead(chain.into, index)
+    }
+
+    /// Leaves out copies of elements that are then combined with others into where they were: an operation may write where one of its
+    /// operands is. The schedule needs such a copy because it reduces two by two.
+    fn leave_out_copies(&mut self) {
+        let mut at = 0;
+        while at < self.ops.len() {
+            if self.leave_out_copy(at).is_some() {
+                self.ops.remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Makes the only operation that reads the copy that operation `at` makes, if it is one, read the original, if that is still there.
+    fn leave_out_copy(&mut self, at: usize) -> Option<()> {
+        let Op::Combine { operands: ref range, into: copy } = self.ops[at] else { return None };
+        let [Operand::Own(original)] = self.operands[range.clone()] else { return None };
+        let uses = |other: &usize| *other != at && self.touched(*other).any(|span| span.overlaps(copy));
+        let mut users = (0..self.ops.len()).filter(uses);
+        let (Some(user), None, Buffer::Scratch) = (users.next(), users.next(), copy.buffer) else { return None };
+        let Op::Combine { operands: ref range, into } = self.ops[user] else { return None };
+        let written = |op: &Op| match op {
+            Op::Combine { into: span, .. } | Op::Divide { span, .. } => span.overlaps(original),
+            Op::Publish(_) | Op::AwaitReaders => false,
+        };
+        let reads = |operand: &Operand| matches!(operand, Operand::Own(span) if span.overlaps(copy));
+        let is_it = |operand: &Operand| *operand == Operand::Own(copy);
+        let range = range.clone();
+        let whole = self.operands[range.clone()].iter().all(|operand| is_it(operand) || !reads(operand));
+        if user < at || into != original || !whole || self.ops[at + 1..user].iter().any(written) {
+            return None;
+        }
+        self.operands[range].iter_mut().filter(|operand| is_it(operand)).for_each(|it| *it = Operand::Own(original));
+        Some(())
+    }
+
+    /// The spans of this rank's buffers that the operation `index` reads or writes.
+    fn touched(&self, index: usize) -> impl Iterator<Item = Span> {
+        let (own, operands) = match self.ops[index] {
+            Op::Combine { ref operands, into } => (Some(into), operands.clone()),
+            Op::Divide { span, .. } | Op::Publish(span) => (Some(span), 0..0),
+            Op::AwaitReaders => (None, 0..0),
+        };
+        let reads = |operand: &Operand| match *operand {
+            Operand::Own(span) => Some(span),
+            Operand::Peer { .. } => None,
+        };
+        own.into_iter().chain(self.operands[operands].iter().filter_map(reads))
+    }
+
+    /// Elements of scratch memory up to the last one that an operation uses.
+    fn scratch(&self) -> usize {
+        let touched = (0..self.ops.len()).flat_map(|index| self.touched(index));
+        touched.filter(|span| span.buffer == Buffer::Scratch).map(|span| span.offset + span.len).max().unwrap_or(0)
     }
 
     /// Whether no step after `index` reads `span` before it is written again.

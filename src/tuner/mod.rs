@@ -213,7 +213,7 @@ impl Tuner {
         let input = self.input(collective, bytes);
         let priced = match position {
             Some(position) => input.candidate(&collective.algorithms()[position]),
-            None => cheapest(&input.candidates()),
+            None => input.best(&input.candidates()),
         };
         Decision { algorithm: priced.algorithm, segment_bytes: priced.segment_bytes, base: priced.base }
     }
@@ -233,20 +233,20 @@ impl Tuner {
     /// The selection of `auto` for a call of `bytes` (as counted by [`model::bytes`]), and its reasons.
     pub fn explain(&self, collective: Collective, bytes: usize) -> Explanation {
         let input = self.input(collective, first_of(bucket(bytes)));
-        let mut candidates = input.candidates();
-        let cheapest = cheapest(&candidates);
+        let mut candidates = input.complete(&input.candidates());
+        candidates.sort_by(|a, b| a.total.total_cmp(&b.total));
         let rule = self.rule(collective, bytes);
         let (chosen, why) = match rule.and_then(|rule| Some((rule, rule.algorithm?))) {
-            None => (cheapest, Why::Model),
+            None => (candidates[0], Why::Model),
             Some((rule, position)) => {
                 let algorithm = &collective.algorithms()[position];
                 let same = |priced: &&PricedAlgorithm| std::ptr::eq(priced.algorithm, algorithm);
-                let priced = candidates.iter().find(same).copied().unwrap_or_else(|| input.candidate(algorithm));
+                let priced = candidates.iter().find(same).copied();
+                let priced = priced.unwrap_or_else(|| input.complete(&[input.candidate(algorithm)])[0]);
                 let segment_bytes = rule.segment_bytes.unwrap_or(priced.segment_bytes);
                 (PricedAlgorithm { segment_bytes, ..priced }, rule.why)
             }
         };
-        candidates.sort_by(|a, b| a.total.total_cmp(&b.total));
         Explanation { chosen, why, candidates }
     }
 }
@@ -289,11 +289,6 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, topolog
         from = choice.up_to.saturating_add(1);
     }
     rules
-}
-
-/// The first algorithm with the lowest cost; the first of all if none has a finite cost.
-fn cheapest(candidates: &[PricedAlgorithm]) -> PricedAlgorithm {
-    *candidates.iter().min_by(|a, b| a.total.total_cmp(&b.total)).expect("every collective has an algorithm")
 }
 
 /// The index of `algorithm` in its collective's list.

@@ -10,6 +10,11 @@ use crate::tuner::file::Tuning;
 /// Group sizes of `bcube` for which the cost is estimated.
 const BASES: [usize; 4] = [2, 3, 4, 8];
 
+/// Larger calls are taken to need as much scratch memory as one of this size.
+const LARGE_BYTES: usize = 1 << 40;
+/// Scratch memory is that of the first so many ranks: among them are the root, and leaders and others of hosts.
+const SCRATCH_RANKS: usize = 64;
+
 /// The distribution of the ranks of a context over hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
@@ -97,7 +102,7 @@ pub struct PricedAlgorithm {
     /// Group size of `bcube`.
     pub base: Option<usize>,
     /// The estimated time in seconds, by which algorithms are compared: `path`, extended by waiting for shared cores,
-    /// plus `work`. Infinite if the algorithm has no cost formula for the call.
+    /// plus `work`, and what `scratch` costs. Infinite if the algorithm has no cost formula for the call.
     pub total: f64,
     /// Seconds from the first message to the last result if every rank has its own core.
     pub path: f64,
@@ -106,6 +111,9 @@ pub struct PricedAlgorithm {
     /// CPU seconds per core of a host. If each rank has its own core, this is also part of the path, and is counted
     /// twice.
     pub work: f64,
+    /// Bytes of scratch memory, on the rank and in the form of the call that needs most; 0 until [`PricingInput::complete`], which adds what
+    /// they cost.
+    pub scratch: usize,
 }
 
 /// A call as all ranks know it. `bytes` is defined by [`bytes`].
@@ -152,7 +160,7 @@ impl PricingInput<'_> {
     pub fn candidates(&self) -> Vec<PricedAlgorithm> {
         let algorithms = self.collective.algorithms().iter();
         // A graph of links does not tell which of them share a network card.
-        let one_host = self.topology.hosts.windows(2).all(|pair| pair[0] == pair[1]);
+        let one_host = self.is_one_host();
         let run = |algorithm: &&Algorithm| {
             self.topology.can_run(self.collective, algorithm, self.links) && (one_host || algorithm.uses != Uses::Links)
         };
@@ -181,11 +189,7 @@ impl PricingInput<'_> {
 
     /// The cost with the simulated path; `None` if the simulation fails.
     fn simulated(&self, priced: PricedAlgorithm) -> Option<PricedAlgorithm> {
-        let mut calls = Calls::new(self.collective, self.size(), self.bytes, 0);
-        calls.groups = self.topology.hosts.clone();
-        calls.shared = self.topology.shared;
-        calls.domains = self.topology.domains.clone();
-        calls.base = priced.base.unwrap_or(2);
+        let calls = self.calls(self.bytes, priced.base);
         let segment_bytes = super::segment_bytes(&calls.shape(0), 1, priced.segment_bytes);
         let (network, memory) = (*self.network, self.constants.simulated_memory_bytes as usize);
         let options =
@@ -193,6 +197,75 @@ impl PricingInput<'_> {
         let generate = |rank| (priced.algorithm.generate)(&calls.shape(rank));
         let path = simulate(self.size(), &generate, &options).ok()?.seconds;
         Some(PricedAlgorithm { path, total: self.waiting() * path + priced.work, ..priced })
+    }
+
+    /// The candidates with what their scratch memory costs.
+    pub fn complete(&self, candidates: &[PricedAlgorithm]) -> Vec<PricedAlgorithm> {
+        candidates.iter().map(|priced| self.with_scratch(*priced)).collect()
+    }
+
+    /// The algorithm that `auto` selects among `candidates`: the first with the lowest cost, that of its scratch memory included; the first of
+    /// all if none has a finite cost.
+    pub fn best(&self, candidates: &[PricedAlgorithm]) -> PricedAlgorithm {
+        let mut ascending = candidates.to_vec();
+        ascending.sort_by(|a, b| a.total.total_cmp(&b.total));
+        let mut best: Option<PricedAlgorithm> = None;
+        for other in ascending {
+            // To find out how much scratch memory an algorithm needs takes longer than to compute its other costs.
+            if best.is_some_and(|best| best.total <= other.total) {
+                break;
+            }
+            let other = if self.may_need_scratch() { self.with_scratch(other) } else { other };
+            best = best.filter(|best| best.total <= other.total).or(Some(other));
+        }
+        best.expect("every collective has an algorithm")
+    }
+
+    fn may_need_scratch(&self) -> bool {
+        // A root may keep a buffer for each other rank.
+        let most = self.bytes.saturating_mul(self.size() + 1);
+        self.is_one_host() && most as f64 > self.constants.memory_scratch_bytes
+    }
+
+    /// The same with the scratch memory, and what it costs among ranks of one host: so much memory is given back when the context has not
+    /// needed it for a while, and taken again.
+    fn with_scratch(&self, priced: PricedAlgorithm) -> PricedAlgorithm {
+        let scratch = self.scratch(&priced);
+        let costs = self.is_one_host() && scratch as f64 > self.constants.memory_scratch_bytes;
+        let seconds = scratch as f64 * self.constants.memory_fresh_ns * 1e-9 * self.on_a_core();
+        PricedAlgorithm { total: priced.total + if costs { seconds } else { 0.0 }, scratch, ..priced }
+    }
+
+    /// Bytes of scratch memory of one algorithm, on the rank that needs most. Some ranks may make the call in place, and all must select the
+    /// same algorithm, so this is for the form in which it needs more.
+    fn scratch(&self, priced: &PricedAlgorithm) -> usize {
+        let PricedAlgorithm { algorithm, base, .. } = *priced;
+        let mut calls = self.calls(self.bytes.min(LARGE_BYTES), base);
+        calls.links = self.links.to_vec();
+        let of = |calls: &Calls, rank| {
+            let shape = calls.shape(rank).only(algorithm.uses);
+            // The collective may have no form in place.
+            let exists = shape.check().is_ok();
+            exists.then(|| algorithm.scratch(&shape).ok()).flatten().unwrap_or(0)
+        };
+        let most = |calls: &Calls| (0..self.size().min(SCRATCH_RANKS)).map(|rank| of(calls, rank)).max().unwrap_or(0);
+        let apart = most(&calls);
+        calls.inputs = 0;
+        apart.max(most(&calls))
+    }
+
+    fn is_one_host(&self) -> bool {
+        self.topology.hosts.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
+    /// The shapes of all ranks in a call of `bytes` elements of one byte.
+    fn calls(&self, bytes: usize, base: Option<usize>) -> Calls {
+        let mut calls = Calls::new(self.collective, self.size(), bytes, 0);
+        calls.groups = self.topology.hosts.clone();
+        calls.shared = self.topology.shared;
+        calls.domains = self.topology.domains.clone();
+        calls.base = base.unwrap_or(2);
+        calls
     }
 
     /// The factor by which shared cores extend a path: a rank that could proceed waits for others on its core.
@@ -280,6 +353,7 @@ impl UnitInput<'_> {
             path: f64::INFINITY,
             messages: 0.0,
             work: 0.0,
+            scratch: 0,
         };
         if algorithm.uses == Uses::Counts {
             return unpriced;

@@ -59,9 +59,9 @@ fn ranks_that_share_memory_use_it() {
         let topology = Topology { shared: true, ..Topology::one_host(size, size) };
         let sizes = [4, 256, MIB, 16 << 20];
         let chosen = sizes.map(|bytes| choice(&topology, Collective::Allreduce, bytes));
-        // Beyond the caches, two ranks read and write less if each reduces all.
+        assert_eq!(chosen, ["shared_flat", "shared_flat", "shared_slices", "shared_slices"], "{size} ranks");
+        // Beyond the caches, two ranks read and write less if the root reduces all.
         let long = if size == 2 { "shared_flat" } else { "shared_slices" };
-        assert_eq!(chosen, ["shared_flat", "shared_flat", "shared_slices", long], "{size} ranks");
         assert_eq!(choice(&topology, Collective::Reduce, 16 << 20), long, "{size} ranks");
         assert!(sizes.iter().all(|bytes| choice(&topology, Collective::Allgather, *bytes) == "shared_flat"));
         // Not all of them share memory, or not all are on one host.
@@ -466,4 +466,119 @@ fn the_overhead_is_at_most_half_of_the_latency() {
     };
     assert_eq!((network(&[]).overhead, network(&[]).gap), (1.5e-6, 0.1e-6));
     assert_eq!(network(&[("overhead_us", 0.5), ("gap_us", 0.75)]).overhead, 0.5e-6);
+}
+
+/// A tuner for one host with a core per rank, whose ranks share memory, two in each cache.
+fn sharing(size: usize) -> Tuner {
+    let domains = if size > 2 { (0..size as u32).map(|rank| rank / 2).collect() } else { Vec::new() };
+    let topology = Topology { shared: true, domains, ..Topology::one_host(size, size) };
+    Tuner::new(Tuning::default(), Overrides::default(), topology, MIB)
+}
+
+#[test]
+fn scratch_memory_is_a_cost() {
+    let of = |size, bytes, name: &str| {
+        let Explanation { chosen, candidates, .. } = sharing(size).explain(Collective::Allreduce, bytes);
+        (chosen, *candidates.iter().find(|one| one.algorithm.name == name).unwrap())
+    };
+    // In place, each rank keeps a copy of all its elements.
+    let (chosen, flat) = of(2, 64 * MIB, "shared_flat");
+    assert_eq!((chosen.algorithm.name, chosen.scratch, flat.scratch), ("shared_slices", 0, 64 * MIB));
+    let fresh = 64.0 * MIB as f64 * 0.25e-9;
+    assert!((flat.total - flat.path - flat.work - fresh).abs() < 1e-9, "{} of {}", flat.total, flat.path);
+    assert!(flat.total - fresh < chosen.total, "it is the fastest otherwise");
+    let (_, flat) = of(2, 8 * MIB, "shared_flat");
+    assert!(flat.scratch == 8 * MIB && (flat.total - flat.path - flat.work).abs() < 1e-12, "so much is kept");
+    for size in [2, 3, 4, 7, 8, 64] {
+        for bytes in [4, 16 * MIB, 256 * MIB, 1 << 30] {
+            let (chosen, _) = of(size, bytes, "shared_flat");
+            assert!(chosen.scratch <= 8 * MIB, "{size} ranks: {} of {bytes}", chosen.algorithm.name);
+        }
+    }
+    // Ranks of several hosts do not pay.
+    let hosts = Topology { shared: true, ..Topology::apart(vec![0, 1], 1) };
+    let tuner = Tuner::new(Tuning::default(), Overrides::default(), hosts, MIB);
+    let one = tuner.explain(Collective::Allreduce, 64 * MIB).candidates;
+    let doubling = one.iter().find(|one| one.algorithm.name == "recursive_doubling").unwrap();
+    assert!(doubling.scratch == 64 * MIB && doubling.total == doubling.path + doubling.work);
+}
+
+#[test]
+fn what_is_explained_is_what_is_selected() {
+    for &collective in Collective::ALL {
+        for size in [2, 4, 8, 16] {
+            let tuner = sharing(size);
+            for bytes in [0, 4, 96 << 10, 3 * MIB, 7 * MIB, 9 * MIB, 40 * MIB, 320 * MIB, 3 << 30] {
+                let (chosen, decision) = (tuner.explain(collective, bytes).chosen, tuner.choose(collective, bytes));
+                let [explained, selected] = [chosen.algorithm, decision.algorithm].map(|algorithm| algorithm.name);
+                assert_eq!(explained, selected, "{} of {bytes}, {size} ranks", collective.name());
+                let input = tuner.input(collective, first_of(bucket(bytes)));
+                let all = input.complete(&input.candidates());
+                let most = all.iter().map(|one| one.scratch).max().unwrap();
+                assert!(most <= (size + 1) * bytes.max(64), "{} {size}: {most} of {bytes}", collective.name());
+            }
+        }
+    }
+}
+/// The numbers in docs/semantics.md, "Memory of a call".
+#[test]
+fn scratch_memory_is_as_much_as_documented() {
+    use Collective::*;
+    const BYTES: usize = 240 << 10;
+    // The most buffers of S bytes, apart and in place, times the divisor.
+    let most = |collective: Collective, name: &str, size: usize, inputs: usize| {
+        let algorithm = collective.algorithm(name).unwrap();
+        let mut calls = Calls::new(collective, size, BYTES, 0);
+        calls.shared = true;
+        calls.groups = vec![0; size];
+        calls.domains = (0..size as u32).map(|rank| rank / 2).collect();
+        calls.inputs = inputs;
+        let of = |rank| algorithm.scratch(&calls.shape(rank).only(algorithm.uses)).unwrap();
+        (0..size).map(of).max().unwrap() as f64 / BYTES as f64
+    };
+    let log = |size: usize| size.next_power_of_two().ilog2() as f64;
+    let all = |_: usize| 1.0;
+    let block = |size: usize| 1.0 / size as f64;
+    let others = |size: usize| (size - 1) as f64;
+    type Unit<'a> = &'a dyn Fn(usize) -> f64;
+    let documented: [(Collective, &str, Unit<'_>, f64, f64); 24] = [
+        (Allreduce, "shared_slices", &all, 0.0, 0.0),
+        (Allreduce, "shared_hierarchical_slices", &all, 0.0, 0.0),
+        (Allreduce, "ring_segmented", &all, 0.0, 0.0),
+        (Allreduce, "shared_flat", &all, 0.0, 1.0),
+        (Allreduce, "recursive_doubling", &all, 1.0, 1.0),
+        (Allreduce, "shared_hierarchical_flat", &all, 1.0, 2.0),
+        (Allreduce, "ring", &log, 2.0, 2.0),
+        (Allreduce, "reduce_broadcast", &others, 1.0, 1.0),
+        (Scan, "shared_flat", &all, 0.0, 1.0),
+        (Scan, "recursive_doubling", &all, 3.0, 3.0),
+        (Exscan, "shared_flat", &all, 0.0, 1.0),
+        (Exscan, "recursive_doubling", &all, 3.0, 3.0),
+        (Alltoall, "shared_flat", &all, 0.0, 1.0),
+        (Alltoall, "pairwise", &|size| others(size) * block(size), 0.0, 1.0),
+        (Alltoall, "bruck", &log, 1.0, 1.0),
+        (Reduce, "shared_slices", &block, 1.0, 1.0),
+        (Reduce, "ring", &block, 2.0, 2.0),
+        (Reduce, "double_binary_tree", &all, 0.5, 0.5),
+        (Reduce, "shared_hierarchical", &all, 1.0, 1.0),
+        (ReduceScatter, "direct", &block, 1.0, 1.0),
+        (ReduceScatter, "shared_flat", &block, 0.0, 1.0),
+        (ReduceScatter, "ring", &block, 2.0, 0.0),
+        (ReduceScatter, "halving_doubling", &all, 1.0, 1.0),
+        (ReduceScatter, "shared_hierarchical", &all, 0.67, 1.0),
+    ];
+    for (collective, name, unit, apart, in_place) in documented {
+        for (inputs, expected) in [(1, apart), (0, in_place)] {
+            let sizes = [2, 3, 4, 8, 16, 40];
+            let found = sizes.map(|size| most(collective, name, size, inputs) / unit(size));
+            let largest = found.into_iter().fold(0.0, f64::max);
+            let close = largest <= expected + 0.01 && largest >= 0.7 * expected;
+            assert!(close, "{} {name}, {inputs} inputs: {found:?}, not {expected}", collective.name());
+        }
+    }
+    for collective in [Broadcast, Allgather, Allgatherv, Gather, Gatherv, Scatter, Scatterv, Alltoallv] {
+        let flat =
+            [2, 3, 8, 16].map(|size| most(collective, "shared_flat", size, usize::from(collective != Broadcast)));
+        assert_eq!(flat, [0.0; 4], "{}", collective.name());
+    }
 }

@@ -99,6 +99,8 @@ struct Candidate {
     total_us: Option<f64>,
     path_us: Option<f64>,
     work_us: Option<f64>,
+    /// On the rank that needs most, in place or not.
+    scratch_bytes: usize,
 }
 
 impl Explain {
@@ -194,6 +196,7 @@ impl From<PricedAlgorithm> for Candidate {
             total_us: us(priced.total),
             path_us: us(priced.path),
             work_us: us(priced.work),
+            scratch_bytes: priced.scratch,
         }
     }
 }
@@ -246,13 +249,17 @@ fn table(report: &Report) -> String {
     let segments = size_text(chosen.segment_bytes);
     lines.push(format!("chosen      {}, segments of up to {segments}: {why}", chosen.name()));
     lines.push(String::new());
-    lines.push(format!("{:<26}{:>10}{:>14}{:>14}{:>14}", "algorithm", "segment", "price µs", "path µs", "work µs"));
+    let titles = ["segment", "price µs", "path µs", "work µs", "scratch"];
+    lines.push(format!(
+        "{:<26}{:>10}{:>14}{:>14}{:>14}{:>10}",
+        "algorithm", titles[0], titles[1], titles[2], titles[3], titles[4]
+    ));
     for candidate in candidates {
         let us = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.2}"));
-        let Candidate { segment_bytes, total_us, path_us, work_us, .. } = candidate;
-        let (name, segment) = (candidate.name(), size_text(*segment_bytes));
+        let Candidate { segment_bytes, total_us, path_us, work_us, scratch_bytes, .. } = candidate;
+        let (name, segment, scratch) = (candidate.name(), size_text(*segment_bytes), size_text(*scratch_bytes));
         let numbers = [total_us, path_us, work_us].map(|number| format!(" {:>13}", us(*number))).concat();
-        lines.push(format!("{name:<26}{segment:>10}{numbers}"));
+        lines.push(format!("{name:<26}{segment:>10}{numbers}{scratch:>10}"));
     }
     lines.join("\n")
 }

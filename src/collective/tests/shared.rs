@@ -12,7 +12,7 @@ use crate::schedule::simulate::{Options, Simulation, simulate};
 use crate::sys::topology::domain;
 
 /// The algorithms on shared memory, of all collectives.
-fn all() -> impl Iterator<Item = (Collective, &'static Algorithm)> {
+pub(super) fn all() -> impl Iterator<Item = (Collective, &'static Algorithm)> {
     let of = |&collective: &Collective| collective.algorithms().iter().map(move |algorithm| (collective, algorithm));
     Collective::ALL.iter().flat_map(of).filter(|(_, algorithm)| algorithm.uses.needs_shared_memory())
 }

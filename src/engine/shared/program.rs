@@ -74,7 +74,7 @@ impl Program {
         let reduces = ops.iter().any(|op| matches!(op, Op::Combine { operands, .. } if operands.len() > 1));
         Some(Self {
             by_reference: by_reference(&Constants::here(), compiled.fetches()),
-            aside: aside(schedule.scratch, ops, operands, published),
+            aside: aside(compiled.scratch, ops, operands, published),
             readers: to.iter().fold(0, |all, to| all | to),
             sole: to.iter().map(|to| members == 2 || to.count_ones() == 1 && !reduces).collect(),
             streams: true,

@@ -208,6 +208,22 @@ fn prices_are_explained() {
     assert!(said.contains("\nreduction   20.000 GB/s (built in)\n"), "{said}");
     assert!(said.contains("\nconstants   message_cpu_us = 5; the others are built in\n"), "{said}");
     assert!(candidates.iter().all(|candidate| said.contains(candidate["algorithm"].as_str().unwrap())), "{said}");
+    let report = json("info --json --explain allreduce 64Mi --ranks 2 --tuning default", dir.path()).remove(0);
+    let scratch = |algorithm: &str| {
+        let of = |candidate: &&Value| candidate["algorithm"] == algorithm;
+        report["candidates"].as_array().unwrap().iter().find(of).unwrap()["scratch_bytes"].as_u64().unwrap()
+    };
+    assert_eq!(
+        (scratch("shared_flat"), scratch("recursive_doubling"), scratch("ring_segmented")),
+        (64 << 20, 64 << 20, 0)
+    );
+    assert_eq!(
+        (&report["chosen"]["algorithm"], &report["chosen"]["scratch_bytes"]),
+        (&"shared_slices".into(), &0.into())
+    );
+    let said = text(&run("info --explain allreduce 64Mi --ranks 2 --tuning default", dir.path()).stdout);
+    let row = said.lines().find(|line| line.starts_with("shared_flat ")).unwrap();
+    assert!(said.contains("scratch\nshared_slices ") && row.ends_with(" 64Mi"), "{said}");
     let output = gloo_rs(&["info", "--explain", "broadcast", "4"])
         .env("GLOO_RS_ALGORITHM", "broadcast:one_to_all")
         .output()
