@@ -115,6 +115,10 @@ impl BackgroundProgress for Shared {
         self.engine.tick();
     }
 
+    fn reminded(&self) {
+        self.engine.reminded();
+    }
+
     fn arrived(&self) {
         let mut guard = self.engine.lock();
         let now = guard.now;

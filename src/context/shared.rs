@@ -102,7 +102,7 @@ impl Context {
         // A rank may be alone on its host.
         if let (None, Some(group)) = (&guard.shared, guard.messenger.host_group().cloned()) {
             let all_here = group.ranks().len() == self.size;
-            let shared = Arc::new(Shared::new(group));
+            let shared = Arc::new(Shared::new(group, guard.kept.clone()));
             if all_here {
                 let _ = self.shared_memory.set(shared.clone());
             }

@@ -7,10 +7,10 @@ mod memory;
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::engine::plan::Plan;
+use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::Shared;
 use crate::engine::shared::part::Part;
 use crate::error::{Error, ErrorKind, Result};
@@ -66,8 +66,8 @@ pub struct Execution {
     pub reducing: bool,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
-    /// Used only through its pointer, so its length stays 0. No step reads a part that was not written before.
-    scratch: Vec<u128>,
+    /// No step reads a part that was not written before.
+    scratch: Scratch,
     element: usize,
     segment: usize,
     combine: Combine,
@@ -147,11 +147,12 @@ impl Execution {
         kind: u8,
         number: u32,
         shared: Option<&Arc<Shared>>,
+        kept: &Arc<Kept>,
     ) -> Result<()> {
         let n = plan.steps.len();
         self.fingerprint = fingerprint(binding.digest, number);
         let scratch = if plan.shared_steps.is_some() { 0 } else { plan.scratch };
-        self.make_room(&plan, scratch, binding.element)?;
+        self.make_room(&plan, scratch, binding.element, kept)?;
         self.enter_memory(&plan, binding, shared)?;
         self.progress.clear();
         self.progress.resize(n, Progress::default());
@@ -182,20 +183,16 @@ impl Execution {
         (self.kind, self.tag, self.count, self.fingerprint) = (kind, binding.tag, binding.count, fingerprint);
     }
 
-    fn make_room(&mut self, plan: &Plan, scratch: usize, element: usize) -> Result<()> {
-        let words = scratch.checked_mul(element).map(|bytes| bytes.div_ceil(size_of::<u128>()));
+    fn make_room(&mut self, plan: &Plan, scratch: usize, element: usize, kept: &Arc<Kept>) -> Result<()> {
         let steps = plan.steps.len().saturating_sub(self.progress.len());
-        let before = self.scratch.capacity();
-        let mut room =
-            |words| self.scratch.try_reserve_exact(words).and_then(|()| self.progress.try_reserve_exact(steps));
-        if words.is_some_and(|words| room(words).is_ok()) {
-            if self.scratch.capacity() > before {
-                // A barrier sends bytes of this memory. Without clearing it, these would be what this process has freed.
-                self.scratch.spare_capacity_mut().fill(MaybeUninit::zeroed());
-            }
-            return Ok(());
-        }
-        Err(no_room(scratch, element))
+        // A barrier sends bytes of this memory.
+        let made = self.scratch.reserve_clear(kept, scratch, element) && self.progress.try_reserve_exact(steps).is_ok();
+        if made { Ok(()) } else { Err(no_room(scratch, element)) }
+    }
+
+    /// Gives scratch memory back that no run has needed since the last time. For one that no run uses.
+    pub fn release_scratch(&mut self, released: &mut Vec<Scratch>) {
+        self.scratch.release(released);
     }
 
     /// Sets the owner in the tokens of this execution's operations.
@@ -267,7 +264,7 @@ impl Execution {
             Buffer::Output(n) => self.outputs[n as usize],
             Buffer::Scratch => match &mut self.part {
                 Some(part) => part.scratch(),
-                None => self.scratch.as_mut_ptr().cast(),
+                None => self.scratch.pointer(),
             },
         };
         // The base of an empty buffer may be null.

@@ -11,6 +11,7 @@ mod numbers;
 pub mod plan;
 mod progress;
 pub mod requests;
+pub mod scratch;
 pub mod shared;
 mod sync;
 // Its threads are not loom's.
@@ -27,6 +28,7 @@ use crate::engine::execution::Execution;
 use crate::engine::numbers::Numbers;
 use crate::engine::plan::Plan;
 use crate::engine::requests::Requests;
+use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
@@ -55,6 +57,8 @@ pub struct Core {
     // Finished executions for reuse. Boxes move between `executions` and this list without copying their contents.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Execution>>,
+    /// The scratch memory of the context.
+    pub kept: Arc<Kept>,
     /// The operations of buffers.
     pub requests: Requests,
     events: Vec<Event>,
@@ -130,7 +134,7 @@ impl Core {
             None => 0,
         };
         let mut execution = self.spare.pop().unwrap_or_default();
-        if let Err(error) = execution.reset(plan, binding, own, number, self.shared.as_ref()) {
+        if let Err(error) = execution.reset(plan, binding, own, number, self.shared.as_ref(), &self.kept) {
             self.spare.push(execution);
             self.release(own, tag);
             return Err(error);
@@ -203,6 +207,13 @@ impl Core {
         let failed = execution.failed.take();
         self.spare.push(execution);
         failed
+    }
+
+    /// The scratch memory that no call uses, nor has needed all of since the last time.
+    fn release_scratch(&mut self) -> Vec<Scratch> {
+        let mut released = self.shared.as_ref().map_or(Vec::new(), |shared| shared.release_scratch());
+        self.spare.iter_mut().for_each(|execution| execution.release_scratch(&mut released));
+        released
     }
 
     /// A call of this kind may start on `tag` again.

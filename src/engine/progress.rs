@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::numbers::Numbers;
 use crate::engine::requests::Requests;
+use crate::engine::scratch::Kept;
 use crate::engine::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Waker, yield_now};
 use crate::engine::{Core, Next};
 use crate::error::{Error, Result};
@@ -38,8 +39,9 @@ pub type Guard<'a> = MutexGuard<'a, Core>;
 /// A context's state, and how threads wait on it.
 pub struct Engine {
     /// The first field, so that it is dropped before what it watches.
-    watch: OnceLock<Box<dyn Watch>>,
+    watch: OnceLock<Arc<dyn Watch>>,
     core: Mutex<Core>,
+    kept: Arc<Kept>,
     /// Threads that wait for the lock.
     contenders: AtomicUsize,
     /// As `polling` in the core, for a thread without the lock: 0 or 1.
@@ -63,7 +65,9 @@ impl Engine {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
         let mut sources = vec![Pollable::from(&waker)];
         messenger.descriptors(&mut sources);
+        let kept = Arc::<Kept>::default();
         Ok(Self {
+            kept: kept.clone(),
             contenders: AtomicUsize::new(0),
             polls: AtomicUsize::new(0),
             visits: AtomicUsize::new(0),
@@ -77,6 +81,7 @@ impl Engine {
                 now: clock.now(),
                 executions: Slab::default(),
                 spare: Vec::new(),
+                kept,
                 requests: Requests::default(),
                 events: Vec::with_capacity(EVENTS),
                 broken: None,
@@ -104,6 +109,8 @@ impl Engine {
 
     /// Sets who progresses the context while no thread waits. Called once; the watch starts armed.
     pub fn set_watch(&self, watch: Box<dyn Watch>) {
+        let watch = Arc::from(watch);
+        self.kept.set_watch(Arc::downgrade(&watch));
         let _ = self.watch.set(watch);
         let mut guard = self.lock();
         guard.sleep(false);
@@ -465,6 +472,11 @@ impl Engine {
         }
         guard.seen_turns = guard.turns;
         guard.is_lazy = std::mem::take(&mut guard.moved) || !guard.messenger.is_quiet();
+    }
+
+    /// For the watch, after [`Watch::remind`]: gives back scratch memory that was not needed meanwhile.
+    pub fn reminded(&self) {
+        self.kept.reminded(|| self.lock().release_scratch());
     }
 
     fn serve_and_arm(&self, mut guard: Guard<'_>) {

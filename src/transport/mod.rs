@@ -21,7 +21,7 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::LogCallback;
@@ -507,6 +507,9 @@ pub trait BackgroundProgress: Send + Sync {
     /// Called periodically while its watch is not armed.
     fn tick(&self);
 
+    /// Called once after each [`Watch::remind`], or earlier if another context of the device is reminded.
+    fn reminded(&self) {}
+
     /// Tells the context that the connector has received a connection from a peer.
     fn arrived(&self);
 }
@@ -519,4 +522,6 @@ pub trait Watch: Send + Sync {
     fn disarm(&self);
     /// Whether the device is responsible for progress.
     fn is_armed(&self) -> bool;
+    /// Has the device call [`BackgroundProgress::reminded`] after `time`. A simulated device never does.
+    fn remind(&self, _time: Duration) {}
 }

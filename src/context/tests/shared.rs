@@ -6,6 +6,7 @@ use std::sync::{Barrier, Mutex};
 
 use super::*;
 use crate::collective::{Collective, Shape};
+use crate::engine::scratch::KEPT_BYTES;
 use crate::sys::topology::domain;
 use crate::tier::Tier;
 use crate::transport::board::{BOARD_BYTES, PLACES};
@@ -585,4 +586,24 @@ fn a_rank_that_scribbles_over_the_memory_that_it_shares_harms_nobody_else() {
         });
     }
     assert!(failed > 0, "nothing that was written had an effect");
+}
+
+/// By the device's thread, after a second.
+#[test]
+fn scratch_memory_is_given_back_though_no_call_follows() {
+    // In place, a scan of three ranks needs as much memory as a buffer has, on the rank in the middle over shared memory.
+    for contexts in [connected(3, false), group(3)] {
+        run(&contexts, |context| {
+            for round in 0..2 {
+                let result = run_call(context, &call(context, Collective::Scan, 2 * KEPT_BYTES / 8, 0)).unwrap();
+                let sum: i64 = (1..=context.rank() as i64 + 1).sum();
+                assert!(result.iter().all(|element| *element == sum), "round {round}");
+                let start = std::time::Instant::now();
+                while context.lock().unwrap().kept.is_much() {
+                    assert!(start.elapsed() < Duration::from_secs(60), "rank {} keeps its memory", context.rank());
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        });
+    }
 }

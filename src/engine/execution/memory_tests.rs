@@ -20,7 +20,7 @@ fn engines() -> Vec<Engine> {
         let messenger = Messenger::new(rank, 3, Box::new(Unconnected::new(None, None)), None);
         let engine =
             Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
-        engine.lock().shared = Some(Arc::new(Shared::new(group)));
+        engine.lock().shared = Some(Arc::new(Shared::new(group, Arc::default())));
         engine
     };
     HostGroup::in_process(2).into_iter().enumerate().map(engine).collect()

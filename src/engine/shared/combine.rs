@@ -2,9 +2,10 @@
 
 use std::ffi::c_void;
 
+use super::Shared;
 use super::run::{Call, Wait, Work};
-use super::{Shared, Workspace};
 use crate::engine::execution::Combine;
+use crate::engine::scratch::Scratch;
 use crate::error::{Error, ErrorKind, Result, in_words};
 use crate::reduce::{self, Stores};
 use crate::schedule::Span;
@@ -188,18 +189,20 @@ impl Call {
         count: usize,
     ) -> Result<Option<Wait>> {
         let element = work.binding.element;
-        let most = (STAGED_BYTES / element).max(1);
+        let most = (STAGED_BYTES / element).max(1).min(count);
         let stride = (most * element).next_multiple_of(64);
+        let apart = sources.iter().filter(|source| matches!(source, Source::There { .. })).count();
         let is_stream = sources.iter().any(|source| matches!(source, Source::Stream { .. }));
-        if sources.iter().any(|source| matches!(source, Source::There { .. })) {
-            self.workspace().make_staging(stride * sources.len())?;
-        }
         if self.workspace().done == 0 {
             // Tells the writer of each stream which first bytes this rank does not read, before it waits for any stream: a writer that
             // does not know may wait for this rank meanwhile.
             self.consume(work, sources.iter().filter(|source| matches!(source, Source::Stream { at: 1.., .. })), 0)?;
         }
-        let staging: *mut u8 = self.workspace().staging.as_mut_ptr().cast();
+        let mut staging =
+            if apart > 0 { work.shared.state().staging.pop().unwrap_or_default() } else { Scratch::default() };
+        if !staging.reserve(&work.shared.kept, apart * stride, 1) {
+            return Err(no_memory(apart * stride));
+        }
         let mut local = std::mem::take(&mut self.workspace().staged);
         let result = loop {
             let done = self.workspace().done;
@@ -214,12 +217,13 @@ impl Call {
                 Ok(Err(wait)) => break Ok(Some(wait)),
                 Err(error) => break Err(error),
             };
-            let staged = sources.iter().zip(&mut local).enumerate().try_for_each(|(index, (source, local))| {
+            let mut next = staging.pointer();
+            let staged = sources.iter().zip(&mut local).try_for_each(|(source, local)| {
                 let Source::There { member, address } = *source else { return Ok(()) };
-                let (place, from) =
-                    (staging.wrapping_add(index * stride), address.wrapping_add((done * element) as u64));
+                let (place, from) = (next, address.wrapping_add((done * element) as u64));
+                next = place.wrapping_add(stride);
                 *local = Source::Here(place);
-                // SAFETY: the staging memory has `stride` bytes for each source.
+                // SAFETY: the staging memory has `stride` bytes for each such source.
                 unsafe { read(work.shared, member, from, place, elements * element) }
             });
             let into = into.wrapping_add(done * element);
@@ -235,6 +239,9 @@ impl Call {
             }
         };
         self.workspace().staged = local;
+        if apart > 0 {
+            work.shared.state().staging.push(staging);
+        }
         result
     }
 
@@ -313,12 +320,6 @@ impl Call {
             }
         }
         read.map(|()| None)
-    }
-}
-
-impl Workspace {
-    fn make_staging(&mut self, bytes: usize) -> Result<()> {
-        self.staging.try_reserve(bytes.div_ceil(size_of::<u128>())).map_err(|_| no_memory(bytes))
     }
 }
 

@@ -154,7 +154,8 @@ impl Rank {
         let cache_bytes = COUNTS[3] * ELEMENT;
         let usable = AtomicBool::new(true);
         let (state, started) = Default::default();
-        let shared = Shared { group, board, reads: true, cache_bytes, usable, state, started };
+        let (kept, reads) = (Arc::default(), true);
+        let shared = Shared { group, board, reads, cache_bytes, usable, state, started, kept };
         Self { rank, shared, plans: PlanCache::default(), running: None }
     }
 

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::numbers::Numbers;
+use super::scratch::{Kept, Scratch};
 use crate::reduce::last_level_cache;
 use crate::transport::board::{Board, Desk, Full, Members, Outgoing, Seat};
 use crate::transport::shm::HostGroup;
@@ -53,6 +54,7 @@ pub struct Shared {
     usable: AtomicBool,
     state: Mutex<State>,
     started: StartedCalls,
+    kept: Arc<Kept>,
 }
 
 #[derive(Default)]
@@ -64,6 +66,8 @@ struct State {
     calls: Calls,
     /// Calls in progress that send messages: kind and tag, and fingerprint.
     elsewhere: Vec<(Line, u64)>,
+    /// Memory for what is read from other processes, used by no thread.
+    staging: Vec<Scratch>,
 }
 
 /// After so many calls with messages of one kind on one tag, ended calls are removed from the board: far fewer than there are numbers,
@@ -113,9 +117,7 @@ struct Workspace {
     outgoing: Vec<Outgoing>,
     /// Elements of the next operation that are done.
     done: usize,
-    /// Used only through their pointers, so their lengths stay 0.
-    scratch: Vec<u128>,
-    staging: Vec<u128>,
+    scratch: Scratch,
     /// The operands of an operation: as published, and of a piece that was read from other processes.
     sources: Vec<Source>,
     staged: Vec<Source>,
@@ -134,8 +136,8 @@ pub enum Refused {
 }
 
 impl Shared {
-    /// The shared memory of `group`.
-    pub fn new(group: Arc<HostGroup>) -> Self {
+    /// The shared memory of `group`; `kept`: the scratch memory of the context.
+    pub fn new(group: Arc<HostGroup>, kept: Arc<Kept>) -> Self {
         let members = group.ranks().len();
         let bases: Vec<*mut u8> = (0..members)
             .map(|member| if member == group.index() { group.own_board() } else { group.board(member).cast_mut() })
@@ -152,6 +154,7 @@ impl Shared {
             usable: AtomicBool::new(true),
             state: Mutex::new(State { desk: Desk::new(reads), ..State::default() }),
             started: StartedCalls::default(),
+            kept,
         }
     }
 
@@ -256,6 +259,16 @@ impl Shared {
         state.quick.set(key, known, idle);
     }
 
+    /// The scratch memory that no call uses, nor has needed all of since the last time.
+    pub fn release_scratch(&self) -> Vec<Scratch> {
+        let (mut state, mut released) = (self.state(), Vec::new());
+        let State { calls, staging, .. } = &mut *state;
+        calls.release_scratch(&mut released);
+        staging.iter_mut().for_each(|own| own.release(&mut released));
+        staging.retain(|own| own.bytes() > 0);
+        released
+    }
+
     /// Whether this process inherited the memory by fork.
     pub fn is_inherited(&self) -> bool {
         self.group.is_inherited()
@@ -286,6 +299,16 @@ impl Calls {
     fn is_idle(&self) -> bool {
         // SAFETY: the list owns them, and `stage` is atomic.
         self.begun.iter().all(|call| unsafe { &(*call.as_ptr()).stage }.load(Ordering::Acquire) != RUNNING)
+    }
+
+    fn release_scratch(&mut self, released: &mut Vec<Scratch>) {
+        for call in self.begun.iter().chain(&self.spare) {
+            // SAFETY: the lists own it, and `stage` is atomic.
+            if unsafe { &(*call.as_ptr()).stage }.load(Ordering::Acquire) != RUNNING {
+                // SAFETY: its call has ended, and the lists are locked; whoever ends the claim uses `stage` alone.
+                unsafe { &mut (*call.as_ptr()).scratch }.release(released);
+            }
+        }
     }
 
     /// Gives back the slots of calls that have ended.

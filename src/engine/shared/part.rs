@@ -1,11 +1,9 @@
 //! The steps on shared memory of a call that also sends messages, which the engine executes in the order of the list, beside its
 //! messages. Where one of them must wait for a peer, whoever progresses the context looks for what it needs.
 
-use std::mem::MaybeUninit;
-
 use super::program::Program;
 use super::run::Start;
-use super::{Call, Refused, Shared, Wait, Work, Workspace};
+use super::{Call, Refused, Shared, Wait, Work};
 use crate::error::Result;
 use crate::schedule::{Action, Readers, Schedule, Step};
 use crate::types::Rank;
@@ -135,11 +133,11 @@ impl Call {
             Self::occupy(shared, state, workspace, &start, fingerprint, |_| false);
             Self::new((workspace, fingerprint))
         };
-        if !call.workspace().make_clear_scratch(plan.scratch, binding.element) {
+        if !call.workspace().scratch.reserve_clear(&shared.kept, plan.scratch, binding.element) {
             call.withdraw(shared);
             return Err(Refused::NoMemory);
         }
-        call.scratch = call.workspace().scratch.as_mut_ptr().cast();
+        call.scratch = call.workspace().scratch.pointer();
         Ok(call)
     }
 
@@ -159,17 +157,5 @@ impl Call {
         work.shared.board.acknowledge(&mut self.workspace().seat, |member| last_fetch[member] < next);
         work.shared.group.wake_others();
         self.unannounced = false;
-    }
-}
-
-impl Workspace {
-    /// As [`Workspace::make_scratch`], and nothing in it is what this process has freed, for messages of it.
-    fn make_clear_scratch(&mut self, elements: usize, element: usize) -> bool {
-        let before = self.scratch.capacity();
-        let made = self.make_scratch(elements, element);
-        if self.scratch.capacity() > before {
-            self.scratch.spare_capacity_mut().fill(MaybeUninit::zeroed());
-        }
-        made
     }
 }

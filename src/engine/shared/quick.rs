@@ -374,7 +374,7 @@ impl Call {
             let base = if let Buffer::Input(_) = span.buffer { input.cast_mut() } else { output };
             base.wrapping_add(span.offset * known.element)
         });
-        if !call.make_scratch(aside, &known.plan, known.element) {
+        if !call.make_scratch(shared, aside, &known.plan, known.element) {
             call.withdraw(shared);
             return None;
         }
@@ -421,7 +421,7 @@ mod tests {
         const COUNT: usize = 4;
         let (input, mut output) = ([1f32; COUNT], [0f32; COUNT]);
         let (from, into) = (input.as_ptr().cast::<u8>(), output.as_mut_ptr().cast::<u8>());
-        let shared = Shared::new(HostGroup::in_process(2).remove(0));
+        let shared = Shared::new(HostGroup::in_process(2).remove(0), Arc::default());
         let (plan, combine) = (Arc::new(plan(0, 2, COUNT)), binding(&[], &[], 0).combine);
         let key = Key::new(1, (2, 3), 0, COUNT, from.cast(), into.cast()).unwrap();
         let remember = || {

@@ -144,7 +144,7 @@ impl Call {
         let mut call = Self::new(Self::begin(shared, &mut shared.state(), &Start::new(work), |_| false)?);
         let aside = program.skips_copy(binding.element).filter(|_| call.workspace().copies);
         let aside = aside.map(|span| call.pointer(work, &span));
-        if !call.make_scratch(aside, plan, binding.element) {
+        if !call.make_scratch(shared, aside, plan, binding.element) {
             call.withdraw(shared);
             return Err(Refused::NoMemory);
         }
@@ -152,15 +152,21 @@ impl Call {
     }
 
     /// Makes scratch memory, unless it is not needed because `aside` takes its place. Returns whether there is enough memory.
-    pub(super) fn make_scratch(&mut self, aside: Option<*mut u8>, plan: &Plan, element: usize) -> bool {
+    pub(super) fn make_scratch(
+        &mut self,
+        shared: &Shared,
+        aside: Option<*mut u8>,
+        plan: &Plan,
+        element: usize,
+    ) -> bool {
         if let Some(aside) = aside {
             // The first operation is the copy.
             (self.scratch, self.next) = (aside, 1);
             return true;
         }
         let own = self.workspace();
-        let made = own.make_scratch(plan.scratch, element);
-        self.scratch = own.scratch.as_mut_ptr().cast();
+        let made = own.scratch.reserve(&shared.kept, plan.scratch, element);
+        self.scratch = own.scratch.pointer();
         made
     }
 
@@ -494,18 +500,6 @@ impl Call {
         own.outgoing.clear();
         own.done = 0;
         own.stage.store(ENDED, Ordering::Release);
-    }
-}
-
-impl Workspace {
-    /// Makes room for `elements` of `element` bytes. Returns whether there is enough memory.
-    #[inline]
-    pub(super) fn make_scratch(&mut self, elements: usize, element: usize) -> bool {
-        if elements == 0 {
-            return true;
-        }
-        let words = elements.checked_mul(element).map(|bytes| bytes.div_ceil(size_of::<u128>()));
-        words.is_some_and(|words| self.scratch.try_reserve_exact(words).is_ok())
     }
 }
 

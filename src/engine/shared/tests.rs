@@ -103,7 +103,7 @@ fn sums_of(groups: Vec<Arc<HostGroup>>, plan: fn(usize, usize, usize) -> Plan, c
     std::thread::scope(|scope| {
         for (rank, group) in groups.into_iter().enumerate() {
             scope.spawn(move || {
-                let shared = Shared::new(group);
+                let shared = Shared::new(group, Arc::default());
                 let plan = plan(rank, size, count);
                 for call in 0..calls {
                     let input: Vec<f32> = (0..count).map(|i| (i % 100 + rank * 7 + call) as f32).collect();
@@ -164,7 +164,7 @@ fn a_call_ends_only_when_its_stream_is_written() {
     std::thread::scope(|scope| {
         for (rank, group) in groups.into_iter().enumerate() {
             scope.spawn(move || {
-                let shared = Shared::new(group);
+                let shared = Shared::new(group, Arc::default());
                 let shape = Shape::new(Collective::Broadcast, rank, RANKS, COUNT);
                 let shape = Shape { inputs: 0, outputs: 1, shared: true, ..shape };
                 let schedule = (Collective::Broadcast.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
@@ -193,7 +193,7 @@ fn ranks_reduce_in_place_what_all_have_published() {
         std::thread::scope(|scope| {
             for (rank, group) in groups.into_iter().enumerate() {
                 scope.spawn(move || {
-                    let shared = Shared::new(group);
+                    let shared = Shared::new(group, Arc::default());
                     let plan = in_place(rank, size, count);
                     assert_eq!(plan.program.as_ref().unwrap().skips_copy(4).is_some(), copies, "{count} elements");
                     for call in 0..5 {
@@ -220,7 +220,7 @@ fn ranks_reduce_in_place_in_memory_that_others_could_read() {
         // SAFETY: so many were allocated.
         unsafe { std::slice::from_raw_parts_mut(*cells, COUNT) }.fill(rank as f32 + 1.0);
     }
-    let shared: Vec<Shared> = groups.into_iter().map(Shared::new).collect();
+    let shared: Vec<Shared> = groups.into_iter().map(|group| Shared::new(group, Arc::default())).collect();
     let plans = [0, 1].map(|rank| in_place(rank, 2, COUNT));
     let outputs = [0, 1].map(|rank: usize| [cells[rank].cast::<u8>()]);
     let bindings = [0, 1].map(|rank| binding(&[], &outputs[rank], 0));
@@ -239,7 +239,8 @@ fn ranks_reduce_in_place_in_memory_that_others_could_read() {
 
 #[test]
 fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
-    let shared: Vec<Shared> = HostGroup::in_process(2).into_iter().map(Shared::new).collect();
+    let shared: Vec<Shared> =
+        HostGroup::in_process(2).into_iter().map(|group| Shared::new(group, Arc::default())).collect();
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
     let binding = binding(&inputs, &outputs, 0);
@@ -262,7 +263,7 @@ fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
 #[test]
 fn two_calls_of_a_kind_on_a_tag_are_refused() {
     let group = HostGroup::in_process(2).remove(0);
-    let shared = Shared::new(group);
+    let shared = Shared::new(group, Arc::default());
     let plan = plan(0, 2, 1);
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
@@ -284,7 +285,8 @@ fn two_calls_of_a_kind_on_a_tag_are_refused() {
 #[test]
 fn a_shorter_publication_is_a_mismatch() {
     let groups = HostGroup::in_process(2);
-    let shared: Vec<Arc<Shared>> = groups.into_iter().map(|group| Arc::new(Shared::new(group))).collect();
+    let shared: Vec<Arc<Shared>> =
+        groups.into_iter().map(|group| Arc::new(Shared::new(group, Arc::default()))).collect();
     let (input, mut output) = (vec![1f32; 8], vec![0f32; 8]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
     let binding = binding(&inputs, &outputs, 0);
@@ -324,7 +326,8 @@ fn a_publication_that_is_withdrawn_while_it_is_read_leaves_the_reason_to_be_wait
 }
 
 fn withdrawn_while_it_is_read(groups: Vec<Arc<HostGroup>>, input: *const u8, count: usize) {
-    let shared: Vec<Arc<Shared>> = groups.into_iter().map(|group| Arc::new(Shared::new(group))).collect();
+    let shared: Vec<Arc<Shared>> =
+        groups.into_iter().map(|group| Arc::new(Shared::new(group, Arc::default()))).collect();
     let mut output = vec![0f32; count];
     let (inputs, outputs) = ([input], [output.as_mut_ptr().cast()]);
     let plain = binding(&inputs, &outputs, 0);
@@ -344,7 +347,7 @@ fn withdrawn_while_it_is_read(groups: Vec<Arc<HostGroup>>, input: *const u8, cou
 /// Starts a call of `count` elements on three ranks, for `check`.
 fn on_three_ranks(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut [Call])) {
     let groups = HostGroup::in_process(3);
-    let shared: Vec<Shared> = groups.iter().cloned().map(Shared::new).collect();
+    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::new(group, Arc::default())).collect();
     let input = vec![1f32; count];
     let mut outputs = vec![vec![0f32; count]; 3];
     let inputs = [input.as_ptr().cast()];
@@ -371,7 +374,7 @@ fn a_wait_for_readers_is_for_one_at_a_time_so_that_the_end_of_each_is_noticed() 
 /// Two ranks of which one, after it has published `count` elements, does nothing until the other waits for it.
 fn stream(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut [Call], Wait)) {
     let groups = HostGroup::in_process(2);
-    let shared: Vec<Shared> = groups.iter().cloned().map(Shared::new).collect();
+    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::new(group, Arc::default())).collect();
     let input: Vec<f32> = (0..count).map(|i| (i % 1000) as f32).collect();
     let mut outputs = vec![vec![0f32; count]; 2];
     let inputs = [input.as_ptr().cast()];
@@ -414,7 +417,7 @@ fn a_stream_that_is_withdrawn_leaves_the_reason_to_be_waited_for() {
 #[test]
 fn so_is_a_wait_for_readers_of_earlier_calls() {
     let groups = HostGroup::in_process(3);
-    let shared: Vec<Shared> = groups.into_iter().map(Shared::new).collect();
+    let shared: Vec<Shared> = groups.into_iter().map(|group| Shared::new(group, Arc::default())).collect();
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
     let binding = binding(&inputs, &outputs, 0);
@@ -458,7 +461,7 @@ fn calls_that_start_in_different_orders_do_not_wait_for_each_other() {
         std::thread::scope(|scope| {
             for (rank, group) in groups.into_iter().enumerate() {
                 scope.spawn(move || {
-                    let shared = Shared::new(group);
+                    let shared = Shared::new(group, Arc::default());
                     let plan = plan(rank, 2, count);
                     let data = |call| [(); 2].map(|()| vec![(call + rank) as f32; count]);
                     let mut data: Vec<[Vec<f32>; 2]> = (0..CALLS).map(data).collect();
@@ -531,4 +534,55 @@ fn a_rank_that_scribbles_over_its_board_harms_nobody_else() {
         }
         fuzz::shared_memory(&actions);
     }
+}
+
+#[test]
+fn memory_for_what_is_read_is_as_large_as_that() {
+    const COUNT: usize = 50;
+    let read = |own: &Shared| own.state().staging.iter().map(Scratch::bytes).sum::<usize>();
+    std::thread::scope(|scope| {
+        for (rank, group) in HostGroup::in_process(3).into_iter().enumerate() {
+            scope.spawn(move || {
+                let shared = Shared::new(group, Arc::default());
+                let plan = by_reference(rank, 3, COUNT);
+                let (input, mut output) = ([rank as f32; COUNT], [0f32; COUNT]);
+                let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+                for tag in 0..20 {
+                    let binding = binding(&inputs, &outputs, tag);
+                    let work = work(&shared, &plan, &binding);
+                    let mut call = Call::start(&work).ok().unwrap();
+                    // As if there were no memory for copies.
+                    call.workspace().memory = Memory::default();
+                    while let Some(wait) = call.advance(&work).unwrap() {
+                        call.look_around(&work, wait);
+                        std::thread::yield_now();
+                    }
+                    assert_eq!(output, [3f32; COUNT]);
+                }
+                // Of the two other ranks, in whole cache lines; all calls use the same.
+                assert_eq!(read(&shared), 2 * (4 * COUNT).next_multiple_of(64), "rank {rank}");
+            });
+        }
+    });
+}
+
+#[test]
+fn scratch_memory_is_released_when_no_call_uses_it() {
+    const COUNT: usize = 3 << 20;
+    let kept = Arc::<Kept>::default();
+    let shared = Shared::new(HostGroup::in_process(2).remove(0), kept.clone());
+    let plan = in_place(0, 2, COUNT);
+    let mut output = vec![0f32; COUNT];
+    let outputs = [output.as_mut_ptr().cast()];
+    let binding = binding(&[], &outputs, 0);
+    let work = work(&shared, &plan, &binding);
+    let mut call = Call::start(&work).ok().unwrap();
+    assert!(kept.is_much() && kept.bytes() == 4 * COUNT);
+    (0..3).for_each(|_| kept.reminded(|| shared.release_scratch()));
+    assert_eq!(kept.bytes(), 4 * COUNT, "it is in use");
+    call.withdraw(&shared);
+    kept.reminded(|| shared.release_scratch());
+    assert_eq!(kept.bytes(), 4 * COUNT, "it was needed a moment ago");
+    kept.reminded(|| shared.release_scratch());
+    assert_eq!(kept.bytes(), 0);
 }

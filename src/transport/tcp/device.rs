@@ -53,6 +53,8 @@ const REMEMBERED: usize = 64;
 
 const WAKER: u64 = 0;
 
+const NEVER: u64 = u64::MAX;
+
 /// Selects the addresses of this host. If neither an option nor the variable [`crate::net::choice::INTERFACES`] is set,
 /// the selection is made when a context connects: loopback if all ranks are on this host, else addresses from which the
 /// store or the other ranks are reachable.
@@ -156,6 +158,9 @@ pub(super) struct Shared {
     unarmed: AtomicUsize,
     /// Whether the thread sleeps without ticking.
     asleep: AtomicBool,
+    /// When contexts are to be reminded: nanoseconds since the device was created; [`NEVER`] if none is.
+    reminder: AtomicU64,
+    created: Instant,
     stop: AtomicBool,
 }
 
@@ -219,6 +224,8 @@ impl Device {
             next_number: AtomicU64::new(WAKER + 1),
             unarmed: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
+            reminder: AtomicU64::new(NEVER),
+            created: Instant::now(),
             stop: AtomicBool::new(false),
         });
         if let Choice::Named(chosen) = &shared.choice {
@@ -402,9 +409,15 @@ impl Watch for ContextWatch {
             let shared = &self.device.shared;
             shared.unarmed.fetch_add(1, Ordering::SeqCst);
             self.watch(0);
-            if shared.asleep.swap(false, Ordering::SeqCst) {
-                shared.waker.wake();
-            }
+            shared.wake_up();
+        }
+    }
+
+    fn remind(&self, time: Duration) {
+        let shared = &self.device.shared;
+        let at = u64::try_from((shared.created.elapsed() + time).as_nanos()).unwrap_or(NEVER);
+        if at < shared.reminder.fetch_min(at, Ordering::SeqCst) {
+            shared.wake_up();
         }
     }
 
@@ -435,6 +448,19 @@ impl Shared {
 
     fn listening(&self) -> MutexGuard<'_, Vec<Listening>> {
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the thread if it sleeps without ticking.
+    fn wake_up(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    /// The time until contexts are to be reminded, if any is.
+    fn until_reminder(&self) -> Option<Duration> {
+        let at = self.reminder.load(Ordering::SeqCst);
+        (at != NEVER).then(|| Duration::from_nanos(at).saturating_sub(self.created.elapsed()))
     }
 
     /// `connector`, or one that makes links over the rails, if there are any.

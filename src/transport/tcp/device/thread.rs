@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Entry, LINGER, Shared, TICK, WAKER};
+use super::{Entry, LINGER, NEVER, Shared, TICK, WAKER};
 use crate::net::gate::{self, Gate, Handshake, Refused};
 use crate::net::handshake::{Accepting, Acceptor, Fault, Handle, Proven};
 use crate::net::stream::Stream;
@@ -88,7 +88,8 @@ impl Thread {
             let idle = !lingering && self.gate.next_tick().is_none();
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
-            let n = self.shared.poller.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
+            let until = if sleep { self.shared.until_reminder() } else { Some(TICK) };
+            let n = self.shared.poller.wait(&mut ready, until).unwrap_or(0);
             self.shared.asleep.store(false, Ordering::SeqCst);
             let found = ready;
             let contexts = |number: u64| number != WAKER && !gate::owns(number);
@@ -114,6 +115,11 @@ impl Thread {
             if defers {
                 // Its descriptor stays readable.
                 std::thread::sleep(GRACE);
+            }
+            if self.shared.until_reminder().is_some_and(|time| time.is_zero()) {
+                // What a context has asked for until then, it is reminded of now.
+                self.shared.reminder.swap(NEVER, Ordering::SeqCst);
+                self.serve(|_| true, |context| context.reminded());
             }
             if !sleep && last_tick.elapsed() >= TICK {
                 last_tick = Instant::now();
@@ -169,6 +175,7 @@ mod tests {
     struct AlwaysVisited {
         looks: AtomicU32,
         drives: AtomicU32,
+        reminders: AtomicU32,
     }
 
     impl BackgroundProgress for AlwaysVisited {
@@ -182,6 +189,10 @@ mod tests {
         }
 
         fn tick(&self) {}
+
+        fn reminded(&self) {
+            self.reminders.fetch_add(1, Ordering::Relaxed);
+        }
 
         fn arrived(&self) {}
     }
@@ -205,5 +216,28 @@ mod tests {
         drop(watch);
         let looks = context.looks.load(Ordering::Relaxed);
         assert!(looks >= 3 * MAX_DEFERRALS, "driven after {looks} looks");
+    }
+
+    #[test]
+    fn a_context_is_reminded_once() {
+        let options = DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
+        let device = Device::create(&options).unwrap();
+        let connector = device.clone().connector(&JobToken::none()).unwrap();
+        let context = Arc::new(AlwaysVisited::default());
+        let weak: Weak<dyn BackgroundProgress> = Arc::<AlwaysVisited>::downgrade(&context);
+        let watch = device.clone().watch(&*connector, weak).unwrap();
+        let reminders = || context.reminders.load(Ordering::Relaxed);
+        assert_eq!(device.shared.until_reminder(), None);
+        watch.remind(Duration::from_secs(3600));
+        for round in 1..=3 {
+            // The thread sleeps until the later one.
+            watch.remind(Duration::from_millis(1));
+            let start = Instant::now();
+            while reminders() < round {
+                assert!(start.elapsed() < Duration::from_secs(20), "the context is not reminded");
+                std::thread::sleep(GRACE);
+            }
+            assert_eq!((reminders(), device.shared.until_reminder()), (round, None), "no other time is left");
+        }
     }
 }
