@@ -179,6 +179,7 @@ impl Desk {
     }
 
     /// A free cell, if there is one: a short one if that has enough `room`.
+    #[inline(never)] // Or else the smallest calls, which need none, save registers for it.
     fn free_cell(&mut self, board: &Board, call: (u64, u64), room: usize) -> Result<Option<usize>, Full> {
         let mut behind = None;
         let short = if room <= SHORT_CELL_BYTES { CELLS..CELLS + SHORT_CELLS } else { 0..0 };
