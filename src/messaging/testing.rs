@@ -48,6 +48,7 @@ impl Unconnected {
             place: Default::default(),
             segment: None,
             ibverbs: false,
+            network: 0,
             streams: 1,
         };
         Self { address, descriptor, turns, sleeps: None }

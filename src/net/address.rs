@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::path::PathBuf;
 
 use super::interface;
 use crate::error::{Error, Result, first_few};
@@ -24,6 +25,8 @@ pub struct Address {
     pub sockets: Vec<SocketAddr>,
     /// Digest of the host; see [`host`].
     pub host: u64,
+    /// Digest of what its addresses belong to; see [`network`].
+    pub network: u64,
     /// Digest of the cores on which the process may run; see [`cores`].
     pub cores: u64,
     /// The cache and the socket of these cores.
@@ -38,7 +41,7 @@ pub struct Address {
 
 const SOCKET_BYTES: usize = 16 + 4 + 2;
 /// Offset of the sockets.
-const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4 + 1 + 1;
+const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4 + 1 + 1 + 8;
 const ADDRESS_BYTES: usize = SOCKETS_AT + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
@@ -56,6 +59,7 @@ impl Address {
         out.extend_from_slice(&number.to_le_bytes());
         out.push(u8::from(self.ibverbs));
         out.push(self.streams);
+        out.extend_from_slice(&self.network.to_le_bytes());
         for socket in self.sockets.iter().take(MAX_SOCKETS) {
             let (ip, scope) = match socket {
                 SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -104,6 +108,7 @@ impl Address {
             .filter(|segment| segment.process != 0),
             ibverbs: bytes[49] != 0,
             streams: bytes[50],
+            network: u64::from_le_bytes(bytes[51..59].try_into().expect("8 bytes")),
         })
     }
 
@@ -191,6 +196,9 @@ pub fn any_share_memory<'a>(addresses: impl Iterator<Item = &'a Address>) -> boo
 /// Most ranks that a message names.
 const SHOWN: usize = 16;
 
+/// How an interface is named.
+pub const BY_NAME: &str = "by the device's options or GLOO_RS_SOCKET_IFNAME";
+
 /// Checks from the addresses whether all these ranks can connect to each other. All ranks get the same
 /// result.
 pub fn check(addresses: &[Address]) -> Result<()> {
@@ -205,7 +213,7 @@ pub fn check(addresses: &[Address]) -> Result<()> {
         let (ranks, listen) = if loopback.len() == 1 { ("rank", "listens") } else { ("ranks", "listen") };
         return Err(Error::invalid(format!(
             "the ranks run on {} hosts, but {ranks} {} {listen} on loopback ({}), where other hosts cannot connect: name an \
-             interface or an address that they reach, by the device's options or GLOO_RS_SOCKET_IFNAME; if a host name was \
+             interface or an address that they reach, {BY_NAME}; if a host name was \
              given, see that /etc/hosts does not make it 127.0.0.1 or 127.0.1.1",
             hosts.len(),
             first_few(loopback.iter(), SHOWN, ", "),
@@ -219,10 +227,36 @@ pub fn check(addresses: &[Address]) -> Result<()> {
     if several && let (Some(a), Some(b)) = (only(true), only(false)) {
         return Err(Error::invalid(format!(
             "rank {a} listens on IPv4 only ({}) and rank {b} on IPv6 only ({}), so they cannot connect to each other: give \
-             their hosts a family in common, or name interfaces that have one",
+             their hosts a family in common, or name interfaces that have one, {BY_NAME}",
             ips(&addresses[a]),
             ips(&addresses[b]),
         )));
+    }
+    check_are_distinct(addresses)
+}
+
+/// Fails if a rank has only addresses that a rank on another host has as well: bridges of containers and virtual machines often have the
+/// same on every host. Whoever connects to it reaches a process of his own host.
+fn check_are_distinct(addresses: &[Address]) -> Result<()> {
+    let mut owners: HashMap<IpAddr, (Rank, u64)> = HashMap::new();
+    for (rank, address) in addresses.iter().enumerate().filter(|(_, address)| address.network != 0) {
+        let mut other = None;
+        let mut distinct = 0;
+        for ip in address.sockets.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback()) {
+            let (owner, network) = *owners.entry(ip).or_insert((rank, address.network));
+            if network == address.network {
+                distinct += 1;
+            } else {
+                other = Some(owner);
+            }
+        }
+        if let (Some(other), 0) = (other, distinct) {
+            return Err(Error::invalid(format!(
+                "rank {other} and rank {rank} run on different hosts, but both listen at {}: an address that is the same on several \
+                 hosts, as those of bridges are, leads nowhere; name an interface or a network whose addresses differ, {BY_NAME}",
+                ips(address)
+            )));
+        }
     }
     Ok(())
 }
@@ -233,8 +267,7 @@ fn ips(address: &Address) -> String {
 
 /// Identifies the host: processes get the same number if the boot id, the host name and the network namespace are equal.
 pub fn host() -> u64 {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let (boot, namespace) = (boot(), namespace());
     let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     let mut bytes = [&boot[..], namespace.as_os_str().as_encoded_bytes(), &name].concat();
     if boot.is_empty() || namespace.as_os_str().is_empty() {
@@ -242,7 +275,29 @@ pub fn host() -> u64 {
         let own = interface::interfaces().unwrap_or_default();
         bytes.extend(own.iter().filter(|i| !i.loopback).flat_map(|i| i.address.to_string().into_bytes()));
     }
-    // FNV-1a; only equality matters.
+    digest(&bytes)
+}
+
+/// Identifies what an address belongs to: processes get the same number if the boot id and the network namespace are equal, as in
+/// containers with names of their own that use their host's network; 0 if that is not known.
+pub fn network() -> u64 {
+    let (boot, namespace) = (boot(), namespace());
+    if boot.is_empty() || namespace.as_os_str().is_empty() {
+        return 0;
+    }
+    digest(&[&boot[..], namespace.as_os_str().as_encoded_bytes()].concat())
+}
+
+fn boot() -> Vec<u8> {
+    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
+fn namespace() -> PathBuf {
+    std::fs::read_link("/proc/self/ns/net").unwrap_or_default()
+}
+
+/// FNV-1a; only equality matters.
+fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
@@ -261,7 +316,7 @@ mod tests {
                 let sockets = sockets.into_iter().flatten().collect();
                 let [cache, socket] = cpus.map(|cpu| cpu.filter(|cpu| *cpu != u32::MAX));
                 let place = Place { cache, socket };
-                let address = Address { identity, sockets, host, cores: host.rotate_left(7), place, segment, ibverbs: host % 2 == 1, streams: port as u8 };
+                let address = Address { identity, sockets, host, network: !host, cores: host.rotate_left(7), place, segment, ibverbs: host % 2 == 1, streams: port as u8 };
                 let bytes = address.serialize();
                 prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
                 prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);
@@ -280,6 +335,7 @@ mod tests {
             identity: [0; 16],
             sockets: sockets.iter().map(socket).collect(),
             host,
+            network: host,
             cores: 1,
             place: Place::default(),
             segment: None,
@@ -361,6 +417,22 @@ mod tests {
         assert!(!shares(&[(1, true), (2, true)]));
         assert!(!shares(&[(1, true), (1, true), (1, false)]));
         assert!(shares(&[(1, true), (2, true), (1, false), (2, true)]));
+    }
+
+    #[test]
+    fn an_address_of_several_hosts_is_refused_unless_there_is_another() {
+        let (bridge, own) = ("172.17.0.1", ["10.0.0.1", "10.0.0.2"]);
+        let text = check(&[address(1, &[bridge]), address(1, &[bridge]), address(2, &[bridge])]).unwrap_err();
+        for part in ["rank 0 and rank 2 run on different hosts", bridge, "GLOO_RS_SOCKET_IFNAME"] {
+            assert!(text.message().contains(part), "{text}");
+        }
+        check(&[address(1, &[bridge, "fd00::1"]), address(2, &["fd00::2", bridge])]).unwrap();
+        check(&[address(1, &[own[0]]), address(2, &[own[1]]), address(1, &[own[0]])]).unwrap();
+        // Containers on one host's network, which have names of their own; and hosts that hide what they are.
+        for network in [7, 0] {
+            let on = |host| Address { network, ..address(host, &[own[0]]) };
+            check(&[on(1), on(2)]).unwrap();
+        }
     }
 
     #[test]

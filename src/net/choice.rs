@@ -245,7 +245,11 @@ impl<'a> Surroundings<'a> {
         }
         if found.is_empty() {
             let there = interface::describe(&self.interfaces);
-            return Err(Error::invalid(format!("this host has no address to listen on; there are {there}")));
+            let hint = self.patterns.map_or(
+                "",
+                |_| ": the list of interfaces, of the device's options or GLOO_RS_SOCKET_IFNAME, excludes it",
+            );
+            return Err(Error::invalid(format!("this host has no address to listen on; there are {there}{hint}")));
         }
         Ok(found)
     }

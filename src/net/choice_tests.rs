@@ -219,6 +219,7 @@ fn on_one_host_loopback_is_used_unless_it_is_excluded() {
         place: Default::default(),
         segment: None,
         ibverbs: false,
+        network: 0,
         streams: 1,
     };
     let everyone = [rank(&[]), rank(&["10.0.0.2", "fd00::2"]), rank(&["fd00::9"])];

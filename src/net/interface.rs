@@ -13,7 +13,7 @@ pub fn interfaces() -> Result<Vec<Interface>> {
 }
 
 /// The interfaces for messages: `lo (127.0.0.1, ::1), eth0 (10.0.0.2; down)`.
-pub(super) fn describe(interfaces: &[Interface]) -> String {
+pub fn describe(interfaces: &[Interface]) -> String {
     let mut text = String::new();
     let mut seen: Vec<&str> = Vec::new();
     for interface in interfaces {

@@ -6,6 +6,7 @@ pub mod admission;
 pub mod choice;
 pub mod gate;
 pub mod handshake;
+pub mod host;
 pub mod interface;
 pub mod pattern;
 pub mod stream;

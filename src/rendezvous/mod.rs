@@ -82,4 +82,10 @@ pub trait Store: Send + Sync {
     fn server(&self) -> Option<SocketAddr> {
         None
     }
+
+    /// For errors of ranks that wait for others: what may keep these from the store, as far as this process can tell. May ask the
+    /// system's resolver.
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
 }

@@ -80,6 +80,10 @@ impl Store for PrefixStore {
     fn server(&self) -> Option<SocketAddr> {
         self.base.server()
     }
+
+    fn obstacle(&self) -> Option<String> {
+        self.base.obstacle()
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::redis::{self, RedisOptions};
 use super::{FileStore, InProcessStore, Store, TcpStore};
 use crate::error::{Error, Result};
+use crate::net::host;
 use crate::types::Rank;
 
 /// Opens the store that `url` names. All ranks pass the same URL:
@@ -123,14 +124,10 @@ pub(super) fn host_and_port(text: &str) -> Result<(&str, u16), &'static str> {
         Some(rest) => rest.split_once("]:").ok_or("an address in brackets needs ]:port behind it")?,
         None => text.rsplit_once(':').ok_or("there is no port, as in tcp://host:port")?,
     };
-    if host.is_empty() {
-        return Err("there is no host");
-    }
-    if !text.starts_with('[') && host.contains(':') {
-        return Err("an IPv6 address stands in brackets, as in [::1]:29500");
-    }
-    if host.contains('/') {
-        return Err("there is a slash in the host");
+    match (text.starts_with('['), host.contains(':')) {
+        (false, true) => return Err("an IPv6 address stands in brackets, as in [::1]:29500"),
+        (true, false) if !host.is_empty() => return Err("only an IPv6 address stands in brackets"),
+        _ => host::check(host)?,
     }
     match port.parse() {
         Ok(number) if !port.starts_with('+') => Ok((host, number)),
@@ -174,6 +171,10 @@ mod tests {
             ("tcp://localhost:+80", "0 to 65535"),
             ("tcp://localhost:80/", "0 to 65535"),
             ("tcp://a/b:80", "slash"),
+            ("tcp://[localhost]:80", "only an IPv6 address"),
+            ("tcp://a b:80", "space"),
+            ("tcp://10.0.0.300:80", "four numbers"),
+            ("tcp://me@a:80", "user"),
             ("file://relative", "slash"),
             ("inproc://", "no name"),
             ("inproc://name?ttl=1", "no options"),

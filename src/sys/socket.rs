@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 #[cfg(target_os = "linux")]
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
@@ -340,6 +340,11 @@ pub fn is_foreign_address(error: &io::Error) -> bool {
     #[cfg(windows)]
     let numbers = [WinSock::WSAEADDRNOTAVAIL, WinSock::WSAEAFNOSUPPORT];
     error.raw_os_error().is_some_and(|number| numbers.contains(&number))
+}
+
+/// Whether `address` is one of this host. Its port must be 0.
+pub fn is_own(address: SocketAddr) -> bool {
+    !std::net::UdpSocket::bind(address).is_err_and(|error| is_foreign_address(&error))
 }
 
 /// Whether the peer has closed the connection and all data that it sent has been read.

@@ -15,6 +15,11 @@ pub fn size(text: &str) -> Result<usize, String> {
     gloo_rs::size::parse(text).map_err(|error| error.message().to_owned())
 }
 
+/// Checks the name or address of a host.
+pub fn host(text: &str) -> Result<String, String> {
+    gloo_rs::net::host::check(text).map(|()| text.to_owned()).map_err(str::to_owned)
+}
+
 /// Parses seconds, which may have a fraction; at most a year, so that deadlines can be computed.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let error = || format!("{text:?} is not a number of seconds between 0 and 31536000");
@@ -294,6 +299,12 @@ mod tests {
         for (seconds, text) in cases {
             assert_eq!(duration_text(seconds), text);
         }
+    }
+
+    #[test]
+    fn hosts() {
+        assert_eq!(host("node-0.cluster"), Ok("node-0.cluster".to_owned()));
+        assert!(host("node0:29500").unwrap_err().contains("port"));
     }
 
     #[test]

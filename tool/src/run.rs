@@ -39,7 +39,7 @@ pub struct Args {
     remote_path: Option<OsString>,
 
     /// Name or address by which the other hosts reach the first host; default: its name in the file
-    #[arg(long, value_name = "HOST", requires = "hosts")]
+    #[arg(long, value_name = "HOST", requires = "hosts", value_parser = crate::parse::host)]
     master_addr: Option<String>,
 
     /// Time without data after which a host counts as lost, and the launcher on a host

@@ -205,7 +205,9 @@ impl OverStore<'_> {
         let (least, more) = if all { ("", "") } else { ("at least ", ", ...") };
         let (count, size, what) = (missing.len(), self.context.size, round.missing);
         let ranks = missing.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        let message = format!("{}, {least}{count} of {size} ranks {what}: {ranks}{more}", after(self.limit.timeout));
+        let obstacle = self.store.obstacle().map(|obstacle| format!("; {obstacle}")).unwrap_or_default();
+        let after = after(self.limit.timeout);
+        let message = format!("{after}, {least}{count} of {size} ranks {what}: {ranks}{more}{obstacle}");
         Error::new(ErrorKind::Timeout, message).with_rank(missing[0])
     }
 

@@ -25,6 +25,7 @@ fn listen_as_rank_0(context: &Context) -> TcpListener {
         place: Default::default(),
         segment: None,
         ibverbs: false,
+        network: 0,
         streams: 1,
     };
     context.lock().unwrap().messenger.set_peer(0, &address.serialize()).unwrap();

@@ -263,6 +263,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
         place: Default::default(),
         segment: None,
         ibverbs: false,
+        network: 0,
         streams: 1,
     };
     let mut memory = [0u8; 1];
@@ -291,6 +292,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
         place: Default::default(),
         segment: None,
         ibverbs: false,
+        network: 0,
         streams: 1,
     }
     .serialize();
@@ -346,6 +348,7 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
             place: Default::default(),
             segment: None,
             ibverbs: false,
+            network: 0,
             streams: 1,
         };
         contexts[0].set_timeout(Duration::from_millis(1500));

@@ -18,6 +18,7 @@ use super::support::{Backoff, Deadline, seconds};
 use super::{InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
+use crate::net::host;
 use crate::types::Rank;
 
 /// Ports for jobs whose launcher names none: below the range that systems assign to outgoing connections.
@@ -123,11 +124,14 @@ fn master_store(
     variables: &Variables<'_>,
     timeout: Duration,
 ) -> Result<Arc<dyn Store>> {
+    let (named, host) = (host, host::without_brackets(host));
+    host::check(host).map_err(|why| {
+        Error::invalid(format!("the environment variable MASTER_ADDR={named:?} is not a host's name or address: {why}"))
+    })?;
     let text = variables.needed("MASTER_PORT", "the port of rank 0's store at MASTER_ADDR")?;
     let port = text.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
         Error::invalid(format!("the environment variable MASTER_PORT={text:?} is not a port from 1 to 65535"))
     })?;
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     // Torchrun's agent serves its own kind of store on that port.
     let taken = variables.text("TORCHELASTIC_USE_AGENT_STORE")?.is_some_and(|value| value == "True");
     if !taken || position.launcher != Launcher::Variables {
@@ -198,8 +202,12 @@ fn slurm_store(position: &JobPosition, variables: &Variables<'_>, timeout: Durat
         None => "SLURM_JOB_NODELIST",
     };
     let hosts = variables.needed(name, &format!("the job's hosts; without it, {STORE_ADVICE}"))?;
-    let host =
-        nodes::first_host(&hosts).map_err(|error| error.context(format_args!("the environment variable {name}")))?;
+    let first = nodes::first_host(&hosts).and_then(|host| match host::check(&host) {
+        Ok(()) => Ok(host),
+        Err(why) => Err(Error::invalid(format!("the first host of {hosts:?} cannot be one: {why}"))),
+    });
+    let host = first.map_err(|error| error.context(format_args!("the environment variable {name}")))?;
+    nodes::check_rank_0_is_on(&host, name, position.rank, variables)?;
     store_at_job_port(&format!("slurm-{job}.{step}"), &host, position.rank, timeout)
 }
 

@@ -1,5 +1,6 @@
 //! Parses Slurm's variables about the hosts of a step.
 
+use super::STORE_ADVICE;
 use super::position::Variables;
 use crate::error::{Error, Result};
 
@@ -25,6 +26,26 @@ pub fn first_host(list: &str) -> Result<String> {
         rest = after;
     }
     if host.is_empty() { Err(wrong("the first host has no name")) } else { Ok(host) }
+}
+
+/// Fails if rank 0 is not on the `first` host of the list, where the others look for it (an arbitrary distribution, or a step of which only
+/// the job's list of hosts is known): on rank 0, and on the ranks of the first host, as far as Slurm tells them.
+pub fn check_rank_0_is_on(first: &str, list: &str, rank: usize, variables: &Variables<'_>) -> Result<()> {
+    let [node, ranks, name] = ["SLURM_NODEID", "SLURM_GTIDS", "SLURMD_NODENAME"].map(|name| variables.text(name));
+    let (node, ranks, name) = (node?, ranks?, name?);
+    let said = match (node.as_deref(), ranks, name) {
+        (Some(node), ..) if rank == 0 && node != "0" => format!("SLURM_PROCID=0 runs on the node SLURM_NODEID={node}"),
+        (_, _, Some(name)) if rank == 0 && name != first => {
+            format!("SLURM_PROCID=0 runs on the node SLURMD_NODENAME={name}")
+        }
+        (Some("0"), Some(ranks), _) if !ranks.split(',').any(|rank| rank.trim() == "0") => {
+            format!("the first node has the ranks SLURM_GTIDS={ranks}, and not rank 0")
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(format!(
+        "{said}, but the ranks look for rank 0 on {first:?}, the first host of {list}: {STORE_ADVICE}"
+    )))
 }
 
 /// The number of the step's processes on this host, if Slurm sets it.

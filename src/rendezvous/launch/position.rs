@@ -129,8 +129,9 @@ impl Variables<'_> {
         }
         let required = self.text(names.required)?;
         Ok(match names.launcher {
+            // Steps that srun did not start have a number of Slurm's own, or its name, such as `batch`.
             Launcher::Slurm => {
-                required.is_some_and(|step| !step.parse().is_ok_and(|step: u32| step >= FIRST_SLURM_STEP_OF_ITS_OWN))
+                required.is_some_and(|step| step.parse().is_ok_and(|step: u32| step < FIRST_SLURM_STEP_OF_ITS_OWN))
             }
             _ => required.is_some(),
         })
@@ -149,6 +150,13 @@ impl JobPosition {
             if variables.is_set(names)? {
                 return Self::read(names, variables);
             }
+        }
+        // A batch script, or a shell of salloc, has most variables of a rank, but is one process of Slurm's own.
+        if let Some(job) = variables.text("SLURM_JOB_ID")? {
+            return Err(Error::invalid(format!(
+                "this process is in Slurm's job SLURM_JOB_ID={job:?}, but srun has not started it, so it is none of the job's ranks: \
+                 start the program by srun, or by a launcher that sets RANK and WORLD_SIZE"
+            )));
         }
         if variables.text("WORLD_SIZE")?.is_some() {
             variables.needed("RANK", "which of the job's processes this is, from 0")?;

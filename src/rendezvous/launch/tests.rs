@@ -160,8 +160,9 @@ fn an_invalid_position_is_refused_and_the_error_names_the_variables() {
     for (tables, parts) in [
         (&[][..], &["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"][..]),
         // A batch script is not started by srun, whether or not Slurm gives it a step id.
-        (&[BATCH_SCRIPT], &["RANK and WORLD_SIZE are not set"]),
-        (&[BATCH_SCRIPT, &[("SLURM_STEP_ID", "4294967291")]], &["RANK and WORLD_SIZE are not set"]),
+        (&[BATCH_SCRIPT], &["SLURM_JOB_ID=\"17\"", "by srun"]),
+        (&[BATCH_SCRIPT, &[("SLURM_STEP_ID", "4294967291")]], &["SLURM_JOB_ID=\"17\"", "by srun"]),
+        (&[BATCH_SCRIPT, &[("SLURM_STEP_ID", "batch"), ("WORLD_SIZE", "10")]], &["SLURM_JOB_ID=\"17\"", "by srun"]),
         (&[&[("RANK", "1")]], &["WORLD_SIZE is not set"]),
         (&[&[("RANK", "1")], SRUN], &["WORLD_SIZE is not set"]),
         (&[&[("WORLD_SIZE", "8")], SRUN], &["WORLD_SIZE=\"8\"", "SLURM_STEP_NUM_TASKS=10", "contradict"]),
@@ -210,6 +211,52 @@ fn the_error_says_what_to_set_if_a_launcher_provides_no_store() {
             assert!(error.message().contains("MASTER_ADDR") && error.message().contains("GLOO_RS_STORE"), "{error}");
         }
     }
+}
+
+#[test]
+fn an_address_that_cannot_be_a_host_is_refused_at_once_on_all_ranks() {
+    for (host, part) in [
+        ("node0:29500", "port"),
+        ("tcp://node0", "scheme"),
+        ("[node0]", "brackets"),
+        ("[::1]:29500", "brackets"),
+        (" node0", "space"),
+        ("10.0.0.300", "four numbers"),
+    ] {
+        for rank in ["0", "1"] {
+            let variables: Table =
+                &[("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", host), ("MASTER_PORT", "29500")];
+            // With no end of the time: it is not tried.
+            let error = fails(&[variables], Duration::MAX);
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            let named = format!("MASTER_ADDR={host:?}");
+            assert!(error.message().contains(&named) && error.message().contains(part), "{error}");
+        }
+    }
+}
+
+#[test]
+fn slurms_rank_0_elsewhere_than_on_the_first_host_is_refused_at_once() {
+    let step: Table = &[
+        ("SLURM_JOB_ID", "17"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "4"),
+        ("SLURM_STEP_NODELIST", "127.83.12.[7-8]"),
+    ];
+    for (variables, part) in [
+        (&[("SLURM_PROCID", "0"), ("SLURM_NODEID", "1")][..], "SLURM_NODEID=1"),
+        (&[("SLURM_PROCID", "0"), ("SLURMD_NODENAME", "127.83.12.8")], "SLURMD_NODENAME=127.83.12.8"),
+        (&[("SLURM_PROCID", "1"), ("SLURM_NODEID", "0"), ("SLURM_GTIDS", "1,3")], "SLURM_GTIDS=1,3"),
+    ] {
+        let error = fails(&[variables, step], Duration::MAX);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        for part in [part, "\"127.83.12.7\"", "SLURM_STEP_NODELIST", "MASTER_ADDR"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+    let of_slurm: Table =
+        &[("SLURM_PROCID", "0"), ("SLURM_NODEID", "0"), ("SLURM_GTIDS", "0,2"), ("SLURMD_NODENAME", "127.83.12.7")];
+    Launch::from_variables(within(&[of_slurm, step]), TIMEOUT).unwrap();
 }
 
 type Environment = Box<dyn Fn(&str) -> Option<OsString> + Send>;

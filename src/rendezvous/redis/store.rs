@@ -14,6 +14,7 @@ use super::super::{MAX_VALUE_BYTES, Store};
 use super::connection::{Connection, Fault, Target, is_passing, reason};
 use super::{RedisOptions, tls};
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::host;
 
 /// Connections kept open for later calls; more are opened while more threads call at the same time.
 const IDLE_CONNECTIONS: usize = 4;
@@ -81,8 +82,10 @@ impl RedisStore {
     /// this database, or is not a Redis server.
     pub fn connect(options: RedisOptions, timeout: Duration) -> Result<Self> {
         let url = options.url();
-        if options.host.is_empty() || options.host.contains('\0') || options.port == 0 {
-            return Err(Error::invalid(format!("{url}: host and port are of no Redis server")));
+        host::check(&options.host)
+            .map_err(|why| Error::invalid(format!("{url}: not a host of a Redis server: {why}")))?;
+        if options.port == 0 {
+            return Err(Error::invalid(format!("{url}: no Redis server has port 0")));
         }
         if options.username.is_some() && options.password.is_none() {
             return Err(Error::invalid(format!("{url}: a user needs a password")));

@@ -1,9 +1,9 @@
 //! The address on which a server listens, given the host name that all ranks have.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
-use crate::net::gate;
+use crate::net::{gate, interface};
 use crate::sys;
 
 /// Listens so that ranks that connect to `host` reach it:
@@ -39,6 +39,29 @@ fn listen_on_first(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
     result
 }
 
+/// If none of the addresses of `host` is this one's: a text that says so. Other ranks reach the server only if something forwards them,
+/// such as a load balancer. Asks the system's resolver.
+pub(super) fn elsewhere(host: &str) -> Option<String> {
+    let addresses: Vec<SocketAddr> = match (host, 0).to_socket_addrs() {
+        Ok(addresses) => addresses.collect(),
+        Err(error) => {
+            return Some(format!("rank 0's host, which serves the store, cannot resolve {host:?} itself: {error}"));
+        }
+    };
+    if addresses.iter().any(|address| sys::socket::is_own(*address)) {
+        return None;
+    }
+    let mut found: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
+    found.dedup();
+    let resolved = if found == [host] { String::new() } else { format!(" ({})", found.join(", ")) };
+    let own =
+        interface::interfaces().map(|own| format!(": there are {}", interface::describe(&own))).unwrap_or_default();
+    Some(format!(
+        "{host:?}{resolved} is no address of rank 0's host, which serves the store{own}; other ranks come only if something forwards them \
+         here, else the store's address (MASTER_ADDR, or the URL) must be one of rank 0's host"
+    ))
+}
+
 /// `address`, or loopback for a listener on all addresses: where this host reaches the listener.
 pub(super) fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
@@ -71,6 +94,17 @@ mod tests {
         assert_eq!(taken.ip(), address("127.0.0.1"));
         let error = listen_on_first(&[address("127.0.0.1"), address("127.0.0.2")], taken.port()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn an_address_that_this_host_lacks_is_said_to_be_elsewhere() {
+        for host in ["127.0.0.1", "localhost", "127.83.12.9"] {
+            assert_eq!(elsewhere(host), None, "{host}");
+        }
+        let text = elsewhere("192.0.2.1").unwrap();
+        for part in ["\"192.0.2.1\" is no address of rank 0's host", "lo (127.0.0.1", "MASTER_ADDR"] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 
     #[test]

@@ -19,8 +19,9 @@ use std::time::Duration;
 use super::Store;
 use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, seconds, times};
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::{self, LogCallback};
+use crate::log::{self, Level, LogCallback};
 use crate::net::admission::ConnectionStatistics;
+use crate::net::host;
 use crate::net::stream::{Security, Transport};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::ForkMark;
@@ -55,6 +56,8 @@ const GRACE: Duration = Duration::from_millis(900);
 pub struct TcpStore {
     /// The URL as given by the user.
     url: String,
+    /// The host in it.
+    host: String,
     address: SocketAddr,
     instance: u64,
     key: SecretKey,
@@ -102,6 +105,7 @@ impl TcpStore {
         let security = Security::of(&Transport::choose(options.transport.as_ref())?, log.as_ref())?;
         let failed = |error: &io::Error| Error::io(format!("{}: cannot serve a store", url(host, port)), error);
         let mark = ForkMark::new().map_err(|error| failed(&error))?;
+        let warn = log.clone();
         let server = listen::listen(host, port)
             .and_then(|listener| Server::start(listener, limits, key.clone(), security.clone(), log));
         let server = server.map_err(|error| failed(&error))?;
@@ -110,8 +114,13 @@ impl TcpStore {
         let connection = Connection::open(address, &key, &security, &Deadline::after(OWN_TIMEOUT))
             .map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
         let instance = connection.instance;
-        let idle = Mutex::new(vec![connection]);
-        Ok(Self { url, address, instance, key, security, idle, server: Some(server), mark })
+        if let Some(log) = warn
+            && let Some(obstacle) = listen::elsewhere(host)
+        {
+            log(Level::Warning, &format!("{url}: {obstacle}"));
+        }
+        let (idle, host) = (Mutex::new(vec![connection]), host.to_owned());
+        Ok(Self { url, host, address, instance, key, security, idle, server: Some(server), mark })
     }
 
     /// Connects to the store that another rank serves; retries until `timeout`.
@@ -139,8 +148,8 @@ impl TcpStore {
             let failure = match connect_once(host, port, &key, &security, &deadline) {
                 Ok((address, connection)) => {
                     let instance = connection.instance;
-                    let idle = Mutex::new(vec![connection]);
-                    return Ok(Self { url, address, instance, key, security, idle, server: None, mark });
+                    let (idle, host) = (Mutex::new(vec![connection]), host.to_owned());
+                    return Ok(Self { url, host, address, instance, key, security, idle, server: None, mark });
                 }
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
@@ -272,10 +281,7 @@ impl Drop for TcpStore {
 }
 
 fn check_host(host: &str) -> Result<()> {
-    if host.is_empty() || host.contains('\0') {
-        return Err(Error::invalid(format!("{host:?} is not a host for a TCP store")));
-    }
-    Ok(())
+    host::check(host).map_err(|why| Error::invalid(format!("{host:?} is not a host for a TCP store: {why}")))
 }
 
 fn url(host: &str, port: u16) -> String {
@@ -443,5 +449,9 @@ impl Store for TcpStore {
 
     fn server(&self) -> Option<SocketAddr> {
         Some(self.address)
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.server.as_ref().and_then(|_| listen::elsewhere(&self.host))
     }
 }

@@ -94,6 +94,7 @@ impl Device for Node {
             place: Default::default(),
             segment: None,
             ibverbs: false,
+            network: 0,
             streams: 1,
         };
         Ok(Box::new(LoopbackConnector { network, node, address, peers: QuickMap::default() }))

@@ -23,7 +23,7 @@ use super::{number, of_number};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
-use crate::net::address::{self, Address, MAX_SOCKETS};
+use crate::net::address::{self, Address, BY_NAME, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Part, Proven, Reason};
 use crate::net::stream::Stream;
 use crate::secret::{JobToken, SecretKey};
@@ -162,6 +162,7 @@ impl TcpConnector {
                 identity,
                 sockets,
                 host: address::host(),
+                network: address::network(),
                 cores: address::cores(),
                 place: topology::place(),
                 segment: None,
@@ -245,7 +246,7 @@ impl TcpConnector {
             let theirs = self.peer(rank).map(|a| &a.sockets[..]).unwrap_or_default();
             let text = format!(
                 "there is no route to rank {rank}: it listens at {theirs:?}, this rank at {:?}; they need a common address \
-                 family, and a loopback address cannot be reached from another host",
+                 family, and a loopback address cannot be reached from another host; name interfaces that have one, {BY_NAME}",
                 self.local.sockets
             );
             return Err(Error::new(ErrorKind::Io, text));
@@ -259,7 +260,7 @@ impl TcpConnector {
                 Ok(())
             }
             Err(e) => {
-                let error = Error::io(format_args!("cannot connect to {}", self.peer_name(rank)), &e);
+                let error = self.cannot_connect(rank, &e);
                 self.retry_later(rank, error, now)
             }
         }
@@ -280,6 +281,26 @@ impl TcpConnector {
         }
         let registration = self.poller.add(&socket, sys::READ | sys::WRITE, number(rank, index))?;
         Ok(Attempt::Opening(registration, OwnedSocket::from(socket)))
+    }
+
+    /// The error of an attempt to connect to `rank`.
+    fn cannot_connect(&self, rank: Rank, error: &io::Error) -> Error {
+        let failed = Error::io(format_args!("cannot connect to {}", self.peer_name(rank)), error);
+        if sys::socket::is_unreachable(error) { failed.and(self.no_common_network(rank)) } else { failed }
+    }
+
+    /// What may be the reason if nothing comes from `rank`, on another host.
+    fn no_common_network(&self, rank: Rank) -> String {
+        let ips = |sockets: &[SocketAddr]| sockets.iter().map(|s| s.ip().to_string()).collect::<Vec<_>>().join(", ");
+        let theirs = self.peer(rank).map(|address| ips(&address.sockets)).unwrap_or_default();
+        if self.is_here(rank) {
+            return String::new();
+        }
+        format!(
+            "; rank {rank} listens at {theirs}, this rank at {}: if these are of networks that do not reach each other, name interfaces \
+             of a common one, {BY_NAME}",
+            ips(&self.local.sockets)
+        )
     }
 
     /// Handles a failed attempt: tries the next address, after a delay if all have been tried. An error is final.
@@ -557,7 +578,7 @@ impl Connector for TcpConnector {
                 format!("not connected: there are {there} of {all} connections; its process has not answered yet")
             }
             Some(PeerConnection { state: State::Connecting(_), .. }) => {
-                "not connected: no answer from that address".to_owned()
+                format!("not connected: no answer from that address{}", self.no_common_network(rank))
             }
             _ => "not connected".to_owned(),
         }

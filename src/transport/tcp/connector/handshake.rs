@@ -34,7 +34,7 @@ impl TcpConnector {
     /// Goes on with a connection to `rank`, whose address is known.
     pub(super) fn go_on(&self, rank: Rank, attempt: Attempt, part: Part) -> Result<Step> {
         let name = self.peer_name(rank);
-        let failed = |e: &io::Error| Error::io(format_args!("cannot connect to {name}"), e);
+        let failed = |e: &io::Error| self.cannot_connect(rank, e);
         let refused = |fault: Fault| Error::new(ErrorKind::Mismatch, format!("cannot connect to {name}: {fault}"));
         let attempt = match attempt {
             Attempt::Opening(registration, socket) => {

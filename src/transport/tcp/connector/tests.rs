@@ -39,6 +39,7 @@ fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
                 place: Default::default(),
                 segment: None,
                 ibverbs: false,
+                network: 0,
                 streams: 1,
             },
         )
@@ -96,6 +97,7 @@ fn a_connection_to_itself_is_refused() {
         place: Default::default(),
         segment: None,
         ibverbs: false,
+        network: 0,
         streams: 1,
     };
     connector.set_peer(1, address).unwrap();
