@@ -5,12 +5,13 @@
 //! host, else the addresses from which this host reaches them.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use super::address::Address;
 use super::interface::{self, Interface};
 use super::pattern::{Item, Patterns};
 use crate::error::{Error, Result};
+use crate::sys::connect::{is_own, source};
 
 /// The environment variable with the interfaces for devices whose options name none.
 pub const INTERFACES: &str = "GLOO_RS_SOCKET_IFNAME";
@@ -42,13 +43,19 @@ impl Choice {
     /// Makes the selection for a list of interfaces and a host name, as a device's options have them. If both are absent, the
     /// list is the value of the environment variable [`INTERFACES`].
     ///
-    /// Fails with `InvalidArgument` and a list of the interfaces if nothing matches; with `Io` if the system cannot list its
-    /// interfaces. Resolves host names by the system's resolver, which may block.
+    /// Fails with `InvalidArgument` and a list of the interfaces if nothing matches; with `Io` if there is a list of interfaces, and the
+    /// system does not tell which it has. Resolves host names by the system's resolver, which may block.
     pub fn make(interfaces: Option<&str>, hostname: Option<&str>) -> Result<Self> {
         let neither = interfaces.is_none() && hostname.is_none();
         let variable = std::env::var_os(INTERFACES).filter(|value| neither && !value.is_empty());
         let variable = variable.map(|value| value.to_string_lossy().into_owned());
-        let choice = named(interfaces.or(variable.as_deref()), hostname, &interface::interfaces()?, &lookup);
+        let choice = match (interfaces.or(variable.as_deref()), hostname) {
+            (None, None) => Ok(Self::Free(None)),
+            (list, _) => match (interface::interfaces(), list, hostname) {
+                (Err(_), None, Some(host)) => named_unlisted(host, &lookup, &is_own),
+                (all, ..) => all.and_then(|all| named(list, hostname, &all, &lookup)),
+            },
+        };
         choice.map_err(|e| {
             if variable.is_some() { e.context(format_args!("environment variable {INTERFACES}")) } else { e }
         })
@@ -69,12 +76,10 @@ fn named(
     }
     let (candidates, why): (Vec<_>, _) = match (hostname, &patterns) {
         (Some(host), _) => {
-            let addresses = lookup(host)
-                .map_err(|error| Error::invalid(format!("cannot resolve the device's host name {host:?}: {error}")))?;
+            let addresses = resolve(host, lookup)?;
             let owned: Vec<_> = addresses.iter().filter_map(|address| own(*address, &allowed)).collect();
             if owned.is_empty() {
-                let resolved: Vec<_> = addresses.iter().map(|address| address.ip().to_string()).collect();
-                let resolved = if resolved.is_empty() { "no address".to_owned() } else { resolved.join(", ") };
+                let resolved = ips(&addresses);
                 let owner = list.map_or("this host".to_owned(), |list| format!("no interface of {list:?}"));
                 let has = if list.is_some() { "has" } else { "does not have" };
                 return Err(Error::invalid(format!(
@@ -90,6 +95,32 @@ fn named(
         (None, _) => return Ok(Choice::Free(patterns)),
     };
     Ok(Choice::Named(best(candidates).into_iter().map(|c| c.chosen(&why)).collect()))
+}
+
+/// As [`named`], for a host name alone, where the system does not tell which interfaces it has: in a sandbox. `is_own` says of an address
+/// whether it is one of this host.
+fn named_unlisted(
+    host: &str,
+    lookup: &dyn Fn(&str) -> io::Result<Vec<SocketAddr>>,
+    is_own: &dyn Fn(SocketAddr) -> bool,
+) -> Result<Choice> {
+    let addresses = resolve(host, lookup)?;
+    let owned: Vec<_> =
+        addresses.iter().filter(|address| is_own(**address)).map(|address| Candidate::of(*address)).collect();
+    if owned.is_empty() {
+        return Err(Error::invalid(format!("{host:?} resolves to {}, which this host does not have", ips(&addresses))));
+    }
+    let why = format!("the device's host name is {host:?}");
+    Ok(Choice::Named(best(owned).into_iter().map(|c| c.chosen(&why)).collect()))
+}
+
+fn resolve(host: &str, lookup: &dyn Fn(&str) -> io::Result<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>> {
+    lookup(host).map_err(|error| Error::invalid(format!("cannot resolve the device's host name {host:?}: {error}")))
+}
+
+fn ips(addresses: &[SocketAddr]) -> String {
+    let all: Vec<_> = addresses.iter().map(|address| address.ip().to_string()).collect();
+    if all.is_empty() { "no address".to_owned() } else { all.join(", ") }
 }
 
 /// The addresses that may be used, the preferred ones first: those of interfaces that are up and not excluded.
@@ -116,6 +147,11 @@ impl From<&(usize, &Interface)> for Candidate {
 }
 
 impl Candidate {
+    /// An address whose interface is not known.
+    fn of(address: SocketAddr) -> Self {
+        Self { preference: 0, address, interface: None }
+    }
+
     fn chosen(self, why: &str) -> Chosen {
         Chosen { address: self.address, interface: self.interface, why: why.to_owned() }
     }
@@ -184,6 +220,8 @@ fn nothing_fits(patterns: &Patterns, interfaces: &[Interface]) -> Error {
 /// The state of this host when a context connects through a device whose options name nothing, or only exclude interfaces.
 pub struct Surroundings<'a> {
     interfaces: Vec<Interface>,
+    /// Why the system does not tell which interfaces it has; then there are none in the list, and none are named.
+    unlisted: Option<Error>,
     patterns: Option<&'a Patterns>,
     /// Returns the source address that the system would use for a destination.
     route: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
@@ -192,14 +230,18 @@ pub struct Surroundings<'a> {
 impl<'a> Surroundings<'a> {
     /// The current state of the system.
     pub fn here(patterns: Option<&'a Patterns>) -> Result<Self> {
-        Ok(Self { interfaces: interface::interfaces()?, patterns, route: &route })
+        let (interfaces, unlisted) = match interface::interfaces() {
+            Ok(interfaces) => (interfaces, None),
+            Err(error) if patterns.is_none() => (Vec::new(), Some(error)),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { interfaces, unlisted, patterns, route: &source })
     }
 
     /// The addresses if all ranks are on this host: loopback, if it may be used. One is enough, unless one of
     /// `everyone` has only named addresses of the other family.
     pub fn on_one_host(&self, everyone: &[Address]) -> Result<Vec<Chosen>> {
-        let loopback = self.allowed().into_iter().filter(|(_, i)| i.address.ip().is_loopback());
-        let mut found = best(loopback.map(|i| Candidate::from(&i)).collect());
+        let mut found = best(self.loopback());
         if let [first, _] = &found[..] {
             let same = |s: &SocketAddr| s.is_ipv4() == first.address.is_ipv4();
             if everyone.iter().all(|a| a.sockets.is_empty() || a.sockets.iter().any(same)) {
@@ -243,6 +285,9 @@ impl<'a> Surroundings<'a> {
             let all = best(self.allowed().iter().map(Candidate::from).collect());
             found.extend(all.into_iter().map(|c| c.chosen("this host has no better one")));
         }
+        if let (true, Some(error)) = (found.is_empty(), &self.unlisted) {
+            return Err(error.context("this host has no route to other hosts"));
+        }
         if found.is_empty() {
             let there = interface::describe(&self.interfaces);
             let hint = self.patterns.map_or(
@@ -252,6 +297,16 @@ impl<'a> Surroundings<'a> {
             return Err(Error::invalid(format!("this host has no address to listen on; there are {there}{hint}")));
         }
         Ok(found)
+    }
+
+    /// The loopback addresses that may be used.
+    fn loopback(&self) -> Vec<Candidate> {
+        if self.unlisted.is_some() {
+            let both = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(|ip| SocketAddr::new(ip, 0));
+            return both.into_iter().filter(|address| is_own(*address)).map(Candidate::of).collect();
+        }
+        let loopback = self.allowed().into_iter().filter(|(_, i)| i.address.ip().is_loopback());
+        loopback.map(|i| Candidate::from(&i)).collect()
     }
 
     fn allowed(&self) -> Vec<(usize, &Interface)> {
@@ -267,6 +322,10 @@ impl<'a> Surroundings<'a> {
     /// The source address for packets to `goal`, if it may be used.
     fn leaving(&self, goal: SocketAddr, why: &str) -> Option<Chosen> {
         let ip = (self.route)(goal).filter(|ip| !ip.is_loopback())?;
+        if self.unlisted.is_some() {
+            // A link-local address is not enough without its interface.
+            return (!is_link_local(ip)).then(|| Candidate::of(SocketAddr::new(ip, 0)).chosen(why));
+        }
         let found = self.allowed().into_iter().find(|(_, i)| i.address.ip() == ip)?;
         Some(Candidate::from(&found).chosen(why))
     }
@@ -280,14 +339,6 @@ impl<'a> Surroundings<'a> {
         let why = format!("it is another address of {name}");
         found.extend(other.map(|other| Candidate::from(&other).chosen(&why)));
     }
-}
-
-/// Asks the kernel for the source address, without sending anything.
-fn route(goal: SocketAddr) -> Option<IpAddr> {
-    let any: IpAddr = if goal.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect(goal).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 fn lookup(host: &str) -> io::Result<Vec<SocketAddr>> {

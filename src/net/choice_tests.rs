@@ -137,7 +137,7 @@ fn surroundings<'a>(
     patterns: Option<&'a Patterns>,
     route: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
 ) -> Surroundings<'a> {
-    Surroundings { interfaces: host(), patterns, route }
+    Surroundings { interfaces: host(), unlisted: None, patterns, route }
 }
 
 fn at(ip: &str) -> SocketAddr {
@@ -237,8 +237,8 @@ fn on_one_host_loopback_is_used_unless_it_is_excluded() {
 fn this_host_reaches_itself() {
     let loopback = interface::interfaces().unwrap().into_iter().find(|i| i.loopback && i.address.is_ipv4()).unwrap();
     assert!(loopback.up && loopback.address.port() == 0);
-    assert_eq!(route("127.0.0.1:9".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
-    assert_eq!(route("127.0.0.1:0".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
+    assert_eq!(source("127.0.0.1:9".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
+    assert_eq!(source("127.0.0.1:0".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
     let here = Surroundings::here(None).unwrap();
     assert!(here.towards_store("127.0.0.1:9".parse().unwrap()).is_empty());
     for chosen in here.on_one_host(&[]).unwrap() {

@@ -5,6 +5,7 @@ mod fork;
 mod signal;
 mod waker;
 
+pub mod connect;
 #[cfg(target_os = "linux")]
 pub mod doorbell;
 #[cfg(not(target_os = "linux"))]
@@ -38,9 +39,7 @@ use std::time::Duration;
 pub use fork::ForkMark;
 pub use poller::{Pollable, Poller, PollerKind, READ, Registration, WRITE};
 pub use signal::{block_signals, without_sigpipe};
-pub use socket::{
-    AsRaw, OwnedSocket, RawSocket, call_when_ready, has_ended, is_connected_to_itself, receive, send, unacknowledged,
-};
+pub use socket::{AsRaw, OwnedSocket, RawSocket, call_when_ready, has_ended, receive, send, unacknowledged};
 pub use waker::Waker;
 
 #[cfg(target_os = "linux")]

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 #[cfg(target_os = "linux")]
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
@@ -342,24 +342,9 @@ pub fn is_foreign_address(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| numbers.contains(&number))
 }
 
-/// Whether `address` is one of this host. Its port must be 0.
-pub fn is_own(address: SocketAddr) -> bool {
-    !std::net::UdpSocket::bind(address).is_err_and(|error| is_foreign_address(&error))
-}
-
 /// Whether the peer has closed the connection and all data that it sent has been read.
 pub fn has_ended(fd: RawSocket) -> bool {
     with_socket(fd, |socket| matches!(socket.peek(&mut [std::mem::MaybeUninit::uninit()]), Ok(0)))
-}
-
-/// Whether a TCP socket is connected to itself: without a listener, that happens if its own port is the target port.
-pub fn is_connected_to_itself<T>(socket: &T) -> bool
-where
-    for<'a> SockRef<'a>: From<&'a T>,
-{
-    let socket = SockRef::from(socket);
-    let (own, peer) = (socket.local_addr(), socket.peer_addr());
-    matches!((own, peer), (Ok(own), Ok(peer)) if own.as_socket() == peer.as_socket())
 }
 
 /// Number of bytes sent on a socket that the peer's kernel has not acknowledged. Fails with [`io::ErrorKind::Unsupported`] where the

@@ -9,6 +9,7 @@ mod links;
 #[path = "../support/netns.rs"]
 mod netns;
 mod scale;
+mod starts;
 mod stores;
 mod stress;
 #[path = "../support/mod.rs"]

@@ -128,6 +128,18 @@ impl Namespace {
         command
     }
 
+    /// Runs `body` on a thread in the namespace; the threads and sockets that it makes are there as well.
+    pub fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        let fd = self.0.as_raw_fd();
+        let enter = move || {
+            // SAFETY: the call accesses no memory; only this thread changes its namespace, and it ends.
+            let entered = unsafe { libc::setns(fd, libc::CLONE_NEWNET) };
+            assert_eq!(entered, 0, "not in the namespace: {}", std::io::Error::last_os_error());
+            body()
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
     /// Runs a shell command in the namespace, which must succeed; returns its output.
     pub fn run(&self, command: &str) -> String {
         let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());

@@ -9,6 +9,7 @@ mod tests;
 
 use std::ffi::OsString;
 use std::hash::Hasher;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,10 @@ use crate::types::Rank;
 
 /// Ports for jobs whose launcher names none: below the range that systems assign to outgoing connections.
 const PORTS: std::ops::Range<u16> = 10_000..30_000;
+/// How many of them a job tries.
+const JOB_PORTS: usize = 3;
+/// How long a server at one of these ports may take to answer before the next one is tried.
+const PORT_PATIENCE: Duration = Duration::from_secs(2);
 /// What the user can do if the launcher does not provide a store.
 const STORE_ADVICE: &str = "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, or GLOO_RS_STORE to a \
                             store's URL, for all processes";
@@ -61,8 +66,8 @@ impl Launch {
     /// | `MASTER_ADDR`, `MASTER_PORT` | rank 0 serves a TCP store there; on another port if torchrun's agent uses that one |
     /// | none, one process | an in-process store |
     /// | Open MPI's, one host | rank 0 serves a TCP store and writes its address to a file in `PMIX_SERVER_TMPDIR` |
-    /// | `PMI_FD`, one host | rank 0 serves a TCP store on a port computed from the launcher's process id |
-    /// | Slurm's | rank 0 serves a TCP store on the first host of `SLURM_STEP_NODELIST`, on a port computed from job and step |
+    /// | `PMI_FD`, one host | rank 0 serves a TCP store on a port computed from the launcher's process id, or on another if it is taken |
+    /// | Slurm's | the same on the first host of `SLURM_STEP_NODELIST`, with a port computed from job and step |
     ///
     /// Other ranks try to connect to rank 0's server until `timeout`. Call this once in every process of the job: rank 0
     /// cannot serve twice at one address. Errors name variables and their values.
@@ -183,15 +188,95 @@ fn open_unused(
     }
 }
 
-/// Rank 0's TCP store on a port computed from the job's name. Keys have the name as a prefix, so ranks of another job that
-/// gets the same port do not find this job's keys.
+/// Rank 0's TCP store on a port computed from the job's name, or on another one if that is taken. Keys have the name as a prefix, and one key
+/// says that the server is the job's, so ranks of another job that gets the same port do not take this store for theirs.
 fn store_at_job_port(job: &str, host: &str, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
-    let mut hasher = QuickHasher::default();
-    hasher.write(job.as_bytes());
-    let port = PORTS.start + (hasher.finish() % PORTS.len() as u64) as u16;
-    let store = open_tcp(host, port, rank, timeout)
-        .map_err(|error| error.context(format_args!("the store of {job} ({STORE_ADVICE}, to choose another)")))?;
+    let (ports, mark) = (job_ports(job), format!("gloo_rs/job/{job}"));
+    let store = if rank == 0 {
+        serve_at_one_of(&ports, host, &mark)
+    } else {
+        open_unused(rank, timeout, |timeout| connect_at_one_of(&ports, host, &mark, timeout))
+    };
+    let store =
+        store.map_err(|error| error.context(format_args!("the store of {job} ({STORE_ADVICE}, to choose another)")))?;
     Ok(Arc::new(PrefixStore::new(job, store)))
+}
+
+/// The ports that a job tries, in this order. Different jobs rarely have one in common.
+fn job_ports(job: &str) -> [u16; JOB_PORTS] {
+    let port = |attempt: usize| {
+        let mut hasher = QuickHasher::default();
+        hasher.write(job.as_bytes());
+        hasher.write_usize(attempt);
+        PORTS.start + (hasher.finish() % PORTS.len() as u64) as u16
+    };
+    std::array::from_fn(port)
+}
+
+fn list_of(ports: &[u16]) -> String {
+    ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Serves at the first of `ports` that is free, and says by the key `mark` that this is the job's store.
+fn serve_at_one_of(ports: &[u16], host: &str, mark: &str) -> Result<Arc<dyn Store>> {
+    let mut taken = None;
+    for port in ports {
+        match TcpStore::serve(host, *port) {
+            Ok(store) => {
+                store.set(mark, b"")?;
+                return Ok(Arc::new(store));
+            }
+            Err(error) if is_taken(&error) => taken = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    let error = taken.unwrap_or_else(|| Error::invalid("a job without ports"));
+    Err(error.context(format_args!("the ports {} of {host} are taken", list_of(ports))))
+}
+
+/// Whether another process has the port at which this one was to listen.
+fn is_taken(error: &Error) -> bool {
+    let kind = error.details().errno.map(|number| io::Error::from_raw_os_error(number).kind());
+    kind == Some(io::ErrorKind::AddrInUse)
+}
+
+/// Connects to the store with the key `mark` at one of `ports`, which are tried in turn until `timeout`.
+fn connect_at_one_of(ports: &[u16], host: &str, mark: &str, timeout: Duration) -> Result<Arc<dyn Store>> {
+    let deadline = Deadline::after(timeout);
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
+    loop {
+        let mut failures = Vec::new();
+        for port in ports {
+            match connect_if_marked(host, *port, mark, deadline.remaining().min(PORT_PATIENCE)) {
+                Ok(store) => return Ok(Arc::new(store)),
+                Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
+                Err(error) => failures.push(error),
+            }
+        }
+        if deadline.passed() {
+            // What another server has said tells more than a port without one.
+            let said = failures.iter().position(|error| error.kind() == ErrorKind::Mismatch).unwrap_or(0);
+            let waited = seconds(deadline.elapsed());
+            let text = format!(
+                "no store of this job at the ports {} of {host} after {waited}: {}",
+                list_of(ports),
+                failures[said]
+            );
+            return Err(Error::new(ErrorKind::Timeout, text).with_errno(failures[said].details().errno));
+        }
+        backoff.sleep(&deadline);
+    }
+}
+
+fn connect_if_marked(host: &str, port: u16, mark: &str, patience: Duration) -> Result<TcpStore> {
+    let store = TcpStore::connect_once(host, port, patience)?;
+    match store.wait(&[mark], Duration::ZERO) {
+        Ok(()) => Ok(store),
+        Err(error) if error.kind() == ErrorKind::Timeout => {
+            Err(Error::new(ErrorKind::Mismatch, format!("{}: it is the store of another job", store.describe())))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn slurm_store(position: &JobPosition, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {

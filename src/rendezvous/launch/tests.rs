@@ -316,6 +316,46 @@ fn slurms_ranks_use_a_port_of_the_step_on_the_first_host() {
 }
 
 #[test]
+fn a_job_whose_port_is_taken_uses_another_one() {
+    let step = |step: &'static str, rank: &'static str| {
+        owned(&[
+            &[("SLURM_JOB_ID", "18"), ("SLURM_STEP_ID", step), ("SLURM_PROCID", rank), ("SLURM_STEP_NUM_TASKS", "2")],
+            &[("SLURM_STEP_NODELIST", "127.83.12.6")],
+        ])
+    };
+    let host = "127.83.12.6";
+    let at = |port: u16| format!("tcp://{host}:{port}");
+    // By a socket that does not listen; by a server that does not answer; by another job's store.
+    let bound = |port: u16| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&std::net::SocketAddr::new(host.parse().unwrap(), port).into()).unwrap();
+        socket
+    };
+    let ports = job_ports("slurm-18.0");
+    let (_bound, other) = (bound(ports[0]), crate::rendezvous::TcpStore::serve(host, ports[1]).unwrap());
+    let stores = meet(["0", "1"].map(|rank| step("0", rank)).into());
+    assert!(stores.iter().all(|store| store.starts_with(&at(ports[2]))), "{stores:?} {ports:?}");
+    assert_eq!(other.add("gloo_rs/rank/1", 0).unwrap(), 0, "the other job's ranks are not disturbed");
+
+    let ports = job_ports("slurm-18.1");
+    let _silent = std::net::TcpListener::bind((host, ports[0])).unwrap();
+    let stores = meet(["0", "1"].map(|rank| step("1", rank)).into());
+    assert!(stores.iter().all(|store| store.starts_with(&at(ports[1]))), "{stores:?} {ports:?}");
+
+    let taken = job_ports("slurm-18.2").map(bound);
+    let error = Launch::from_variables(step("2", "0"), TIMEOUT).err().unwrap();
+    assert!(error.message().contains("are taken") && error.message().contains("MASTER_ADDR"), "{error}");
+    drop(taken);
+    let ports = job_ports("slurm-18.2");
+    let other = crate::rendezvous::TcpStore::serve(host, ports[1]).unwrap();
+    let error = Launch::from_variables(step("2", "1"), Duration::from_millis(100)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    for part in [&ports[2].to_string(), &other.describe(), "the store of another job"] {
+        assert!(error.message().contains(part), "{error}");
+    }
+}
+
+#[test]
 fn torchruns_ranks_do_not_use_the_agents_port() {
     // The agent's store, which does not reply.
     let agent = std::net::TcpListener::bind("127.83.12.4:0").unwrap();

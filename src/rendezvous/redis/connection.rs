@@ -211,14 +211,13 @@ fn connect(host: &str, port: u16, limit: &Deadline) -> Result<TcpStream, Fault> 
     let mut result = Err(Fault::Lost("the host has no address".to_owned()));
     for address in (host, port).to_socket_addrs()? {
         let time = limit.remaining().clamp(Duration::from_millis(1), ATTEMPT_TIMEOUT);
-        match TcpStream::connect_timeout(&address, time) {
-            Ok(socket) if sys::is_connected_to_itself(&socket) => {
-                result = Err(io::Error::from(IoErrorKind::ConnectionRefused).into());
-            }
+        match sys::connect::connect(address, time) {
             Ok(socket) => {
-                socket.set_nodelay(true)?;
-                socket.set_nonblocking(true)?;
-                return Ok(socket);
+                socket.set_tcp_nodelay(true)?;
+                return Ok(socket.into());
+            }
+            Err(error) if sys::connect::lacks_ports(&error, address) => {
+                result = Err(Fault::Lost(sys::connect::ports_in_words(&error)));
             }
             Err(error) => result = Err(error.into()),
         }

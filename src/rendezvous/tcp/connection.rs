@@ -1,7 +1,7 @@
 //! The client's end of one connection: blocking, one request at a time.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -35,15 +35,18 @@ pub(super) enum Fault {
     TurnedAway(io::Error),
     /// This process has no descriptor for a connection; nothing is known about the server.
     NoDescriptor(io::Error),
+    /// This host has no local port for a connection; connections that end free one.
+    NoPort(io::Error),
     /// The other end is not a store, or has another version.
     Foreign(String),
 }
 
 impl Fault {
-    /// The fault for an error of an attempt to connect. A timeout says nothing about the server: it does not distinguish a listener
+    /// The fault for an error of an attempt to connect, to `address` if the host's name was resolved. A timeout says nothing about the server: it does not distinguish a listener
     /// with a full queue from a broken network.
-    pub(super) fn connecting(error: io::Error) -> Self {
+    pub(super) fn connecting(error: io::Error, address: Option<SocketAddr>) -> Self {
         match error.kind() {
+            _ if address.is_some_and(|address| sys::connect::lacks_ports(&error, address)) => Self::NoPort(error),
             _ if sys::socket::lacks_descriptors(&error) => Self::NoDescriptor(error),
             _ if sys::socket::is_unreachable(&error) => Self::Unreachable(error),
             ErrorKind::TimedOut => Self::Unreachable(error),
@@ -86,12 +89,8 @@ impl Connection {
     ) -> Result<Self, Fault> {
         let deadline = &Deadline::after(deadline.remaining().max(LEAST_TIME));
         let time = deadline.remaining().clamp(LEAST_TIME, ATTEMPT_TIMEOUT);
-        let stream = TcpStream::connect_timeout(&address, time).map_err(Fault::connecting)?;
-        if sys::is_connected_to_itself(&stream) {
-            return Err(Fault::Lost(io::Error::from(ErrorKind::ConnectionRefused)));
-        }
+        let stream = sys::connect::connect(address, time).map_err(|error| Fault::connecting(error, Some(address)))?;
         prepare(&stream)?;
-        stream.set_nonblocking(true)?;
         let stream = security.connect(stream.into())?;
         let mut connection = Self { stream, instance: 0 };
         connection.instance = connection.handshake(address, key, deadline)?;

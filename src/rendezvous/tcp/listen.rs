@@ -48,7 +48,7 @@ pub(super) fn elsewhere(host: &str) -> Option<String> {
             return Some(format!("rank 0's host, which serves the store, cannot resolve {host:?} itself: {error}"));
         }
     };
-    if addresses.iter().any(|address| sys::socket::is_own(*address)) {
+    if addresses.iter().any(|address| sys::connect::is_own(*address)) {
         return None;
     }
     let mut found: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
@@ -62,12 +62,15 @@ pub(super) fn elsewhere(host: &str) -> Option<String> {
     ))
 }
 
-/// `address`, or loopback for a listener on all addresses: where this host reaches the listener.
-pub(super) fn reachable(mut address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() {
-        address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
-    }
-    address
+/// The addresses at which this host reaches a listener at `address`, which are tried in turn: `address`, or loopback for a listener on all
+/// addresses. One for both families can be bound where IPv6 is switched off, and then loopback has only an IPv4 address.
+pub(super) fn reachable(address: SocketAddr) -> Vec<SocketAddr> {
+    let loopback: &[IpAddr] = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        IpAddr::V6(ip) if ip.is_unspecified() => &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        _ => return vec![address],
+    };
+    loopback.iter().map(|ip| SocketAddr::new(*ip, address.port())).collect()
 }
 
 #[cfg(test)]
@@ -109,8 +112,13 @@ mod tests {
 
     #[test]
     fn a_listener_on_all_addresses_is_reached_over_loopback() {
-        for (bound, reached) in [("0.0.0.0:5", "127.0.0.1:5"), ("[::]:5", "[::1]:5"), ("10.0.0.1:5", "10.0.0.1:5")] {
-            assert_eq!(reachable(bound.parse().unwrap()), reached.parse().unwrap());
+        for (bound, reached) in [
+            ("0.0.0.0:5", &["127.0.0.1:5"][..]),
+            ("[::]:5", &["[::1]:5", "127.0.0.1:5"]),
+            ("10.0.0.1:5", &["10.0.0.1:5"]),
+        ] {
+            let reached: Vec<SocketAddr> = reached.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(reachable(bound.parse().unwrap()), reached);
         }
     }
 }

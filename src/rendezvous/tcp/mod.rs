@@ -21,10 +21,11 @@ use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doin
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{self, Level, LogCallback};
 use crate::net::admission::ConnectionStatistics;
-use crate::net::host;
 use crate::net::stream::{Security, Transport};
+use crate::net::{gate, host};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::ForkMark;
+use crate::sys::connect::ports_in_words;
 use connection::{Connection, Fault};
 use protocol::{MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Reply, Request};
 use server::{Limits, Server};
@@ -103,16 +104,26 @@ impl TcpStore {
         let key = options.key();
         let log = log::or_environment(options.log.clone())?;
         let security = Security::of(&Transport::choose(options.transport.as_ref())?, log.as_ref())?;
-        let failed = |error: &io::Error| Error::io(format!("{}: cannot serve a store", url(host, port)), error);
+        let failed = |error: &io::Error| {
+            gate::cannot_listen(format_args!("{}: cannot serve a store", url(host, port)), port, error)
+        };
         let mark = ForkMark::new().map_err(|error| failed(&error))?;
         let warn = log.clone();
         let server = listen::listen(host, port)
             .and_then(|listener| Server::start(listener, limits, key.clone(), security.clone(), log));
         let server = server.map_err(|error| failed(&error))?;
-        let address = listen::reachable(server.address());
-        let url = url(host, address.port());
-        let connection = Connection::open(address, &key, &security, &Deadline::after(OWN_TIMEOUT))
-            .map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
+        let bound = server.address();
+        let (url, deadline) = (url(host, bound.port()), Deadline::after(OWN_TIMEOUT));
+        let mut own = Err(Fault::Silent);
+        let mut address = bound;
+        for at in listen::reachable(bound) {
+            (address, own) = (at, Connection::open(at, &key, &security, &deadline));
+            if own.is_ok() {
+                break;
+            }
+        }
+        let connection =
+            own.map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
         let instance = connection.instance;
         if let Some(log) = warn
             && let Some(obstacle) = listen::elsewhere(host)
@@ -132,6 +143,15 @@ impl TcpStore {
 
     /// As [`TcpStore::connect`], with options.
     pub fn connect_with(host: &str, port: u16, timeout: Duration, options: &TcpStoreOptions) -> Result<Self> {
+        Self::reach(host, port, (timeout, true), options)
+    }
+
+    /// As [`TcpStore::connect`], but tries once: fails at once if nobody listens there.
+    pub(super) fn connect_once(host: &str, port: u16, timeout: Duration) -> Result<Self> {
+        Self::reach(host, port, (timeout, false), &TcpStoreOptions::default())
+    }
+
+    fn reach(host: &str, port: u16, (timeout, again): (Duration, bool), options: &TcpStoreOptions) -> Result<Self> {
         check_host(host)?;
         let key = options.key();
         let security = Security::of(&Transport::choose(options.transport.as_ref())?, options.log.as_ref())?;
@@ -153,14 +173,17 @@ impl TcpStore {
                 }
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
-                Err(Fault::Silent) => io::Error::other("connected, but the server did not answer"),
-                Err(Fault::Lost(error) | Fault::Unreachable(error) | Fault::TurnedAway(error)) => error,
+                Err(Fault::Silent) => ("connected, but the server did not answer".to_owned(), None),
+                Err(Fault::NoPort(error)) => (ports_in_words(&error), error.raw_os_error()),
+                Err(Fault::Lost(error) | Fault::Unreachable(error) | Fault::TurnedAway(error)) => {
+                    (error.to_string(), error.raw_os_error())
+                }
             };
-            if deadline.passed() {
-                let waited = seconds(deadline.elapsed());
+            if !again || deadline.passed() {
+                let ((failure, errno), waited) = (failure, seconds(deadline.elapsed()));
                 let message =
                     format!("{url}: no store to connect to after {waited} ({}; last: {failure})", times(tries));
-                return Err(Error::new(ErrorKind::Timeout, message).with_errno(failure.raw_os_error()));
+                return Err(Error::new(ErrorKind::Timeout, message).with_errno(errno));
             }
             backoff.sleep(&deadline);
         }
@@ -206,7 +229,9 @@ impl TcpStore {
                     let what = "another server has taken its place";
                     return Err(Fault::Lost(io::Error::new(io::ErrorKind::ConnectionReset, what)));
                 }
-                Err(Fault::Unreachable(_) | Fault::TurnedAway(_)) if !deadline.passed() => backoff.sleep(deadline),
+                Err(Fault::Unreachable(_) | Fault::TurnedAway(_) | Fault::NoPort(_)) if !deadline.passed() => {
+                    backoff.sleep(deadline)
+                }
                 Err(fault) => return Err(fault),
             }
         }
@@ -300,7 +325,7 @@ fn connect_once(
     deadline: &Deadline,
 ) -> Result<(SocketAddr, Connection), Fault> {
     let mut result = Err(Fault::Lost(io::Error::new(io::ErrorKind::NotFound, "the host has no address")));
-    for address in (host, port).to_socket_addrs().map_err(Fault::connecting)? {
+    for address in (host, port).to_socket_addrs().map_err(|error| Fault::connecting(error, None))? {
         result = Connection::open(address, key, security, deadline).map(|connection| (address, connection));
         if matches!(result, Ok(_) | Err(Fault::NoDescriptor(_))) {
             break;
@@ -313,6 +338,11 @@ fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Dur
     let after = seconds(after);
     match fault {
         Fault::NoDescriptor(error) => no_descriptor(url, doing, &error),
+        Fault::NoPort(error) => Error::new(
+            ErrorKind::Timeout,
+            format!("{url}: {doing}: no connection to the server; gave up after {after}: {}", ports_in_words(&error)),
+        )
+        .with_errno(error.raw_os_error()),
         Fault::Unreachable(error) | Fault::TurnedAway(error) => Error::new(
             ErrorKind::Timeout,
             format!("{url}: {doing}: the server at {address} does not answer: {error}; gave up after {after}"),

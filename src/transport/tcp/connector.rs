@@ -28,7 +28,7 @@ use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Part, Prov
 use crate::net::stream::Stream;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
-use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration, topology};
+use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration, connect, topology};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest};
 use crate::types::Rank;
 
@@ -268,12 +268,14 @@ impl TcpConnector {
 
     /// Starts a TCP connection to `to`, which becomes the one at `index` of a link.
     fn open(&self, rank: Rank, index: usize, to: SocketAddr) -> io::Result<Attempt> {
-        let socket = sys::socket::stream(Domain::for_address(to))?;
+        let socket = connect::client(Domain::for_address(to))?;
         socket.set_tcp_nodelay(true)?;
-        // Connect from the address by which the peer knows this rank.
-        if let Some(mut from) = self.local.sockets.iter().find(|s| s.is_ipv4() == to.is_ipv4()).copied() {
+        // If interfaces were named, connections leave from them, whatever the routes.
+        if self.shared.names_interfaces()
+            && let Some(mut from) = self.local.sockets.iter().find(|s| s.is_ipv4() == to.is_ipv4()).copied()
+        {
             from.set_port(0);
-            socket.bind(&from.into())?;
+            connect::leave_from(&socket, from)?;
         }
         match socket.connect(&to.into()) {
             Err(e) if !sys::socket::is_in_progress(&e) => return Err(e),
@@ -285,7 +287,12 @@ impl TcpConnector {
 
     /// The error of an attempt to connect to `rank`.
     fn cannot_connect(&self, rank: Rank, error: &io::Error) -> Error {
-        let failed = Error::io(format_args!("cannot connect to {}", self.peer_name(rank)), error);
+        let doing = format!("cannot connect to {}", self.peer_name(rank));
+        if self.target(rank).is_some_and(|to| connect::lacks_ports(error, to)) {
+            let text = format!("{doing}: {}", connect::ports_in_words(error));
+            return Error::new(ErrorKind::ResourceExhausted, text).with_errno(error.raw_os_error());
+        }
+        let failed = Error::io(doing, error);
         if sys::socket::is_unreachable(error) { failed.and(self.no_common_network(rank)) } else { failed }
     }
 

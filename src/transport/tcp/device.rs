@@ -546,10 +546,17 @@ impl Shared {
                 Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable && addresses.len() + chosen.len() > index + 1 => {
                     self.log(Level::Warning, &format!("not listening on {wanted}{on}: {e}"));
                 }
-                Err(e) => return Err(Error::io(format_args!("cannot listen on {wanted}{on}"), &e)),
+                Err(e) => {
+                    return Err(gate::cannot_listen(format_args!("cannot listen on {wanted}{on}"), self.port, &e));
+                }
             }
         }
         Ok(addresses)
+    }
+
+    /// Whether the options or the environment name interfaces, or exclude some.
+    pub(super) fn names_interfaces(&self) -> bool {
+        self.choice != Choice::Free(None)
     }
 
     fn log(&self, level: Level, text: &str) {

@@ -93,9 +93,7 @@ impl TcpConnector {
         if let Some(e) = socket2::SockRef::from(&socket).take_error()? {
             return Err(e);
         }
-        if sys::is_connected_to_itself(&socket) {
-            return Err(sys::socket::refused());
-        }
+        sys::connect::refuse_self_connection(&socket)?;
         if socket2::SockRef::from(&socket).peer_addr().is_err() {
             // Not connected yet.
             return Ok(Attempt::Opening(registration, socket));

@@ -67,7 +67,7 @@ impl TcpConnector {
                 Ok(())
             }
             Err(e) => {
-                let error = Error::io(format_args!("cannot connect to {}", self.peer_name(rank)), &e);
+                let error = self.cannot_connect(rank, &e);
                 self.retry_later(rank, error, now)
             }
         }
