@@ -26,7 +26,7 @@ pub struct Address {
     /// Digest of the host; see [`host`].
     pub host: u64,
     /// Digest of what its addresses belong to; see [`network`].
-    pub network: u64,
+    pub network: u32,
     /// Digest of the cores on which the process may run; see [`cores`].
     pub cores: u64,
     /// The cache and the socket of these cores.
@@ -41,7 +41,7 @@ pub struct Address {
 
 const SOCKET_BYTES: usize = 16 + 4 + 2;
 /// Offset of the sockets.
-const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4 + 1 + 1 + 8;
+const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4 + 1 + 1 + 4;
 const ADDRESS_BYTES: usize = SOCKETS_AT + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
@@ -108,7 +108,7 @@ impl Address {
             .filter(|segment| segment.process != 0),
             ibverbs: bytes[49] != 0,
             streams: bytes[50],
-            network: u64::from_le_bytes(bytes[51..59].try_into().expect("8 bytes")),
+            network: u32::from_le_bytes(bytes[51..55].try_into().expect("4 bytes")),
         })
     }
 
@@ -238,7 +238,7 @@ pub fn check(addresses: &[Address]) -> Result<()> {
 /// Fails if a rank has only addresses that a rank on another host has as well: bridges of containers and virtual machines often have the
 /// same on every host. Whoever connects to it reaches a process of his own host.
 fn check_are_distinct(addresses: &[Address]) -> Result<()> {
-    let mut owners: HashMap<IpAddr, (Rank, u64)> = HashMap::new();
+    let mut owners: HashMap<IpAddr, (Rank, u32)> = HashMap::new();
     for (rank, address) in addresses.iter().enumerate().filter(|(_, address)| address.network != 0) {
         let mut other = None;
         let mut distinct = 0;
@@ -280,12 +280,13 @@ pub fn host() -> u64 {
 
 /// Identifies what an address belongs to: processes get the same number if the boot id and the network namespace are equal, as in
 /// containers with names of their own that use their host's network; 0 if that is not known.
-pub fn network() -> u64 {
+pub fn network() -> u32 {
     let (boot, namespace) = (boot(), namespace());
     if boot.is_empty() || namespace.as_os_str().is_empty() {
         return 0;
     }
-    digest(&[&boot[..], namespace.as_os_str().as_encoded_bytes()].concat())
+    let digest = digest(&[&boot[..], namespace.as_os_str().as_encoded_bytes()].concat());
+    (digest >> 32) as u32 ^ digest as u32
 }
 
 fn boot() -> Vec<u8> {
@@ -316,7 +317,7 @@ mod tests {
                 let sockets = sockets.into_iter().flatten().collect();
                 let [cache, socket] = cpus.map(|cpu| cpu.filter(|cpu| *cpu != u32::MAX));
                 let place = Place { cache, socket };
-                let address = Address { identity, sockets, host, network: !host, cores: host.rotate_left(7), place, segment, ibverbs: host % 2 == 1, streams: port as u8 };
+                let address = Address { identity, sockets, host, network: !host as u32, cores: host.rotate_left(7), place, segment, ibverbs: host % 2 == 1, streams: port as u8 };
                 let bytes = address.serialize();
                 prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
                 prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);
@@ -335,7 +336,7 @@ mod tests {
             identity: [0; 16],
             sockets: sockets.iter().map(socket).collect(),
             host,
-            network: host,
+            network: host as u32,
             cores: 1,
             place: Place::default(),
             segment: None,
