@@ -57,7 +57,8 @@
 #endif
 #endif
 
-/// As a timeout: the context's timeout; 30 seconds for calls that have no context.
+/// As a timeout: the context's timeout; for calls that have no context, the value of the environment variable
+/// GLOO_RS_TIMEOUT, in seconds, or 30 s. Errors of calls that end by the default name the variable.
 #define GLOO_RS_TIMEOUT_DEFAULT -1
 
 /// As a timeout: none. Only completion, a failure or an abort ends the operation.
@@ -594,7 +595,9 @@ typedef struct gloo_rs_redis_options_t {
 typedef struct gloo_rs_context_options_t {
   /// sizeof(gloo_rs_context_options_t).
   size_t struct_size;
-  /// Timeout in milliseconds of operations whose call does not set one; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+  /// Timeout in milliseconds of operations whose call does not set one; GLOO_RS_TIMEOUT_DEFAULT for the value of the
+  /// environment variable GLOO_RS_TIMEOUT, in seconds, or 30 s. Errors of operations that end by the default name the
+  /// variable.
   int64_t timeout_ms;
   /// GLOO_RS_CONNECT_LAZY (the default) or GLOO_RS_CONNECT_FULL.
   enum gloo_rs_connect_t connect;
@@ -909,7 +912,7 @@ enum gloo_rs_status_t gloo_rs_store_set(struct gloo_rs_store_t *store,
 
 /// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length in bytes. The caller
 /// frees the copy with gloo_rs_free; it is not NULL even if the length is 0. Fails with GLOO_RS_ERROR_TIMEOUT after
-/// `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT is 30 s, 0 asks once.
+/// `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s, 0 asks once.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_get(struct gloo_rs_store_t *store,
                                         const char *key,
@@ -918,7 +921,7 @@ enum gloo_rs_status_t gloo_rs_store_get(struct gloo_rs_store_t *store,
                                         size_t *bytes);
 
 /// Waits until all `n` `keys` have values. After `timeout_ms`, fails with GLOO_RS_ERROR_TIMEOUT and a message that
-/// names the missing keys; GLOO_RS_TIMEOUT_DEFAULT is 30 s, 0 asks once.
+/// names the missing keys; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s, 0 asks once.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_wait(struct gloo_rs_store_t *store,
                                          const char *const *keys,
@@ -1006,7 +1009,7 @@ enum gloo_rs_status_t gloo_rs_store_connection_statistics(const struct gloo_rs_s
 void gloo_rs_redis_options_init(struct gloo_rs_redis_options_t *options, size_t struct_size);
 
 /// Creates a store in the Redis server at `host` and `port`. Tries to connect until `timeout_ms` expires;
-/// GLOO_RS_TIMEOUT_DEFAULT is 30 s. `options` may be NULL for defaults. All ranks use the same server and options.
+/// GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. `options` may be NULL for defaults. All ranks use the same server and options.
 /// Fails with GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (see gloo_rs_built_features). The caller
 /// destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
@@ -1023,7 +1026,7 @@ enum gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
 /// store, select the store.
 ///
 /// Collective: every process of the job calls it once. The processes try to reach rank 0's store until `timeout_ms`
-/// expires; GLOO_RS_TIMEOUT_DEFAULT is 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on
+/// expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on
 /// failure. No thread may change the environment during the call.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
@@ -1109,7 +1112,7 @@ enum gloo_rs_status_t gloo_rs_context_timeout(const struct gloo_rs_context_t *co
                                               int64_t *timeout_ms);
 
 /// Sets the timeout, in milliseconds, of operations that start later and whose call does not set one;
-/// GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+/// GLOO_RS_TIMEOUT_DEFAULT for the value of the environment variable GLOO_RS_TIMEOUT, in seconds, or 30 s.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_set_timeout(struct gloo_rs_context_t *context,
                                                   int64_t timeout_ms);

@@ -87,7 +87,8 @@ impl Context {
     pub fn connect(&self, store: &dyn Store) -> Result<()> {
         let limit = self.limit();
         self.bootstrap(&OverStore { context: self, store, limit }, limit).map_err(|e| {
-            e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe())).during(CONNECT)
+            let e = e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe()));
+            self.timed(None, e.during(CONNECT))
         })
     }
 
@@ -96,7 +97,8 @@ impl Context {
     pub fn connect_oob(&self, allgather: &mut AllgatherFunction<'_>) -> Result<()> {
         let limit = self.limit();
         self.bootstrap(&ByAllgather::new(self, allgather, limit), limit).map_err(|e| {
-            e.context(format_args!("{}: cannot connect by the caller's allgather", self.own())).during(CONNECT)
+            let e = e.context(format_args!("{}: cannot connect by the caller's allgather", self.own()));
+            self.timed(None, e.during(CONNECT))
         })
     }
 
@@ -109,8 +111,10 @@ impl Context {
             )));
         }
         let limit = self.limit();
-        self.bootstrap(&OverContext { context: self, parent, tag, limit }, limit)
-            .map_err(|e| e.context(format_args!("{}: cannot connect out of a context", self.own())).during(CONNECT))
+        self.bootstrap(&OverContext { context: self, parent, tag, limit }, limit).map_err(|e| {
+            let e = e.context(format_args!("{}: cannot connect out of a context", self.own()));
+            self.timed(None, e.during(CONNECT))
+        })
     }
 
     pub(super) fn limit(&self) -> Limit {

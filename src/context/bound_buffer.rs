@@ -86,7 +86,7 @@ impl BoundBuffer {
     }
 
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Ended> {
-        self.wait_for(side, timeout).map_err(|error| error.during(side.operation()))
+        self.wait_for(side, timeout).map_err(|error| self.context.timed(timeout, error.during(side.operation())))
     }
 
     fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Ended> {

@@ -41,6 +41,7 @@ use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
 use crate::engine::shared::program::MOST_ELEMENT_BYTES;
 use crate::engine::{Engine, Guard, Spin};
+use crate::environment;
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::secret::JobToken;
@@ -66,6 +67,8 @@ pub struct ContextOptions {
     /// Timeout of an operation, if the call does not set one. Zero: only what is possible without waiting. `Duration::MAX`: no
     /// timeout. 30 s by default.
     pub timeout: Duration,
+    /// Whether nobody has chosen `timeout`: errors of calls that end by it then name the variable [`environment::TIMEOUT`].
+    pub timeout_by_default: bool,
     /// When connections are made.
     pub connect: Connect,
     /// Longest message of a collective, in bytes. 1 MiB by default. The same on all ranks.
@@ -86,7 +89,8 @@ pub struct ContextOptions {
 impl Default for ContextOptions {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_secs(30),
+            timeout: environment::DEFAULT_TIMEOUT,
+            timeout_by_default: false,
             connect: Connect::Lazy,
             max_segment_bytes: 1 << 20,
             token: None,
@@ -159,6 +163,7 @@ pub struct Context {
     built_in: OnceLock<Tuner>,
     /// In nanoseconds.
     timeout: AtomicU64,
+    timeout_by_default: AtomicBool,
     slots: AtomicU64,
     /// The host number of each rank; empty until all hosts are known.
     hosts: OnceLock<Box<[u32]>>,
@@ -220,6 +225,7 @@ impl Context {
             size,
             check_calls: options.check_calls == Some(true),
             timeout: AtomicU64::new(nanoseconds(options.timeout)),
+            timeout_by_default: AtomicBool::new(options.timeout_by_default),
             options,
             overrides,
             agreed: OnceLock::new(),
@@ -262,6 +268,20 @@ impl Context {
     /// Sets the default timeout of operations that start later.
     pub fn set_timeout(&self, timeout: Duration) {
         self.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
+        self.timeout_by_default.store(false, Ordering::Relaxed);
+    }
+
+    /// Sets it to the one that counts if nobody chooses. Fails if the environment's is not valid.
+    pub fn set_default_timeout(&self) -> Result<()> {
+        self.timeout.store(nanoseconds(environment::default_timeout()?), Ordering::Relaxed);
+        self.timeout_by_default.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The error of a call with this timeout, if it named one.
+    fn timed(&self, timeout: Option<Duration>, error: Error) -> Error {
+        let by_default = timeout.is_none() && self.timeout_by_default.load(Ordering::Relaxed);
+        if by_default { environment::by_default(error) } else { error }
     }
 
     /// Reserves `n` slot numbers for the caller and returns the first. Equal on all ranks as long as all make the same calls.

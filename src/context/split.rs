@@ -67,14 +67,20 @@ impl Context {
     /// takes part and gets no context. Collective; two concurrent calls on one context are refused. The new context has the
     /// device, options, timeout and tuning of this one, which may be closed afterwards.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Arc<Context>>> {
-        self.split_by(color, key)
-            .map_err(|e| e.context(format_args!("{}: cannot split a context", self.own())).during(SPLIT))
+        self.split_by(color, key).map_err(|e| {
+            let e = e.context(format_args!("{}: cannot split a context", self.own()));
+            self.timed(None, e.during(SPLIT))
+        })
     }
 
     fn split_by(&self, color: Option<u32>, key: i32) -> Result<Option<Arc<Context>>> {
         let _splitting = Splitting::begin(self)?;
         let limit = self.limit();
-        let options = ContextOptions { timeout: self.timeout(), ..self.options.clone() };
+        let options = ContextOptions {
+            timeout: self.timeout(),
+            timeout_by_default: self.timeout_by_default.load(Ordering::Relaxed),
+            ..self.options.clone()
+        };
         // Before the exchange, so that other ranks are notified of an error.
         let connector = color.map(|_| self.prepare_split(&options)).transpose();
         let (connector, own) = match connector {

@@ -345,3 +345,26 @@ fn pairs_connect_by_hand_and_close() {
     assert!(contexts[0].pair(0).is_err() && contexts[0].pair(2).is_err());
     assert!(pairs[0].connect(b"nonsense").is_err());
 }
+
+#[test]
+fn errors_by_the_default_timeout_name_what_sets_it() {
+    let names = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        error.message().contains("GLOO_RS_TIMEOUT")
+    };
+    let by_default =
+        ContextOptions { timeout: Duration::from_millis(50), timeout_by_default: true, ..Default::default() };
+    let chosen = ContextOptions { timeout_by_default: false, ..by_default.clone() };
+    for (options, named) in [(&by_default, true), (&chosen, false)] {
+        let alone = Context::new(device(), 0, 2, options).unwrap();
+        assert_eq!(names(alone.connect(&*crate::rendezvous::InProcessStore::new()).unwrap_err()), named);
+    }
+    let contexts = group_with(2, &ContextOptions { timeout: Duration::from_secs(20), ..by_default.clone() });
+    let mut memory = [0; 8];
+    // SAFETY: the array outlives the buffer.
+    let buffer = unsafe { contexts[0].unbound_buffer(memory.as_mut_ptr(), memory.len()) }.unwrap();
+    let short = Some(Duration::from_millis(20));
+    assert!(!names(buffer.wait_recv(short).unwrap_err()), "the call named its timeout");
+    contexts[0].set_timeout(Duration::from_millis(20));
+    assert!(!names(buffer.wait_recv(None).unwrap_err()), "the program has chosen the context's");
+}

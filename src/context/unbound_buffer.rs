@@ -107,7 +107,7 @@ impl UnboundBuffer {
     }
 
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
-        self.wait_for(side, timeout).map_err(|error| error.during(side.operation()))
+        self.wait_for(side, timeout).map_err(|error| self.context.timed(timeout, error.during(side.operation())))
     }
 
     fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {

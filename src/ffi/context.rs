@@ -4,7 +4,6 @@ use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use super::device::gloo_rs_device_t;
 use super::enumeration::{known, number};
@@ -16,6 +15,7 @@ use super::pointer::{self, Out};
 use super::status::{GLOO_RS_OK, GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
 use super::store::gloo_rs_store_t;
 use crate::context::{Connect, Context, ContextOptions};
+use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
 use crate::transport;
@@ -89,7 +89,9 @@ pub use gloo_rs_check_calls_t::*;
 pub struct gloo_rs_context_options_t {
     /// sizeof(gloo_rs_context_options_t).
     pub struct_size: usize,
-    /// Timeout in milliseconds of operations whose call does not set one; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+    /// Timeout in milliseconds of operations whose call does not set one; GLOO_RS_TIMEOUT_DEFAULT for the value of the
+    /// environment variable GLOO_RS_TIMEOUT, in seconds, or 30 s. Errors of operations that end by the default name the
+    /// variable.
     pub timeout_ms: i64,
     /// GLOO_RS_CONNECT_LAZY (the default) or GLOO_RS_CONNECT_FULL.
     pub connect: MaybeUninit<gloo_rs_connect_t>,
@@ -127,8 +129,10 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
     let token = unsafe { pointer::optional_secret(options.token) };
     // SAFETY: by the contract, `tuning` is NULL or a string.
     let tuning = unsafe { pointer::optional_text(options.tuning, "tuning") }?;
+    let timeout = pointer::timeout(options.timeout_ms)?;
     Ok(ContextOptions {
-        timeout: pointer::timeout(options.timeout_ms)?.unwrap_or(defaults.timeout),
+        timeout: timeout.map_or_else(environment::default_timeout, Ok)?,
+        timeout_by_default: timeout.is_none(),
         // SAFETY: C initialised `connect`, or it has its default.
         connect: unsafe {
             let values = [(GLOO_RS_CONNECT_LAZY, Connect::Lazy), (GLOO_RS_CONNECT_FULL, Connect::Full)];
@@ -347,7 +351,7 @@ pub unsafe extern "C" fn gloo_rs_context_timeout(
 }
 
 /// Sets the timeout, in milliseconds, of operations that start later and whose call does not set one;
-/// GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+/// GLOO_RS_TIMEOUT_DEFAULT for the value of the environment variable GLOO_RS_TIMEOUT, in seconds, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_set_timeout(
@@ -357,8 +361,10 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
     guard("gloo_rs_context_set_timeout", || {
         // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
-        let timeout: Option<Duration> = pointer::timeout(timeout_ms)?;
-        handle.context.set_timeout(timeout.unwrap_or(ContextOptions::default().timeout));
+        match pointer::timeout(timeout_ms)? {
+            Some(timeout) => handle.context.set_timeout(timeout),
+            None => handle.context.set_default_timeout()?,
+        }
         Ok(())
     })
 }

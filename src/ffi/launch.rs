@@ -13,7 +13,7 @@ use crate::rendezvous::Launch;
 /// store, select the store.
 ///
 /// Collective: every process of the job calls it once. The processes try to reach rank 0's store until `timeout_ms`
-/// expires; GLOO_RS_TIMEOUT_DEFAULT is 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on
+/// expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on
 /// failure. No thread may change the environment during the call.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn gloo_rs_launch_from_env(
         // SAFETY: the header demands that `store`, `rank` and `size` are NULL or valid for a write.
         let (out, rank, size) =
             unsafe { (Out::handle(store, "store")?, Out::new(rank, "rank")?, Out::new(size, "size")?) };
-        let launch = Launch::from_environment(store::timeout(timeout_ms)?)?;
+        let launch = store::within(timeout_ms, Launch::from_environment)?;
         rank.set(rank_to_c(launch.rank)?);
         size.set(rank_to_c(launch.size)?);
         store::create(launch.store, None, out);

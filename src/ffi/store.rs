@@ -11,6 +11,7 @@ use super::options::{self, Options};
 use super::pointer::{self, Malloced, Out};
 use super::status::gloo_rs_status_t;
 use super::tls::{self, gloo_rs_tls_options_t};
+use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::admission::ConnectionStatistics;
 use crate::rendezvous::tcp::TcpStoreOptions;
@@ -60,11 +61,12 @@ pub(super) fn create(store: Arc<dyn Store>, tcp: Option<Arc<TcpStore>>, out: Out
     handle::create(StoreHandle { store, tcp }, out);
 }
 
-/// The meaning of GLOO_RS_TIMEOUT_DEFAULT for stores.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-
-pub(super) fn timeout(ms: i64) -> Result<Duration> {
-    Ok(pointer::timeout(ms)?.unwrap_or(DEFAULT_TIMEOUT))
+/// Calls `body` with a timeout from C. The error of a call that names none says what sets it.
+pub(super) fn within<T>(ms: i64, body: impl FnOnce(Duration) -> Result<T>) -> Result<T> {
+    match pointer::timeout(ms)? {
+        Some(timeout) => body(timeout),
+        None => body(environment::default_timeout()?).map_err(environment::by_default),
+    }
 }
 
 /// Creates a store over TCP. The process with `serve` runs the server until it destroys the handle; the others connect
@@ -160,7 +162,6 @@ unsafe fn create_tcp(
     // valid for reads of its `struct_size` bytes.
     let (out, host, options) =
         unsafe { (Out::handle(store, "store")?, pointer::text(host, "host")?, options::read_or_default(options)?) };
-    let timeout = timeout(timeout_ms)?;
     let log = Log::new(options.log, options.log_user);
     let log_destroy = options.log_destroy;
     let options = TcpStoreOptions {
@@ -170,12 +171,10 @@ unsafe fn create_tcp(
         // SAFETY: by the contract, a string, and a struct with its size.
         transport: unsafe { tls::transport(options.transport, options.tls) }?,
     };
-    let store = if serve {
-        TcpStore::serve_with(host, port, &options)
-    } else {
-        TcpStore::connect_with(host, port, timeout, &options)
-    };
-    let store = Arc::new(store?);
+    let store = Arc::new(within(timeout_ms, |timeout| match serve {
+        true => TcpStore::serve_with(host, port, &options),
+        false => TcpStore::connect_with(host, port, timeout, &options),
+    })?);
     log.inspect(|log| log.set_destroy(log_destroy));
     create(store.clone(), Some(store), out);
     Ok(())
@@ -266,7 +265,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_url(
         let (out, url) = unsafe { (Out::handle(store, "store")?, pointer::text(url, "url")?) };
         let rank =
             usize::try_from(rank).map_err(|_| Error::invalid(format!("rank is {rank}; it must not be negative")))?;
-        create(url::open(url, rank, timeout(timeout_ms)?)?, None, out);
+        create(within(timeout_ms, |timeout| url::open(url, rank, timeout))?, None, out);
         Ok(())
     })
 }
@@ -293,7 +292,7 @@ pub unsafe extern "C" fn gloo_rs_store_set(
 
 /// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length in bytes. The caller
 /// frees the copy with gloo_rs_free; it is not NULL even if the length is 0. Fails with GLOO_RS_ERROR_TIMEOUT after
-/// `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT is 30 s, 0 asks once.
+/// `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s, 0 asks once.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_get(
@@ -308,7 +307,7 @@ pub unsafe extern "C" fn gloo_rs_store_get(
         let (out, out_bytes) = unsafe { (Out::handle(value, "value")?, Out::new(bytes, "bytes")?) };
         // SAFETY: the header demands that `store` is NULL or a live handle, and `key` is NULL or a string.
         let (handle, key) = unsafe { (handle::get(store, "store")?, pointer::text(key, "key")?) };
-        let value = handle.store.get(key, timeout(timeout_ms)?)?;
+        let value = within(timeout_ms, |timeout| handle.store.get(key, timeout))?;
         out.set(Malloced::copy_of(&value)?.into_raw());
         out_bytes.set(value.len());
         Ok(())
@@ -316,7 +315,7 @@ pub unsafe extern "C" fn gloo_rs_store_get(
 }
 
 /// Waits until all `n` `keys` have values. After `timeout_ms`, fails with GLOO_RS_ERROR_TIMEOUT and a message that
-/// names the missing keys; GLOO_RS_TIMEOUT_DEFAULT is 30 s, 0 asks once.
+/// names the missing keys; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s, 0 asks once.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_wait(
@@ -329,7 +328,7 @@ pub unsafe extern "C" fn gloo_rs_store_wait(
         // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
         // `n` strings.
         let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
-        handle.store.wait(&keys, timeout(timeout_ms)?)
+        within(timeout_ms, |timeout| handle.store.wait(&keys, timeout))
     })
 }
 
@@ -392,7 +391,7 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
         // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
         // `n` strings.
         let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
-        let got = handle.store.multi_get(&keys, timeout(timeout_ms)?)?;
+        let got = within(timeout_ms, |timeout| handle.store.multi_get(&keys, timeout))?;
         if got.len() != n {
             let message = format!("{} returned {} values for {n} keys", handle.store.describe(), got.len());
             return Err(Error::new(ErrorKind::Internal, message));

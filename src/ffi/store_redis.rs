@@ -60,7 +60,7 @@ pub unsafe extern "C" fn gloo_rs_redis_options_init(options: *mut gloo_rs_redis_
 }
 
 /// Creates a store in the Redis server at `host` and `port`. Tries to connect until `timeout_ms` expires;
-/// GLOO_RS_TIMEOUT_DEFAULT is 30 s. `options` may be NULL for defaults. All ranks use the same server and options.
+/// GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. `options` may be NULL for defaults. All ranks use the same server and options.
 /// Fails with GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (see gloo_rs_built_features). The caller
 /// destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_redis(
         // SAFETY: the header demands that `options` is NULL or valid for reads of its `struct_size` bytes, and the
         // pointers in it are NULL or strings.
         let options = unsafe { to_rust(host, port, &options::read_or_default(options)?)? };
-        store::create(redis::open(options, store::timeout(timeout_ms)?)?, None, out);
+        store::create(store::within(timeout_ms, |timeout| redis::open(options, timeout))?, None, out);
         Ok(())
     })
 }

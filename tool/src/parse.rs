@@ -30,6 +30,12 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
 
+/// [`seconds`], at least a millisecond.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    let long = |timeout: &Duration| *timeout >= Duration::from_millis(1);
+    seconds(text).ok().filter(long).ok_or_else(|| format!("{text:?} is not a number of seconds from 0.001 to 31536000"))
+}
+
 /// Parses a duration with a unit, in seconds: `250ns`, `10us` or `10µs`, `1.5ms`, `2s`, `5ps`.
 pub fn duration(text: &str) -> Result<f64, String> {
     let units = [("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9), ("ps", 1e-12), ("s", 1.0)];
@@ -305,6 +311,14 @@ mod tests {
     fn hosts() {
         assert_eq!(host("node-0.cluster"), Ok("node-0.cluster".to_owned()));
         assert!(host("node0:29500").unwrap_err().contains("port"));
+    }
+
+    #[test]
+    fn timeouts() {
+        assert_eq!(timeout("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "0.0001", "-1", "x", "31536001"] {
+            assert!(timeout(text).unwrap_err().contains("from 0.001"), "{text}");
+        }
     }
 
     #[test]

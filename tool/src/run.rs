@@ -9,6 +9,7 @@ use crate::launcher::binding::Bind;
 use crate::launcher::hosts;
 use crate::launcher::remote::{self, Hosts};
 use crate::launcher::{self, Job};
+use gloo_rs::environment::TIMEOUT;
 
 /// Start a job's ranks, on this host or on several
 ///
@@ -69,6 +70,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = crate::parse::seconds)]
     grace: Duration,
 
+    /// Time for the ranks to find each other, and timeout of calls that name none: sets GLOO_RS_TIMEOUT, whose default is 30
+    #[arg(long, value_name = "SECONDS", value_parser = crate::parse::timeout)]
+    start_timeout: Option<Duration>,
+
     /// The program of every rank, and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -114,7 +119,7 @@ fn on_hosts(file: &std::path::Path, args: &Args) -> Result<Hosts, String> {
     })
 }
 
-/// The variables that `--env` names and, on other hosts, those of this library.
+/// The variables that options set and, on other hosts, those of this library.
 fn environment(args: &Args) -> Vec<(OsString, OsString)> {
     let own = std::env::vars_os()
         .filter(|(name, _)| args.hosts.is_some() && name.as_encoded_bytes().starts_with(b"GLOO_RS_"));
@@ -122,5 +127,6 @@ fn environment(args: &Args) -> Vec<(OsString, OsString)> {
         Some((name, value)) => Some((name.into(), value.into())),
         None => std::env::var_os(text).map(|value| (text.into(), value)),
     });
-    own.chain(named).collect()
+    let timeout = args.start_timeout.map(|timeout| (TIMEOUT.into(), timeout.as_secs_f64().to_string().into()));
+    own.chain(named).chain(timeout).collect()
 }

@@ -51,6 +51,14 @@ fn every_rank_finds_its_position_in_its_environment() {
 }
 
 #[test]
+fn the_time_to_start_is_passed_on() {
+    let output = run(2, &["--no-prefix", "--start-timeout", "2.5"], "echo $GLOO_RS_TIMEOUT");
+    assert_eq!(text(&output.stdout), "2.5\n2.5\n");
+    let output = run(1, &["--start-timeout", "0"], "true");
+    assert!(text(&output.stderr).contains("from 0.001"), "{output:?}");
+}
+
+#[test]
 fn the_port_is_free_for_rank_0() {
     let output = run(1, &["--no-prefix"], "printf $MASTER_PORT");
     let port: u16 = text(&output.stdout).parse().unwrap();
