@@ -65,6 +65,21 @@ pub trait Store: Send + Sync {
         self.append(key, value)
     }
 
+    /// As [`Store::append_within`]. If the store's server sees the connection of this process break before the claims are settled, it takes
+    /// `value` back, so that another process may take this one's place; all values that are claimed for a key have one length. The default
+    /// is for stores whose server does not see that.
+    fn claim_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.append_within(key, value, timeout)
+    }
+
+    /// What this process has claimed is taken back when its store ends, even if that is in order, unless claims are settled.
+    fn disclaim(&self) {}
+
+    /// As [`Store::set_within`]; rank 0 calls it once all ranks are there: claims of all processes last from now on.
+    fn set_and_settle_claims(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.set_within(key, value, timeout)
+    }
+
     /// Waits until all `keys` have values, and returns these in the order of `keys`. Fails with `Timeout` after `timeout`.
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>>;
 

@@ -59,6 +59,18 @@ impl Store for PrefixStore {
         self.base.append_within(&self.key(key), value, timeout)
     }
 
+    fn claim_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.base.claim_within(&self.key(key), value, timeout)
+    }
+
+    fn disclaim(&self) {
+        self.base.disclaim();
+    }
+
+    fn set_and_settle_claims(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.base.set_and_settle_claims(&self.key(key), value, timeout)
+    }
+
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         self.with_keys(keys, |keys| self.base.multi_get(keys, timeout))
     }

@@ -50,6 +50,18 @@ impl Table {
         Ok(())
     }
 
+    /// Takes back the first of the appended values, all of one length, that equals `value`. The key is removed with its last one.
+    pub(super) fn take_back(&mut self, key: &str, value: &[u8]) {
+        let Some(current) = self.values.get_mut(key) else { return };
+        let length = value.len().max(1);
+        let Some(index) = current.chunks(length).position(|part| part == value) else { return };
+        if current.len() == value.len() {
+            self.values.remove(key);
+        } else {
+            Arc::make_mut(current).drain(index * length..(index + 1) * length);
+        }
+    }
+
     pub(super) fn remove(&mut self, key: &str) -> bool {
         self.values.remove(key).is_some()
     }

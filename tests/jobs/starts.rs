@@ -9,7 +9,7 @@ use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Connect, Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind};
 use gloo_rs::rendezvous::tcp::TcpStoreOptions;
-use gloo_rs::rendezvous::{InProcessStore, PrefixStore, Store, TcpStore, url};
+use gloo_rs::rendezvous::{InProcessStore, Launch, PrefixStore, Store, TcpStore, url};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
@@ -265,4 +265,82 @@ fn an_address_of_the_store_that_is_not_rank_0s_is_said_in_the_log_and_in_the_err
         let error = context(&device(None), 0, 2, &short).connect(&store).unwrap_err();
         assert!(told.lock().unwrap().is_empty() && !error.message().contains("no address of"), "{error}");
     });
+}
+
+/// Not a test by itself: a rank of two that the environment describes, over the C ABI. Prints why it cannot start.
+#[test]
+#[ignore = "run by the tests"]
+fn a_rank_alone() {
+    let (mut store, mut rank, mut size) = (std::ptr::null_mut(), 0, 0);
+    // SAFETY: pointers to variables that live until the calls return; the store, context and device are used as the header demands.
+    unsafe {
+        use gloo_rs::ffi::*;
+        if gloo_rs_launch_from_env(GLOO_RS_TIMEOUT_DEFAULT, &mut store, &mut rank, &mut size) == GLOO_RS_OK {
+            let (mut device, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+            assert_eq!(gloo_rs_device_create(std::ptr::null(), &mut device), GLOO_RS_OK);
+            assert_eq!(gloo_rs_context_create(device, rank, size, std::ptr::null(), &mut context), GLOO_RS_OK);
+            assert_ne!(gloo_rs_context_connect(context, store), GLOO_RS_OK);
+        }
+        println!("{}", std::ffi::CStr::from_ptr(gloo_rs_last_error_message()).to_str().unwrap());
+    }
+}
+
+/// The command of rank `rank` of `size` ranks, whose store rank 0 serves at `address` and `port`.
+fn alone(rank: &str, size: &str, address: &str, port: &str) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "starts::a_rank_alone", "--ignored", "--nocapture"]).env_remove("GLOO_RS_STORE");
+    command.env("RANK", rank).env("WORLD_SIZE", size).env("MASTER_ADDR", address).env("MASTER_PORT", port);
+    command
+}
+
+#[test]
+fn a_rank_that_dies_while_others_gather_is_replaced() {
+    // A port on an address of loopback that no other test uses.
+    let address = "127.83.15.2";
+    let port = TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port().to_string();
+    let launch = |rank: usize, timeout| {
+        let rank = rank.to_string();
+        let variables = [("RANK", &*rank), ("WORLD_SIZE", "3"), ("MASTER_ADDR", address), ("MASTER_PORT", &*port)];
+        let find = |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.into());
+        Launch::from_variables(find, timeout)
+    };
+    let zero = launch(0, LONG).unwrap();
+    let mut first = alone("1", "3", address, &port).stdout(std::process::Stdio::null()).spawn().unwrap();
+    zero.store.wait(&["host/1"], LONG).unwrap();
+    let error = launch(1, SHORT).err().expect("the first is there");
+    assert!(error.message().contains("another process is rank 1 there"), "{error}");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let options = ContextOptions { timeout: LONG, ..Default::default() };
+    let launches = ranks(3, |rank| {
+        let own = (rank != 0).then(|| launch(rank, LONG).unwrap());
+        let context = context(&device(Some("127.0.0.1")), rank, 3, &options);
+        context.connect(&*own.as_ref().unwrap_or(&zero).store).unwrap();
+        barrier(&context).unwrap();
+        own
+    });
+    // They are gathered: nobody takes the place of a rank that ends now.
+    drop(launches);
+    let error = launch(1, SHORT).err().expect("the job is complete");
+    assert!(error.message().contains("another process is rank 1 there"), "{error}");
+}
+
+#[test]
+fn the_environment_sets_the_time_of_a_start_and_errors_say_so() {
+    // A port on an address of loopback that no other test uses.
+    let address = "127.83.15.1";
+    let port = TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port().to_string();
+    let output = |rank, timeout| {
+        let output = alone(rank, "2", address, &port).env("GLOO_RS_TIMEOUT", timeout).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    for (rank, after) in
+        [("1", "no store to connect to after 0.3"), ("0", "after 350ms, 1 of 2 ranks have not arrived: 1")]
+    {
+        let text = output(rank, "0.35");
+        assert!(text.contains(after) && text.contains("the default, which GLOO_RS_TIMEOUT"), "{text}");
+    }
+    let text = output("1", "5m");
+    assert!(text.contains("GLOO_RS_TIMEOUT is \"5m\""), "{text}");
 }

@@ -169,7 +169,12 @@ impl OverStore<'_> {
             values.extend(self.wait_for(|wait| store.multi_get(&keys, wait)).map_err(missing)?);
         }
         let list = list(values)?;
-        store.set_within(round.list, &list, self.limit.left())?;
+        let left = self.limit.left();
+        if round.list == HOSTS.list {
+            store.set_and_settle_claims(round.list, &list, left)?;
+        } else {
+            store.set_within(round.list, &list, left)?;
+        }
         Ok(list)
     }
 

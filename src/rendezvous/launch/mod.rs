@@ -20,6 +20,7 @@ use super::{InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::net::host;
+use crate::sys;
 use crate::types::Rank;
 
 /// Ports for jobs whose launcher names none: below the range that systems assign to outgoing connections.
@@ -153,8 +154,9 @@ fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> Result<Arc<
     open_unused(rank, timeout, |timeout| url::open_tcp(host, port, rank, timeout))
 }
 
-/// Opens rank 0's TCP store by `open`, and checks that no process has been `rank` in it before. A process that runs a second
-/// program after the first might otherwise connect to the store that rank 0 still serves in the first program.
+/// Opens rank 0's TCP store by `open`, and checks that no process is `rank` in it. A process that runs a second program after the first
+/// might otherwise connect to the store that rank 0 still serves in the first program. A process that has died while others gather is
+/// replaced, once the server has seen its connection break.
 fn open_unused(
     rank: Rank,
     timeout: Duration,
@@ -167,24 +169,40 @@ fn open_unused(
         if rank == 0 {
             return Ok(store);
         }
-        let error = match store.add(&format!("gloo_rs/rank/{rank}"), 1) {
-            Ok(1) => return Ok(store),
-            Ok(_) => Error::new(
+        let claimed = claim_rank(&*store, rank, &deadline);
+        if claimed.is_err() {
+            // It must not stand in the way of the next process.
+            store.disclaim();
+        }
+        match claimed {
+            Ok(()) => return Ok(store),
+            Err(error) if error.kind() == ErrorKind::ConnectionLost && !deadline.passed() => backoff.sleep(&deadline),
+            Err(error) => return Err(error.context(format_args!("after {}", seconds(deadline.elapsed())))),
+        }
+    }
+}
+
+/// Claims `rank` in the store, and waits until no other process that has claimed it before is left.
+fn claim_rank(store: &dyn Store, rank: Rank, deadline: &Deadline) -> Result<()> {
+    let own: [u8; 16] = sys::random().map_err(|error| Error::io("cannot get random bytes", &error))?;
+    let key = format!("gloo_rs/rank/{rank}");
+    let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+    store.claim_within(&key, &own, deadline.remaining())?;
+    loop {
+        if store.get(&key, deadline.remaining())?.starts_with(&own) {
+            return Ok(());
+        }
+        if deadline.passed() {
+            return Err(Error::new(
                 ErrorKind::Timeout,
                 format!(
-                    "{}: another process has been rank {rank} there: two processes have the same rank, or rank 0 has not ended \
-                     an earlier program",
+                    "{}: another process is rank {rank} there: two processes have the same rank, or rank 0 has not ended an \
+                     earlier program",
                     store.describe()
                 ),
-            ),
-            Err(error) if error.kind() == ErrorKind::ConnectionLost => error,
-            Err(error) => return Err(error),
-        };
-        drop(store);
-        if deadline.passed() {
-            return Err(error.context(format_args!("after {}", seconds(deadline.elapsed()))));
+            ));
         }
-        backoff.sleep(&deadline);
+        backoff.sleep(deadline);
     }
 }
 

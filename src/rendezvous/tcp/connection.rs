@@ -8,7 +8,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::super::support::Deadline;
 use super::handshake::{self, PROOF_BYTES, SERVER_BYTES, WELCOME};
-use super::protocol::{MAGIC, MAX_FRAME_BYTES, VERSION};
+use super::protocol::{MAGIC, MAX_FRAME_BYTES, Request, VERSION};
 use crate::net::handshake as proofs;
 use crate::net::stream::{self, Security, Stream};
 use crate::secret::SecretKey;
@@ -77,6 +77,8 @@ pub(super) struct Connection {
     pub(super) stream: Stream,
     /// Random number of the server, by which it is recognized.
     pub(super) instance: u64,
+    /// Whether the server takes something back when this connection ends: it is kept as long as the store.
+    pub(super) claims: bool,
 }
 
 impl Connection {
@@ -92,7 +94,7 @@ impl Connection {
         let stream = sys::connect::connect(address, time).map_err(|error| Fault::connecting(error, Some(address)))?;
         prepare(&stream)?;
         let stream = security.connect(stream.into())?;
-        let mut connection = Self { stream, instance: 0 };
+        let mut connection = Self { stream, instance: 0, claims: false };
         connection.instance = connection.handshake(address, key, deadline)?;
         Ok(connection)
     }
@@ -145,6 +147,13 @@ impl Connection {
             return Err(Fault::Foreign(format!("the server at {address} did not welcome this client")));
         }
         Ok(instance)
+    }
+
+    /// As [`Connection::end`]; the server keeps what was claimed.
+    pub(super) fn end_and_keep(mut self) {
+        // The socket has room, as below.
+        let _ = write_some(&mut self.stream, &Request::Keep.encode(), &Deadline::after(Duration::ZERO));
+        self.end();
     }
 
     /// Ends the connection in an orderly way, which TLS distinguishes from one that was cut; not to be called in a child by fork, whose

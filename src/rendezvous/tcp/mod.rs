@@ -13,6 +13,7 @@ mod tests;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use crate::secret::{JobToken, SecretKey};
 use crate::sys::ForkMark;
 use crate::sys::connect::ports_in_words;
 use connection::{Connection, Fault};
-use protocol::{MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Reply, Request};
+use protocol::{GATHERED, MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Reply, Request};
 use server::{Limits, Server};
 
 /// Connections kept open for later calls; more are opened while more threads call at the same time.
@@ -64,6 +65,8 @@ pub struct TcpStore {
     key: SecretKey,
     security: Security,
     idle: Mutex<Vec<Connection>>,
+    /// Whether claims outlive this store if it ends in order.
+    keeps_claims: AtomicBool,
     server: Option<Server>,
     mark: ForkMark,
 }
@@ -131,7 +134,18 @@ impl TcpStore {
             log(Level::Warning, &format!("{url}: {obstacle}"));
         }
         let (idle, host) = (Mutex::new(vec![connection]), host.to_owned());
-        Ok(Self { url, host, address, instance, key, security, idle, server: Some(server), mark })
+        Ok(Self {
+            url,
+            host,
+            address,
+            instance,
+            key,
+            security,
+            idle,
+            keeps_claims: AtomicBool::new(true),
+            server: Some(server),
+            mark,
+        })
     }
 
     /// Connects to the store that another rank serves; retries until `timeout`.
@@ -169,7 +183,18 @@ impl TcpStore {
                 Ok((address, connection)) => {
                     let instance = connection.instance;
                     let (idle, host) = (Mutex::new(vec![connection]), host.to_owned());
-                    return Ok(Self { url, host, address, instance, key, security, idle, server: None, mark });
+                    return Ok(Self {
+                        url,
+                        host,
+                        address,
+                        instance,
+                        key,
+                        security,
+                        idle,
+                        keeps_claims: AtomicBool::new(true),
+                        server: None,
+                        mark,
+                    });
                 }
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
@@ -209,8 +234,9 @@ impl TcpStore {
             None => self.connect_again(&deadline).map_err(failed)?,
         };
         let frame = connection.exchange(&request.encode(), deadline.remaining()).map_err(failed)?;
+        connection.claims |= matches!(request, Request::Claim { .. });
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE_CONNECTIONS {
+        if idle.len() < IDLE_CONNECTIONS || connection.claims {
             idle.push(connection);
         } else {
             connection.end();
@@ -299,7 +325,11 @@ impl Drop for TcpStore {
         // The server waits for its clients to disconnect, including this one.
         let idle = std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner));
         if !self.mark.is_child() {
-            idle.into_iter().for_each(Connection::end);
+            let keeps = *self.keeps_claims.get_mut();
+            idle.into_iter().for_each(|connection| match keeps && connection.claims {
+                true => connection.end_and_keep(),
+                false => connection.end(),
+            });
         }
         drop(self.server.take());
     }
@@ -434,6 +464,20 @@ impl Store for TcpStore {
 
     fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.append_all(key, value, timeout.saturating_add(GRACE))
+    }
+
+    fn claim_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.check(key, value.len())?;
+        let request = Request::Claim { key, value };
+        self.ask_now(&doing("append to", &[key]), &request, timeout.saturating_add(GRACE), nothing)
+    }
+
+    fn disclaim(&self) {
+        self.keeps_claims.store(false, Ordering::Relaxed);
+    }
+
+    fn set_and_settle_claims(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.set_all(&[(key, value), (GATHERED, b"")], timeout.saturating_add(GRACE))
     }
 
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {

@@ -36,6 +36,8 @@ pub(super) struct Peer {
     /// Number of bytes of the first chunk that have been sent.
     sent: usize,
     pub(super) waiting: Option<Waiting>,
+    /// Keys and values that are taken back if the connection ends while ranks gather.
+    pub(super) claims: Vec<(String, Vec<u8>)>,
     /// When the wait ends or, without a wait, when the connection is dropped because it makes no progress.
     pub(super) deadline: Option<Instant>,
     /// Events that the poller watches for.
@@ -52,6 +54,7 @@ impl Peer {
             output: VecDeque::new(),
             sent: 0,
             waiting: None,
+            claims: Vec::new(),
             deadline: None,
             interest: READ,
         }

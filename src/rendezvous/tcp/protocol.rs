@@ -19,6 +19,11 @@
 //! | add | 4 | key, amount (i64) | sum (i64) |
 //! | append | 5 | key, value | |
 //! | delete | 6 | key | 1 if it existed, else 0 |
+//! | claim | 7 | key, value | |
+//! | keep | 8 | | |
+//!
+//! A claim is an append that the server takes back if the connection on which it was made ends before the key [`GATHERED`] has a value, and
+//! without a keep before: the client's process has died while others gather, and another one may take its place.
 //!
 //! A reply that begins with 1 is a timeout: the number of missing keys (u32), and a list of the positions (u32 each)
 //! of the first ones in the request. A reply that begins with 2 is a refusal: 1 for an invalid argument, 2 for an invalid
@@ -35,6 +40,9 @@ pub(super) const MAGIC: [u8; 8] = *b"gloo_rsS";
 pub(super) const VERSION: u32 = 1;
 pub(super) const CLIENT_HELLO_BYTES: usize = 12;
 pub(super) const SERVER_HELLO_BYTES: usize = 20;
+
+/// The key whose value says that all ranks are there: claims last from then on.
+pub(super) const GATHERED: &str = "gloo_rs/gathered";
 
 /// The longest request or reply, without its length: a value of the maximum length fits, with its key.
 pub(super) const MAX_FRAME_BYTES: usize = MAX_VALUE_BYTES + (64 << 10);
@@ -65,6 +73,8 @@ pub(super) enum Request<'a> {
     Add { key: &'a str, amount: i64 },
     Append { key: &'a str, value: &'a [u8] },
     Delete { key: &'a str },
+    Claim { key: &'a str, value: &'a [u8] },
+    Keep,
 }
 
 impl<'a> Request<'a> {
@@ -92,8 +102,8 @@ impl<'a> Request<'a> {
                 out.key(key);
                 out.bytes(&amount.to_le_bytes());
             }
-            Self::Append { key, value } => {
-                out.u8(5);
+            Self::Append { key, value } | Self::Claim { key, value } => {
+                out.u8(if matches!(self, Self::Append { .. }) { 5 } else { 7 });
                 out.key(key);
                 out.value(value);
             }
@@ -101,6 +111,7 @@ impl<'a> Request<'a> {
                 out.u8(6);
                 out.key(key);
             }
+            Self::Keep => out.u8(8),
         }
         out.finish()
     }
@@ -119,6 +130,8 @@ impl<'a> Request<'a> {
             4 => Self::Add { key: input.key()?, amount: input.u64()? as i64 },
             5 => Self::Append { key: input.key()?, value: input.value()? },
             6 => Self::Delete { key: input.key()? },
+            7 => Self::Claim { key: input.key()?, value: input.value()? },
+            8 => Self::Keep,
             _ => return None,
         };
         input.0.is_empty().then_some(request)
@@ -143,7 +156,7 @@ impl Chunk {
 /// Values of at least this length are sent without copying.
 const SHARED_BYTES: usize = 16 << 10;
 
-/// The reply to set, wait and append.
+/// The reply to set, wait, append, claim and keep.
 pub(super) fn reply_done() -> Vec<u8> {
     Writer::answer(0).finish()
 }
@@ -367,6 +380,8 @@ mod tests {
             Request::Add { key: "n", amount: i64::MIN },
             Request::Append { key: "a", value: &[0, 255] },
             Request::Delete { key: "a" },
+            Request::Claim { key: "a", value: b"1" },
+            Request::Keep,
         ]
     }
 
@@ -433,7 +448,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_refused_or_understood(bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0u8..8) {
+        fn garbage_is_refused_or_understood(bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0u8..10) {
             let frame = [&[first], &bytes[..]].concat();
             if let Some(request) = Request::decode(&frame) {
                 prop_assert_eq!(&request.encode()[4..], &frame[..]);

@@ -222,6 +222,7 @@ impl Loop {
             Err(Gone) => {
                 self.set_deadline(token, &mut peer, None);
                 self.state.unregister(token, &peer);
+                self.state.take_back(&peer);
             }
         }
     }
@@ -340,6 +341,18 @@ impl State {
                 appended.map(|()| protocol::reply_done())
             }
             Request::Delete { key } => Ok(protocol::reply_deleted(self.table.remove(key))),
+            Request::Claim { key, value } => {
+                let appended = self.table.append(key, value);
+                self.wake(key);
+                appended.map(|()| {
+                    peer.claims.push((key.to_owned(), value.to_owned()));
+                    protocol::reply_done()
+                })
+            }
+            Request::Keep => {
+                peer.claims.clear();
+                Ok(protocol::reply_done())
+            }
         };
         peer.answer([Chunk::Own(answer.unwrap_or_else(|error| protocol::reply_refused(&error)))]);
     }
@@ -384,6 +397,13 @@ impl State {
             if tokens.is_empty() {
                 self.waiters.remove(key);
             }
+        }
+    }
+
+    /// Takes back the claims of a client that has ended, unless all ranks are there.
+    fn take_back(&mut self, peer: &Peer) {
+        if !self.table.contains(protocol::GATHERED) {
+            peer.claims.iter().for_each(|(key, value)| self.table.take_back(key, value));
         }
     }
 
