@@ -72,7 +72,7 @@ pub(super) fn within<T>(ms: i64, body: impl FnOnce(Duration) -> Result<T>) -> Re
 /// Creates a store over TCP. The process with `serve` runs the server until it destroys the handle; the others connect
 /// to it. `host` is the server's name or address. `port` is its port; with `serve`, 0 lets the system choose
 /// (gloo_rs_store_port returns it). The others try to connect until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
-/// 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
+/// GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_tcp(
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_prefix(
 /// Creates the store that `url` names: `tcp://HOST:PORT`, which rank 0 serves; `file:///DIRECTORY`;
 /// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss` for TLS; or `inproc://NAME`, in this process. `rank`
 /// is this process's rank. Clients try to connect to a server until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
-/// 30 s. The options of gloo_rs_redis_options_t follow a question mark:
+/// GLOO_RS_TIMEOUT or 30 s. The options of gloo_rs_redis_options_t follow a question mark:
 /// `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`. User, password and options may contain percent
 /// escapes such as `%40`. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
