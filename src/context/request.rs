@@ -281,7 +281,10 @@ impl Request {
             // Whoever progresses the context goes on with it.
             shared.leave(self.body.clone());
             context.engine().arm();
-            self.body.go_on();
+            if self.body.go_on() == Progress::Ended {
+                // What it waited for may have come without a ring, so nobody else may find out that it has ended.
+                self.attend();
+            }
         }
         Ok(false)
     }
