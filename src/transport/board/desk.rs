@@ -90,9 +90,6 @@ impl Desk {
         };
         let hash = hash(tag, fingerprint);
         let has_room = room == 0 || (cell.is_some() && room <= CELL_BYTES);
-        if !has_room && !self.reads {
-            return Err(Full::Cells);
-        }
         let has_published = has_room && publish(&Opening { slot, hash, tag, fingerprint });
         (seat.slot, seat.hash) = (slot, hash);
         (seat.tag, seat.fingerprint) = (tag, fingerprint);
@@ -178,7 +175,7 @@ impl Desk {
         behind
     }
 
-    /// A free cell, if there is one: a short one if that has enough `room`.
+    /// A free cell, if there is one: a short one if that has enough `room`. Fails if there is none, and the call must wait for one.
     #[inline(never)] // Or else the smallest calls, which need none, save registers for it.
     fn free_cell(&mut self, board: &Board, call: (u64, u64), room: usize) -> Result<Option<usize>, Full> {
         let mut behind = None;
@@ -197,7 +194,11 @@ impl Desk {
                 Some(_) => {}
             }
         }
-        behind.map_or(Ok(None), |member| Err(Full::Unread(member)))
+        match behind {
+            Some(member) => Err(Full::Unread(member)),
+            None if self.reads => Ok(None),
+            None => Err(Full::Cells),
+        }
     }
 }
 
