@@ -99,7 +99,10 @@ fn a_started_call_ends_though_no_thread_waits_for_it() {
                         data.iter_mut().enumerate().map(|(tag, data)| sum(context, tag as u64, data)).collect();
                     started.iter().for_each(|request| request.start().unwrap());
                     let memory = context.shared_memory.get().unwrap();
-                    let what = format!("a call has not ended: {counts:?}, {size} ranks, round {round}, rank {}", context.rank());
+                    let what = format!(
+                        "a call has not ended: {counts:?}, {size} ranks, round {round}, rank {}",
+                        context.rank()
+                    );
                     until(&what, || !memory.has_started_calls());
                     started.iter().for_each(|request| request.wait().unwrap());
                     let total = (1..=size as i64).sum::<i64>();
