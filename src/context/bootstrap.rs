@@ -11,6 +11,7 @@ mod parent;
 pub(super) mod record;
 mod store;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -86,20 +87,16 @@ impl Context {
     /// Connects the ranks over `store`. Collective: every rank calls it, with a store (or prefix) used only by this context.
     pub fn connect(&self, store: &dyn Store) -> Result<()> {
         let limit = self.limit();
-        self.bootstrap(&OverStore { context: self, store, limit }, limit).map_err(|e| {
-            let e = e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe()));
-            self.timed(None, e.during(CONNECT))
-        })
+        let connected = self.bootstrap(&OverStore { context: self, store, limit }, limit);
+        connected.map_err(|e| self.unconnectable(&e, format_args!("over {}", store.describe())))
     }
 
     /// Connects the ranks by the caller's allgather. Collective. It is called three times on every rank, on this thread, without
     /// locks; if it fails, this fails at once. A call of it is not interrupted: the deadline is checked between calls.
     pub fn connect_oob(&self, allgather: &mut AllgatherFunction<'_>) -> Result<()> {
         let limit = self.limit();
-        self.bootstrap(&ByAllgather::new(self, allgather, limit), limit).map_err(|e| {
-            let e = e.context(format_args!("{}: cannot connect by the caller's allgather", self.own()));
-            self.timed(None, e.during(CONNECT))
-        })
+        let connected = self.bootstrap(&ByAllgather::new(self, allgather, limit), limit);
+        connected.map_err(|e| self.unconnectable(&e, format_args!("by the caller's allgather")))
     }
 
     /// Connects the ranks over a connected context of the same ranks, with `tag`. Collective.
@@ -111,10 +108,14 @@ impl Context {
             )));
         }
         let limit = self.limit();
-        self.bootstrap(&OverContext { context: self, parent, tag, limit }, limit).map_err(|e| {
-            let e = e.context(format_args!("{}: cannot connect out of a context", self.own()));
-            self.timed(None, e.during(CONNECT))
-        })
+        let connected = self.bootstrap(&OverContext { context: self, parent, tag, limit }, limit);
+        connected.map_err(|e| self.unconnectable(&e, format_args!("out of a context")))
+    }
+
+    /// The error of a context that cannot connect in this way.
+    fn unconnectable(&self, error: &Error, how: fmt::Arguments<'_>) -> Error {
+        let error = error.context(format_args!("{}: cannot connect {how}", self.own()));
+        self.timed(None, error.during(CONNECT))
     }
 
     pub(super) fn limit(&self) -> Limit {

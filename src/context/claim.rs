@@ -64,8 +64,8 @@ fn make_for(job: &[u8], size: usize, content: &[u8]) -> Result<Vec<u8>> {
     Ok([&random[..], &std::process::id().to_le_bytes(), &host, &size, &job, content].concat())
 }
 
-/// Appends a claim to those at `key`. A store that sees this process die takes it back until all ranks have come. If the store cannot append, it replaces them, so that only the last one of each rank
-/// remains.
+/// Appends a claim to those at `key`. A store that sees this process die takes it back until all ranks have come. If the store cannot
+/// append, it replaces them, so that only the last one of each rank remains.
 pub(super) fn put(store: &dyn Store, key: &str, claim: &[u8], timeout: Duration) -> Result<()> {
     match store.claim_within(key, claim, timeout) {
         Err(error) if error.kind() == ErrorKind::Unsupported => store.set_within(key, claim, timeout),

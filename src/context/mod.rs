@@ -157,7 +157,8 @@ pub struct Context {
     overrides: Overrides,
     /// The tuning that all ranks agreed on when they connected.
     agreed: OnceLock<Tuner>,
-    /// The same without shared memory, if there is some that elements beyond [`MOST_ELEMENT_BYTES`] cannot use.
+    /// As `agreed`, but without shared memory: for elements beyond [`MOST_ELEMENT_BYTES`], where ranks share memory and may not read each
+    /// other's processes.
     without_shared_memory: OnceLock<Tuner>,
     /// Used if the context was connected by pairs, without an agreement.
     built_in: OnceLock<Tuner>,

@@ -421,7 +421,7 @@ impl Core {
         let is_missing = |theirs: u64| {
             let line = (kind(theirs), tag);
             let last = self.shared.as_ref().map_or_else(|| self.numbers.last(line), |shared| shared.last_number(line));
-            // Of calls without a number, nobody knows which of them this rank has begun.
+            // A call without a number may be any of its kind, also one that this rank has begun.
             number(theirs) != 0 && !self.runs(line.0, tag) && (last == 0 || is_earlier(fingerprint(0, last), theirs))
         };
         self.messenger.elsewhere(index).find(|(_, theirs)| replaces(*theirs, own) || is_missing(*theirs))

@@ -68,7 +68,7 @@ pub struct Scratch {
     words: Vec<u128>,
     /// The most words that a call has needed since the last look.
     needed: usize,
-    /// Of the context, if there are any words.
+    /// The count to which `words` belongs; `None` if it was never allocated.
     kept: Option<Arc<Kept>>,
 }
 
@@ -86,7 +86,7 @@ impl Scratch {
         })
     }
 
-    /// As [`Scratch::reserve`], and nothing in it is what this process has freed, for messages of it.
+    /// As [`Scratch::reserve`], for memory that is sent to peers: what is new is zero, so that nothing is sent that this process has freed.
     pub fn reserve_clear(&mut self, kept: &Arc<Kept>, elements: usize, element: usize) -> bool {
         let before = self.words.capacity();
         let made = self.reserve(kept, elements, element);

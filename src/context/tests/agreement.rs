@@ -27,7 +27,16 @@ pub fn connected_with(options: &[ContextOptions]) -> Vec<Result<Arc<Context>>> {
     connected_on(&|| device(), options)
 }
 
-/// The same, on a device of its own for each rank. A rank that fails keeps its context and device until all have ended, so that the
+/// Connected contexts of ranks on this host that share memory, or that use sockets.
+pub fn on_this_host(size: usize, shared: bool, options: ContextOptions) -> Vec<Arc<Context>> {
+    let device = || {
+        let hostname = Some("127.0.0.1".into());
+        Device::create(&DeviceOptions { hostname, shared_memory: Some(shared), ..Default::default() }).unwrap()
+    };
+    connected_on(&device, &vec![options; size]).into_iter().map(Result::unwrap).collect()
+}
+
+/// As [`connected_with`], on a device of its own for each rank. A rank that fails keeps its context and device until all have ended, so that the
 /// others find the same cause as it did, however late they are.
 pub fn connected_on(
     device: &(impl Fn() -> Arc<Device> + Sync),

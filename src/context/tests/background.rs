@@ -24,11 +24,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// Connected contexts of which no rank has waited with its context's lock, as far as that can be.
 fn fresh(size: usize) -> Vec<Arc<Context>> {
     let options = ContextOptions { timeout: LONG, tuning: Some("default".into()), ..Default::default() };
-    let device = || {
-        let hostname = Some("127.0.0.1".into());
-        Device::create(&DeviceOptions { hostname, shared_memory: Some(true), ..Default::default() }).unwrap()
-    };
-    agreement::connected_on(&device, &vec![options; size]).into_iter().map(Result::unwrap).collect()
+    agreement::on_this_host(size, true, options)
 }
 
 fn sum(context: &Arc<Context>, tag: u64, data: &mut [i64]) -> Request {

@@ -29,12 +29,8 @@ fn make(context: &Context, (collective, count, root): Made, timeout: Duration) -
 
 /// Contexts of ranks that share memory, or that use sockets.
 fn contexts(size: usize, shared: bool) -> Vec<Arc<Context>> {
-    let device = || {
-        let hostname = Some("127.0.0.1".into());
-        Device::create(&DeviceOptions { hostname, shared_memory: Some(shared), ..Default::default() }).unwrap()
-    };
-    let options = vec![ContextOptions { check_calls: Some(false), ..Default::default() }; size];
-    agreement::connected_on(&device, &options).into_iter().map(Result::unwrap).collect()
+    let options = ContextOptions { check_calls: Some(false), ..Default::default() };
+    agreement::on_this_host(size, shared, options)
 }
 
 #[test]

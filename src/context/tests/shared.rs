@@ -16,12 +16,7 @@ use crate::types::DataType;
 pub(super) fn connected(size: usize, check_calls: bool) -> Vec<Arc<Context>> {
     let options =
         ContextOptions { timeout: Duration::from_secs(20), check_calls: Some(check_calls), ..Default::default() };
-    let device = || {
-        let hostname = Some("127.0.0.1".into());
-        Device::create(&DeviceOptions { hostname, shared_memory: Some(true), ..Default::default() }).unwrap()
-    };
-    let contexts = agreement::connected_on(&device, &vec![options; size]);
-    let contexts: Vec<_> = contexts.into_iter().map(Result::unwrap).collect();
+    let contexts = agreement::on_this_host(size, true, options);
     for context in &contexts {
         let mut others = (0..size).filter(|rank| *rank != context.rank());
         assert!(others.all(|rank| context.shares_memory(rank).unwrap()), "the ranks do not share memory");

@@ -25,16 +25,11 @@ fn forbid_reads() {
 
 /// Connected contexts of ranks that share memory, or that use sockets.
 fn contexts(size: usize, shared: bool) -> Vec<Arc<Context>> {
-    let device = || {
-        let hostname = Some("127.0.0.1".into());
-        Device::create(&DeviceOptions { hostname, shared_memory: Some(shared), ..Default::default() }).unwrap()
-    };
-    let options = vec![ContextOptions { timeout: Duration::from_secs(60), ..Default::default() }; size];
-    let connect = || agreement::connected_on(&device, &options).into_iter().map(Result::unwrap).collect();
+    let options = ContextOptions { timeout: Duration::from_secs(60), ..Default::default() };
     std::thread::scope(|scope| {
         let connected = scope.spawn(|| {
             forbid_reads();
-            connect()
+            agreement::on_this_host(size, shared, options)
         });
         connected.join().unwrap()
     })

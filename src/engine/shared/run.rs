@@ -325,7 +325,7 @@ impl Call {
         match opened {
             Ok(_) => Ok(None),
             Err(Full::Unread(member)) => Ok(Some(Wait::Earlier { member })),
-            // Which member it is, nobody knows: it stands for all that read.
+            // The call waits for another call of this rank, which may wait for any member. One of them stands for all.
             Err(Full::Cells) => Ok(Some(Wait::Earlier { member: usize::from(shared.board.index() == 0) })),
             Err(Full::Occupied) => Err(too_many()),
         }

@@ -127,25 +127,26 @@ impl TcpStore {
         }
         let connection =
             own.map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
-        let instance = connection.instance;
         if let Some(log) = warn
             && let Some(obstacle) = listen::elsewhere(host)
         {
             log(Level::Warning, &format!("{url}: {obstacle}"));
         }
-        let (idle, host) = (Mutex::new(vec![connection]), host.to_owned());
-        Ok(Self {
-            url,
-            host,
-            address,
-            instance,
-            key,
-            security,
-            idle,
-            keeps_claims: AtomicBool::new(true),
-            server: Some(server),
-            mark,
-        })
+        Ok(Self::over((address, connection), url, host, (key, security), Some(server), mark))
+    }
+
+    /// A store whose server is at the address of `connection`, the first to it, and is `server` if this process runs it.
+    fn over(
+        (address, connection): (SocketAddr, Connection),
+        url: String,
+        host: &str,
+        (key, security): (SecretKey, Security),
+        server: Option<Server>,
+        mark: ForkMark,
+    ) -> Self {
+        let (instance, idle) = (connection.instance, Mutex::new(vec![connection]));
+        let (host, keeps_claims) = (host.to_owned(), AtomicBool::new(true));
+        Self { url, host, address, instance, key, security, idle, keeps_claims, server, mark }
     }
 
     /// Connects to the store that another rank serves; retries until `timeout`.
@@ -180,22 +181,7 @@ impl TcpStore {
         loop {
             tries += 1;
             let failure = match connect_once(host, port, &key, &security, &deadline) {
-                Ok((address, connection)) => {
-                    let instance = connection.instance;
-                    let (idle, host) = (Mutex::new(vec![connection]), host.to_owned());
-                    return Ok(Self {
-                        url,
-                        host,
-                        address,
-                        instance,
-                        key,
-                        security,
-                        idle,
-                        keeps_claims: AtomicBool::new(true),
-                        server: None,
-                        mark,
-                    });
-                }
+                Ok(connected) => return Ok(Self::over(connected, url, host, (key, security), None, mark)),
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
                 Err(Fault::Silent) => ("connected, but the server did not answer".to_owned(), None),

@@ -261,8 +261,8 @@ impl View {
     /// Copies `bytes` bytes at `from` to the byte `at` of the cell, stored as `choice` says, and returns their offset on the board.
     ///
     /// # Safety
-    /// `from` is valid for reads of `bytes`; `at + bytes` is at most the length of the cell; this is the own board, and nothing else accesses
-    /// this part of the cell now.
+    /// `from` is valid for reads of `bytes`; `at + bytes` is at most the length of the cell; this is the own board, and nothing else
+    /// accesses this part of the cell now.
     #[inline]
     pub unsafe fn store_copied(&self, choice: &Choice, cell: usize, at: usize, from: *const u8, bytes: usize) -> usize {
         let offset = self.place(cell, at);
