@@ -6,6 +6,7 @@ mod background;
 mod blocking_store;
 mod contributions;
 mod counts;
+mod deadlines;
 mod disagreement;
 mod disconnects;
 mod edges;
