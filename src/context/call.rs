@@ -308,7 +308,9 @@ impl Context {
         if let Some(error) = self.unconnected(&guard) {
             return Err(described(&error));
         }
-        let index = match guard.start(plan, &run.binding) {
+        // A call without any time may do what needs no waiting.
+        let deadline = (!run.timeout.is_zero()).then_some(run.deadline);
+        let index = match guard.start(plan, &run.binding, deadline) {
             Ok(index) => index,
             Err(error) => {
                 let error = self.described(run, &error);

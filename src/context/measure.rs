@@ -81,7 +81,7 @@ fn exchange(
     };
     let mut guard = context.lock().ok()?;
     let began = Instant::now();
-    let index = guard.start(plan.clone(), &binding).ok()?;
+    let index = guard.start(plan.clone(), &binding, None).ok()?;
     guard.progress();
     let posted = began.elapsed().as_secs_f64();
     let engine = context.engine();

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::context::call::Run;
 use crate::context::digest::explain;
 use crate::context::prepared::Prepared;
+use crate::engine::execution::too_slow;
 use crate::engine::plan::Plan;
 use crate::engine::shared::{Call, Claim, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
 use crate::engine::{Binding, Guard, already_running};
@@ -138,6 +139,8 @@ impl Context {
             call.call.looks = if run.timeout.is_zero() { 0 } else { first_looks(work.shared) };
             let wait = match call.call.advance(work) {
                 Ok(None) => return self.end_shared(call),
+                Ok(Some(Wait::Clock)) if run.timeout.is_zero() || self.engine().now() < run.deadline => continue,
+                Ok(Some(Wait::Clock)) => return self.fail_shared(run, work, call, too_slow()),
                 Ok(Some(wait)) => wait,
                 Err(error) => return self.fail_shared(run, work, call, error),
             };
@@ -244,7 +247,7 @@ impl Context {
                 return self.complete_shared(run, work, call).map(|()| true);
             }
             // Progresses the context, so that the call fails when its peer has.
-            if !self.wait_shared(run, work, call, wait, now)? {
+            if wait == Wait::Clock || !self.wait_shared(run, work, call, wait, now)? {
                 return Ok(false);
             }
         }
@@ -309,16 +312,17 @@ impl Context {
                 return Err(error);
             }
         };
-        let rank = work.shared.rank(wait.member());
+        let rank = wait.member().map(|member| work.shared.rank(member));
         let earlier = call.awaited.replace(wait);
         if earlier != Some(wait) {
             if earlier.is_some() {
                 guard.messenger.cancel(index);
             }
             let bytes = run.binding.count * run.binding.element;
-            guard.messenger.wait_for_publication(rank, bytes, Token { owner: index, detail: 0 });
+            let token = Token { owner: index, detail: 0 };
+            rank.into_iter().for_each(|rank| guard.messenger.wait_for_publication(rank, bytes, token));
         }
-        let (mut guard, ready) = self.engine().wait_for(guard, Some(rank), until, |core| {
+        let (mut guard, ready) = self.engine().wait_for(guard, rank, until, |core| {
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {
                 return Some(true);
@@ -396,7 +400,7 @@ impl Context {
             call.looks = looks;
             match call.advance(&work) {
                 Ok(None) => return Some(Ok(())),
-                Ok(Some(wait)) if waits && self.look(&mut call, &work, wait) => {}
+                Ok(Some(wait)) if waits && wait != Wait::Clock && self.look(&mut call, &work, wait) => {}
                 Ok(Some(_)) | Err(_) => return Some(self.finish_quick(key, known, &work, call)),
             }
         }

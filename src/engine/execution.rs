@@ -8,6 +8,7 @@ mod memory;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::engine::plan::Plan;
 use crate::engine::scratch::{Kept, Scratch};
@@ -17,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::reduce::{Divide, Kernel};
 use crate::schedule::{Action, Buffer, Span};
+use crate::transport::Clock;
 use crate::types::{DataType, ReduceOp, Space};
 use crate::wire::fingerprint::fingerprint;
 
@@ -41,6 +43,10 @@ pub enum Combine {
     /// By the caller's function, with its `user` pointer.
     User(UserFunction, *mut c_void),
 }
+
+/// After so many bytes of results in memory, whoever executes a call looks at the clock. If each of their pages is touched for the first time,
+/// they take some 20 ms.
+pub const LOOK_BYTES: usize = 8 << 20;
 
 /// Most segments of one receive step that are posted at the same time.
 const WINDOW: usize = 8;
@@ -71,6 +77,10 @@ pub struct Execution {
     element: usize,
     segment: usize,
     combine: Combine,
+    /// When it fails, even if it waits for nobody; and by which clock.
+    deadline: Option<(Instant, Arc<dyn Clock>)>,
+    /// Bytes of results in memory since the last look at the clock.
+    touched: usize,
     /// Sender and receiver compare it; see [`crate::wire::fingerprint`].
     pub fingerprint: u64,
     /// Kind of the call.
@@ -175,6 +185,12 @@ impl Execution {
         Ok(())
     }
 
+    /// Sets when it fails, even if it waits for nobody, by `clock`. For one that has not begun.
+    pub fn set_deadline(&mut self, deadline: Option<Instant>, clock: &Arc<dyn Clock>) {
+        self.deadline = deadline.map(|deadline| (deadline, clock.clone()));
+        self.touched = 0;
+    }
+
     /// Describes a call that its own thread executes.
     pub fn attend(&mut self, binding: &Binding<'_>, kind: u8, fingerprint: u64) {
         (self.plan, self.unfinished, self.reducing, self.failed) = (None, 1, false, None);
@@ -185,8 +201,7 @@ impl Execution {
 
     fn make_room(&mut self, plan: &Plan, scratch: usize, element: usize, kept: &Arc<Kept>) -> Result<()> {
         let steps = plan.steps.len().saturating_sub(self.progress.len());
-        // A barrier sends bytes of this memory.
-        let made = self.scratch.reserve_clear(kept, scratch, element) && self.progress.try_reserve_exact(steps).is_ok();
+        let made = self.scratch.reserve(kept, scratch, element) && self.progress.try_reserve_exact(steps).is_ok();
         if made { Ok(()) } else { Err(no_room(scratch, element)) }
     }
 
@@ -297,7 +312,11 @@ impl Execution {
         if posted == step.len {
             return false;
         }
-        let end = if step.action.is_shared() { step.len } else { step.len.min(posted + self.segment) };
+        let end = match &step.action {
+            action if action.is_shared() => step.len,
+            action if action.is_message() => step.len.min(posted + self.segment),
+            _ => step.len.min(posted + self.segment.min(LOOK_BYTES / self.element)),
+        };
         for dependency in plan.after(step) {
             let other = dependency.step as usize;
             let need = (end as isize).saturating_add(dependency.shift).clamp(0, plan.steps[other].len as isize);
@@ -356,6 +375,11 @@ impl Execution {
                 return false;
             }
             local => {
+                if self.touched >= LOOK_BYTES && is_past(self.deadline.as_ref()) {
+                    self.failed = Some(too_slow());
+                    return false;
+                }
+                self.touched = self.touched % LOOK_BYTES + bytes;
                 self.do_local(&local, posted, count);
                 self.progress[index as usize].posted = end;
                 self.advance_done(plan, index, count);
@@ -392,6 +416,16 @@ impl Execution {
     fn fail(&mut self, text: &str) {
         self.failed = Some(internal(text));
     }
+}
+
+fn is_past(deadline: Option<&(Instant, Arc<dyn Clock>)>) -> bool {
+    deadline.is_some_and(|(deadline, clock)| clock.now() >= *deadline)
+}
+
+/// The error of a call whose deadline passes while it waits for nobody.
+#[cold]
+pub fn too_slow() -> Error {
+    Error::new(ErrorKind::Timeout, "the timeout has passed while this rank was copying or combining in its own memory")
 }
 
 fn internal(text: &str) -> Error {

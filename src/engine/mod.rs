@@ -34,6 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
+use crate::transport::Clock;
 use crate::types::Rank;
 use crate::wire::fingerprint::{COMPARISON, digest, fingerprint, is_earlier, kind, number, replaces};
 
@@ -59,6 +60,7 @@ pub struct Core {
     spare: Vec<Box<Execution>>,
     /// The scratch memory of the context.
     pub kept: Arc<Kept>,
+    clock: Arc<dyn Clock>,
     /// The operations of buffers.
     pub requests: Requests,
     events: Vec<Event>,
@@ -114,8 +116,8 @@ impl Core {
 
     /// Starts a run of `plan` and returns its index. Fails if another call of its kind runs on its tag. A comparison of calls
     /// fails if any call runs on its tag: ranks that start the same two calls in different orders would look like ranks that make
-    /// different calls.
-    pub fn start(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) -> Result<u32> {
+    /// different calls. The run fails at `deadline` even if it waits for nobody.
+    pub fn start(&mut self, plan: Arc<Plan>, binding: &Binding<'_>, deadline: Option<Instant>) -> Result<u32> {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
@@ -142,6 +144,7 @@ impl Core {
         let index = self.executions.insert(execution);
         let execution = &mut self.executions[index];
         execution.set_owner(index);
+        execution.set_deadline(deadline, &self.clock);
         execution.begin(&mut self.messenger);
         Ok(index)
     }

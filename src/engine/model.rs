@@ -323,7 +323,7 @@ impl Job {
                 count: 1,
             };
             let mut guard = job.engine.lock();
-            let index = guard.start(plan, &binding).unwrap();
+            let index = guard.start(plan, &binding, None).unwrap();
             let (mut guard, over) = job.engine.finish(guard, index, job.deadline);
             let failed = guard.end(index);
             job.engine.hand_over(guard);

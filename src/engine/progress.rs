@@ -82,6 +82,7 @@ impl Engine {
                 executions: Slab::default(),
                 spare: Vec::new(),
                 kept,
+                clock: clock.clone(),
                 requests: Requests::default(),
                 events: Vec::with_capacity(EVENTS),
                 broken: None,

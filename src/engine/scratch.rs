@@ -1,7 +1,7 @@
 //! The memory that calls need besides the caller's buffers: a context keeps it for later calls, and gives back what it has not needed for a
 //! while.
 
-use std::mem::MaybeUninit;
+use std::alloc::{Layout, alloc_zeroed};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -61,7 +61,8 @@ impl Kept {
     }
 }
 
-/// Memory for calls that follow each other. Used only through its pointer.
+/// Memory for calls that follow each other. Used only through its pointer. New memory is zero, because a barrier sends bytes of it, which must
+/// not be what this process has freed.
 #[derive(Default)]
 pub struct Scratch {
     /// Its length stays 0.
@@ -86,26 +87,16 @@ impl Scratch {
         })
     }
 
-    /// As [`Scratch::reserve`], for memory that is sent to peers: what is new is zero, so that nothing is sent that this process has freed.
-    pub fn reserve_clear(&mut self, kept: &Arc<Kept>, elements: usize, element: usize) -> bool {
-        let before = self.words.capacity();
-        let made = self.reserve(kept, elements, element);
-        if self.words.capacity() > before {
-            self.words.spare_capacity_mut().fill(MaybeUninit::zeroed());
-        }
-        made
-    }
-
     #[cold]
     fn grow(&mut self, kept: &Arc<Kept>, words: usize) -> bool {
         let before = self.bytes();
         // What is there has no contents to be moved.
         self.words = Vec::new();
-        let made = self.words.try_reserve_exact(words).is_ok();
+        self.words = zeros(words).unwrap_or_default();
         kept.bytes.fetch_sub(before, Ordering::Relaxed);
         self.kept = Some(kept.clone());
         kept.add(self.bytes());
-        made
+        words <= self.words.capacity()
     }
 
     /// Bytes that it takes.
@@ -132,6 +123,15 @@ impl Drop for Scratch {
             kept.bytes.fetch_sub(self.bytes(), Ordering::Relaxed);
         }
     }
+}
+
+/// So many words, which are zero; the system makes pages of them when they are touched. `None` if there is not enough memory.
+fn zeros(words: usize) -> Option<Vec<u128>> {
+    let layout = Layout::array::<u128>(words).ok().filter(|layout| layout.size() > 0)?;
+    // SAFETY: the layout is not empty.
+    let pointer = unsafe { alloc_zeroed(layout) };
+    // SAFETY: the global allocator has allocated it with the layout of so many words.
+    (!pointer.is_null()).then(|| unsafe { Vec::from_raw_parts(pointer.cast(), 0, words) })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -165,7 +165,7 @@ mod tests {
         let asked = || asked.0.load(Ordering::Relaxed);
         let (mut large, mut small) = (Scratch::default(), Scratch::default());
         let is_clear = |scratch: &mut Scratch, bytes| {
-            assert!(scratch.reserve_clear(&kept, bytes, 1));
+            assert!(scratch.reserve(&kept, bytes, 1));
             // SAFETY: so many bytes were reserved, and cleared.
             unsafe { std::slice::from_raw_parts(scratch.pointer(), bytes) }.iter().all(|byte| *byte == 0)
         };

@@ -302,7 +302,7 @@ fn a_reply_during_a_reduction_function_says_so() {
         count: 1,
     };
     let mut guard = asks.engine.lock();
-    let index = guard.start(plan, &binding).unwrap();
+    let index = guard.start(plan, &binding, None).unwrap();
     let (mut guard, over) = asks.engine.finish(guard, index, Instant::now() + Duration::from_secs(20));
     assert!(over && guard.end(index).is_none());
     drop(guard);

@@ -31,7 +31,8 @@ const LAST_TURN: Duration = Duration::from_millis(800);
 /// The shortest wait. Some stores wait without limit if their timeout is zero.
 const LEAST_TURN: Duration = Duration::from_millis(1);
 
-/// A store that returns later than this after a timeout is considered not to answer.
+/// A store that returns later than this after a timeout is considered not to answer. After that, it may take as long for all that it is asked
+/// about missing ranks.
 const LATE: Duration = Duration::from_millis(500);
 
 /// Most keys in one request.
@@ -221,7 +222,8 @@ impl OverStore<'_> {
     /// missing.
     fn find_missing(&self, round: &Round) -> Option<(Vec<usize>, bool)> {
         let (rank, size) = (self.context.rank, self.context.size);
-        let in_time = || Instant::now().saturating_duration_since(self.limit.deadline) < LATE;
+        let asked = Instant::now();
+        let in_time = || asked.elapsed() < LATE;
         let all_present = |ranks: Range<usize>| {
             let keys = round.rank_keys(ranks);
             match self.store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), Duration::ZERO) {
@@ -231,7 +233,8 @@ impl OverStore<'_> {
             }
         };
         // This rank's content is there; if the store does not confirm this, its other answers mean nothing.
-        if !in_time() || all_present(rank..rank + 1) != Some(true) {
+        let is_late = asked.saturating_duration_since(self.limit.deadline) >= LATE;
+        if is_late || all_present(rank..rank + 1) != Some(true) {
             return None;
         }
         let mut missing = Vec::new();

@@ -57,11 +57,11 @@ fn fetch_from_a_lost_rank(publishes: bool) -> (Vec<u8>, Option<Error>) {
         counted: true,
         count: COUNT,
     };
-    let index = engines[0].lock().start(fetches, &binding).unwrap();
+    let index = engines[0].lock().start(fetches, &binding, None).unwrap();
     assert!(!engines[0].lock().is_over(index));
     if publishes {
         let mut core = engines[1].lock();
-        let index = core.start(published, &binding).unwrap();
+        let index = core.start(published, &binding, None).unwrap();
         assert!(core.is_over(index), "what is copied needs no reader");
         assert!(core.end(index).is_none());
     }

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use super::Shared;
 use super::run::{Call, Wait, Work};
 use crate::engine::execution::Combine;
+use crate::engine::execution::LOOK_BYTES;
 use crate::engine::scratch::Scratch;
 use crate::error::{Error, ErrorKind, Result, in_words};
 use crate::reduce::{self, Stores};
@@ -82,6 +83,9 @@ impl Call {
     #[inline]
     pub(super) fn combine(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
         let bytes = into.len * work.binding.element;
+        if bytes >= STREAMED_BYTES {
+            return self.combine_many(work, operands, into);
+        }
         // The most frequent cases by themselves, because they take a third of the instructions.
         if let [from] = operands
             && let Some(Source::Here(from)) = self.locate(work, from, bytes)?
@@ -91,7 +95,6 @@ impl Call {
             return Ok(None);
         }
         if let ([left, right], Combine::Kernel(kernel, ..)) = (operands, work.binding.combine)
-            && bytes < STREAMED_BYTES
             && let Some(Source::Here(left)) = self.locate(work, left, bytes)?
             && let Some(Source::Here(right)) = self.locate(work, right, bytes)?
         {
@@ -120,6 +123,9 @@ impl Call {
         into: &Span,
         sources: &mut Vec<Source>,
     ) -> Result<Option<Wait>> {
+        if self.is_clock_due() {
+            return Ok(Some(Wait::Clock));
+        }
         let bytes = into.len * work.binding.element;
         let mut apart = false;
         for operand in operands {
@@ -147,8 +153,12 @@ impl Call {
             Source::There { .. } => sources.len() > 1,
             _ => false,
         };
+        let is_in_pieces = bytes > LOOK_BYTES || sources.iter().any(in_pieces);
+        if !is_in_pieces {
+            self.workspace().touched += bytes;
+        }
         let read = match sources {
-            _ if sources.iter().any(in_pieces) => match self.combine_pieces(work, sources, into_pointer, into.len) {
+            _ if is_in_pieces => match self.combine_pieces(work, sources, into_pointer, into.len) {
                 Ok(Some(wait)) => return Ok(Some(wait)),
                 ended => {
                     self.workspace().done = 0;
@@ -169,6 +179,14 @@ impl Call {
         self.check_read(work, sources, read)
     }
 
+    /// Whether the caller should look at the clock before the call touches more memory.
+    fn is_clock_due(&mut self) -> bool {
+        let own = self.workspace();
+        let is_due = own.touched >= LOOK_BYTES;
+        own.touched *= usize::from(!is_due);
+        is_due
+    }
+
     /// Finds `source` in this process, if it lies in memory that its process shares.
     fn map(&mut self, work: &Work<'_>, source: &mut Source, bytes: usize) {
         if let Source::There { member, address } = *source
@@ -179,8 +197,8 @@ impl Call {
         }
     }
 
-    /// Combines operands of which some must be read from the peers' processes first, or are written while they are read, piece by
-    /// piece. Returns what it waits for; it goes on from there.
+    /// Combines operands piece by piece: some must be read from the peers' processes first, or are written while they are read, or they are
+    /// long. Returns what it waits for; it goes on from there.
     fn combine_pieces(
         &mut self,
         work: &Work<'_>,
@@ -189,10 +207,13 @@ impl Call {
         count: usize,
     ) -> Result<Option<Wait>> {
         let element = work.binding.element;
-        let most = (STAGED_BYTES / element).max(1).min(count);
-        let stride = (most * element).next_multiple_of(64);
-        let apart = sources.iter().filter(|source| matches!(source, Source::There { .. })).count();
         let is_stream = sources.iter().any(|source| matches!(source, Source::Stream { .. }));
+        // One that is only copied is read to where it belongs.
+        let is_read_there = matches!(sources, [Source::There { .. }]);
+        let apart = sources.iter().filter(|source| matches!(source, Source::There { .. }) && !is_read_there).count();
+        let piece = if is_stream || apart > 0 { STAGED_BYTES } else { LOOK_BYTES };
+        let most = (piece / element).max(1).min(count);
+        let stride = (most * element).next_multiple_of(64);
         if self.workspace().done == 0 {
             // Tells the writer of each stream which first bytes this rank does not read, before it waits for any stream: a writer that
             // does not know may wait for this rank meanwhile.
@@ -209,6 +230,9 @@ impl Call {
             if done == count {
                 break self.consume(work, sources, usize::MAX).map(|()| None);
             }
+            if self.is_clock_due() {
+                break Ok(Some(Wait::Clock));
+            }
             local.clear();
             let elements = match self.locate_pieces(work, sources, most.min(count - done), &mut local) {
                 Ok(Ok(elements)) => elements,
@@ -217,20 +241,23 @@ impl Call {
                 Ok(Err(wait)) => break Ok(Some(wait)),
                 Err(error) => break Err(error),
             };
-            let mut next = staging.pointer();
+            let into = into.wrapping_add(done * element);
+            let mut next = if is_read_there { into } else { staging.pointer() };
             let staged = sources.iter().zip(&mut local).try_for_each(|(source, local)| {
                 let Source::There { member, address } = *source else { return Ok(()) };
                 let (place, from) = (next, address.wrapping_add((done * element) as u64));
                 next = place.wrapping_add(stride);
                 *local = Source::Here(place);
-                // SAFETY: the staging memory has `stride` bytes for each such source.
+                // SAFETY: the staging memory has `stride` bytes for each such source; `into` has as many as the pieces of one.
                 unsafe { read(work.shared, member, from, place, elements * element) }
             });
-            let into = into.wrapping_add(done * element);
-            if let Err(error) = staged.and_then(|()| reduce(work, &local, into, elements)) {
+            let combined =
+                staged.and_then(|()| if is_read_there { Ok(()) } else { reduce(work, &local, into, elements) });
+            if let Err(error) = combined {
                 break Err(error);
             }
-            self.workspace().done = done + elements;
+            let own = self.workspace();
+            (own.done, own.touched) = (done + elements, own.touched + elements * element);
             if let Err(error) = self.consume(work, sources, (done + elements) * element) {
                 break Err(error);
             }
@@ -296,12 +323,25 @@ impl Call {
         Ok(())
     }
 
-    pub(super) fn divide(&mut self, work: &Work<'_>, span: &Span, by: u32) -> Result<()> {
+    /// Divides `span`, unless the caller is to look at the clock first.
+    pub(super) fn divide(&mut self, work: &Work<'_>, span: &Span, by: u32) -> Result<Option<Wait>> {
         let Combine::Kernel(_, Some(divide), _) = work.binding.combine else { return Err(no_operation()) };
-        let data = self.pointer(work, span);
-        // SAFETY: the span lies in the caller's buffers or in scratch memory; `by` is not 0 in a verified schedule.
-        unsafe { divide(data, span.len, u64::from(by)) };
-        Ok(())
+        let (element, data) = (work.binding.element, self.pointer(work, span));
+        loop {
+            let done = self.workspace().done;
+            let elements = (LOOK_BYTES / element).min(span.len - done);
+            // SAFETY: the span lies in the caller's buffers or in scratch memory; `by` is not 0 in a verified schedule.
+            unsafe { divide(data.wrapping_add(done * element), elements, u64::from(by)) };
+            let own = self.workspace();
+            (own.done, own.touched) = (done + elements, own.touched + elements * element);
+            if own.done == span.len {
+                own.done = 0;
+                return Ok(None);
+            }
+            if self.is_clock_due() {
+                return Ok(Some(Wait::Clock));
+            }
+        }
     }
 
     /// After a read of the memory of peers: if one has withdrawn what was read, which may then have been other bytes or no memory
@@ -408,3 +448,8 @@ fn no_memory(bytes: usize) -> Error {
 fn no_operation() -> Error {
     Error::new(ErrorKind::Internal, "a schedule combines elements, but the call has no operation")
 }
+
+// Miri would take minutes, and the threads are not loom's.
+#[cfg(all(test, not(any(miri, loom))))]
+#[path = "combine_tests.rs"]
+mod tests;

@@ -117,6 +117,8 @@ struct Workspace {
     outgoing: Vec<Outgoing>,
     /// Elements of the next operation that are done.
     done: usize,
+    /// Bytes of results since the last look at the clock.
+    touched: usize,
     scratch: Scratch,
     /// The operands of an operation: as published, and of a piece that was read from other processes.
     sources: Vec<Source>,

@@ -4,6 +4,7 @@
 use super::program::Program;
 use super::run::Start;
 use super::{Call, Refused, Shared, Wait, Work};
+use crate::engine::execution::too_slow;
 use crate::error::Result;
 use crate::schedule::{Action, Readers, Schedule, Step};
 use crate::types::Rank;
@@ -72,9 +73,15 @@ impl Part {
         steps.steps.get(self.call.next).copied().filter(|_| self.wait.is_none())
     }
 
-    /// Executes the next step. Returns whether it is done; otherwise it waits.
-    pub fn execute(&mut self, work: &Work<'_>) -> Result<bool> {
+    /// Executes the next step. Returns whether it is done; otherwise it waits. Fails if `is_late` while it waits for nobody.
+    pub fn execute(&mut self, work: &Work<'_>, is_late: impl Fn() -> bool) -> Result<bool> {
         self.wait = self.call.execute_next(work)?;
+        while self.wait == Some(Wait::Clock) {
+            if is_late() {
+                return Err(too_slow());
+            }
+            self.wait = self.call.execute_next(work)?;
+        }
         self.unannounced |= self.wait.is_none();
         Ok(self.wait.is_none())
     }
@@ -93,7 +100,7 @@ impl Part {
 
     /// The rank for which the next step waits.
     pub fn awaited(&self, shared: &Shared) -> Option<Rank> {
-        self.wait.map(|wait| shared.rank(wait.member()))
+        self.wait.and_then(Wait::member).map(|member| shared.rank(member))
     }
 
     /// Looks for what the next step waits for, which then waits no more. Looks everywhere, since whoever looked in vain may sleep.
@@ -133,7 +140,7 @@ impl Call {
             Self::occupy(shared, state, workspace, &start, fingerprint, |_| false);
             Self::new((workspace, fingerprint))
         };
-        if !call.workspace().scratch.reserve_clear(&shared.kept, plan.scratch, binding.element) {
+        if !call.workspace().scratch.reserve(&shared.kept, plan.scratch, binding.element) {
             call.withdraw(shared);
             return Err(Refused::NoMemory);
         }

@@ -105,18 +105,21 @@ pub enum Wait {
     Earlier { member: usize },
     /// Why a member has ended this call while its memory was read, or that its process has ended: its link says so.
     Reason { member: usize },
+    /// Nothing: much was done since the caller has looked at the clock.
+    Clock,
 }
 
 impl Wait {
-    /// The member for which the call waits.
-    pub fn member(self) -> usize {
+    /// The member for which the call waits, if there is one.
+    pub fn member(self) -> Option<usize> {
         match self {
+            Self::Clock => None,
             Self::Publication { member, .. }
             | Self::Piece { member, .. }
             | Self::Laggard { member, .. }
             | Self::Reader { member }
             | Self::Earlier { member }
-            | Self::Reason { member } => member,
+            | Self::Reason { member } => Some(member),
         }
     }
 }
@@ -300,7 +303,11 @@ impl Call {
                     return Ok(Some(wait));
                 }
             }
-            Op::Divide { span, by } => self.divide(work, span, *by)?,
+            Op::Divide { span, by } => {
+                if let Some(wait) = self.divide(work, span, *by)? {
+                    return Ok(Some(wait));
+                }
+            }
             Op::AwaitReaders => {
                 if let Some(wait) = self.await_readers(work) {
                     return Ok(Some(wait));
@@ -355,6 +362,7 @@ impl Call {
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
             Wait::Earlier { .. } => !matches!(self.sit(work), Ok(Some(its)) if its == wait),
             Wait::Reason { .. } => false,
+            Wait::Clock => true,
         }
     }
 

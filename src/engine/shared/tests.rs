@@ -55,7 +55,7 @@ pub(super) fn binding<'a>(inputs: &'a [*const u8], outputs: &'a [*mut u8], tag: 
     }
 }
 
-fn work<'a>(shared: &'a Shared, plan: &'a Plan, binding: &'a Binding<'a>) -> Work<'a> {
+pub(super) fn work<'a>(shared: &'a Shared, plan: &'a Plan, binding: &'a Binding<'a>) -> Work<'a> {
     Work { shared, plan, program: plan.program.as_ref().unwrap(), binding }
 }
 
@@ -75,7 +75,7 @@ pub(super) fn plan(rank: usize, size: usize, count: usize) -> Plan {
 }
 
 /// Of which long publications are by reference.
-fn by_reference(rank: usize, size: usize, count: usize) -> Plan {
+pub(super) fn by_reference(rank: usize, size: usize, count: usize) -> Plan {
     let mut plan = plan(rank, size, count);
     plan.program.as_mut().unwrap().streams = false;
     plan
@@ -314,7 +314,7 @@ unsafe extern "C" fn withdraws(
 
 #[test]
 fn a_publication_that_is_withdrawn_while_it_is_read_leaves_the_reason_to_be_waited_for() {
-    let count = 10 * COPIED_BYTES;
+    let count = COPIED_BYTES;
     let input = vec![1f32; count];
     withdrawn_while_it_is_read(HostGroup::in_process(2), input.as_ptr().cast(), count);
     let groups = HostGroup::in_process(2);
@@ -361,7 +361,7 @@ fn on_three_ranks(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>
 
 #[test]
 fn a_wait_for_readers_is_for_one_at_a_time_so_that_the_end_of_each_is_noticed() {
-    on_three_ranks(10 * COPIED_BYTES, |_, works, calls| {
+    on_three_ranks(COPIED_BYTES, |_, works, calls| {
         let waits: Vec<_> = (0..3).rev().map(|rank| calls[rank].advance(&works[rank]).unwrap()).collect();
         assert_eq!(waits[2], Some(Wait::Reader { member: 1 }));
         assert!(!calls[0].is_ready(&works[0], Wait::Reader { member: 1 }));
@@ -409,7 +409,7 @@ fn a_stream_that_is_withdrawn_leaves_the_reason_to_be_waited_for() {
         calls[1].withdraw(works[1].shared);
         assert!(calls[0].is_ready(&works[0], wait), "no piece comes any more");
         let wait = calls[0].advance(&works[0]).unwrap().unwrap();
-        assert_eq!(wait.member(), 1);
+        assert_eq!(wait.member(), Some(1));
         assert!(!calls[0].is_ready(&works[0], wait));
     });
 }
