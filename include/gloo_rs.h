@@ -1077,8 +1077,9 @@ enum gloo_rs_status_t gloo_rs_context_connect_oob(struct gloo_rs_context_t *cont
                                                   void *user);
 
 /// Connects the context through `parent`, a connected context with the same rank and size, until the context's timeout
-/// expires. Every rank calls it with the same `tag`, which no other call on `parent` may use at the same time. `parent`
-/// is used only during the call.
+/// expires. Every rank calls it with the same `tag`, which distinguishes calls of this function on `parent` at the same
+/// time. It may run at the same time as any collective on `parent`; fails with GLOO_RS_ERROR_INVALID_OPERATION while
+/// another thread of this rank calls it with `parent` and `tag`. `parent` is used only during the call.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
                                                    struct gloo_rs_context_t *parent,

@@ -7,7 +7,7 @@
 //! caller](oob), or over a connected [context](parent), whose hosts and tuning are known.
 
 mod oob;
-mod parent;
+pub(super) mod parent;
 pub(super) mod record;
 mod store;
 
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::collective::Constants;
 use crate::context::claim::SEPARATE;
+use crate::context::setup::TAG;
 use crate::context::tuning::{self, Links};
 use crate::context::{Connect, Context};
 use crate::engine::Spin;
@@ -108,8 +109,10 @@ impl Context {
             )));
         }
         let limit = self.limit();
+        let unconnectable = |e: &Error| self.unconnectable(e, format_args!("out of a context"));
+        let _operation = parent.begin_setup(tag).map_err(|e| unconnectable(&e))?;
         let connected = self.bootstrap(&OverContext { context: self, parent, tag, limit }, limit);
-        connected.map_err(|e| self.unconnectable(&e, format_args!("out of a context")))
+        connected.map_err(|e| unconnectable(&e))
     }
 
     /// The error of a context that cannot connect in this way.
@@ -123,7 +126,8 @@ impl Context {
         Limit { deadline, timeout }
     }
 
-    fn bootstrap(&self, exchange: &dyn Exchange, limit: Limit) -> Result<()> {
+    pub(super) fn bootstrap(&self, exchange: &dyn Exchange, limit: Limit) -> Result<()> {
+        let _operation = self.begin_setup(TAG)?;
         let (server, agreed) = (exchange.server(), exchange.agreed());
         // Read first: if rank 0 fails here, the other ranks are notified by the exchange.
         let source = if agreed.is_none() { self.source() } else { Ok(None) };
@@ -157,7 +161,9 @@ impl Context {
             None => self.agree(exchange, source?, links, &addresses, limit)?,
         };
         self.adopt(tuner, &addresses, &found)?;
-        self.connect_fully(limit)
+        self.connect_fully(limit)?;
+        // Another thread may have closed it after the last exchange.
+        self.check_open().or_else(|error| if error.kind() == ErrorKind::Closed { Err(error) } else { Ok(()) })
     }
 
     /// Fails if the context is closed, or broken.

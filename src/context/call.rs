@@ -225,7 +225,8 @@ impl Context {
         let asked = self.asked(call);
         let (call, selection) = self.select(call)?;
         let Selection { algorithm, segment, check, .. } = selection;
-        let run = self.run_of(&call, selection, started);
+        let mut run = self.run_of(&call, selection, started);
+        let _operation = self.begin_rounds_of(&mut run)?;
         if self.compares_calls() {
             self.compare_calls(&run)?;
         }
@@ -252,7 +253,7 @@ impl Context {
             counted: true,
             count: call.count(self.rank),
         };
-        Run { call, algorithm, binding, started, deadline, timeout }
+        Run { call, algorithm, binding, started, deadline, timeout, is_round: false }
     }
 
     /// `shape`, for elements of `element` bytes and an algorithm with `uses`, with the context's defaults for fields that the caller has
@@ -293,10 +294,14 @@ impl Context {
     /// Executes `plan`, which is of the call of `run` or prepares it.
     #[inline(never)]
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
+        let admitted = self.admit(run)?;
         if let Some(work) = self.shared_work(&plan, &run.binding) {
-            return self.complete_shared(run, &work, &mut self.begin_shared(run, &work)?);
+            let mut call = self.begin_shared(run, &work)?;
+            drop(admitted);
+            return self.complete_shared(run, &work, &mut call);
         }
         let (guard, index) = self.begin(run, plan)?;
+        drop(admitted);
         self.complete(run, guard, index)
     }
 
@@ -501,6 +506,8 @@ pub(super) struct Run<'a> {
     pub started: Instant,
     pub deadline: Instant,
     pub timeout: Duration,
+    /// Whether it is a round of an operation that excludes others; see [`rounds`](super::rounds).
+    pub is_round: bool,
 }
 
 /// How long after a timeout this rank waits for the replies of its peers.

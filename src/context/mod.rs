@@ -12,6 +12,7 @@ mod pair;
 mod prepared;
 mod remote_key;
 mod request;
+mod rounds;
 mod setup;
 mod share_counts;
 mod shared;
@@ -37,6 +38,7 @@ use std::time::{Duration, Instant};
 
 use crate::collective::Constants;
 use crate::context::prepared::PreparedCalls;
+use crate::context::rounds::Rounds;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
 use crate::engine::shared::program::MOST_ELEMENT_BYTES;
@@ -174,8 +176,7 @@ pub struct Context {
     allocations: Allocations,
     prepared: PreparedCalls,
     plans: PlanCache,
-    /// Whether a thread is splitting the context.
-    splitting: AtomicBool,
+    rounds: Rounds,
     shared: Arc<Shared>,
 }
 
@@ -238,7 +239,7 @@ impl Context {
             allocations,
             prepared: PreparedCalls::default(),
             plans: PlanCache::default(),
-            splitting: AtomicBool::new(false),
+            rounds: Rounds::default(),
             shared,
         }))
     }

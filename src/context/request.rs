@@ -246,7 +246,9 @@ impl Request {
     /// Returns whether the call has ended.
     fn begin_any(&self, begun: Option<SharedCall>) -> Result<bool> {
         let (context, call) = (&*self.body.context, self.body.call());
-        let run = context.run_of(&call, self.body.selection, context.engine().now());
+        let mut run = context.run_of(&call, self.body.selection, context.engine().now());
+        let is_prepared = self.body.plan.get().is_some() && !context.compares_calls();
+        let operation = if is_prepared { None } else { context.begin_rounds_of(&mut run)? };
         if context.compares_calls() {
             context.compare_calls(&run)?;
         }
@@ -257,6 +259,7 @@ impl Request {
                 self.body.plan.get_or_init(|| plan).clone()
             }
         };
+        let admitted = context.admit(&run)?;
         let running = match context.shared_work(&plan, &run.binding) {
             Some(work) => {
                 let mut call = begun.map_or_else(|| context.begin_shared(&run, &work), Ok)?;
@@ -274,6 +277,7 @@ impl Request {
                 Running::Messages(index)
             }
         };
+        drop((admitted, operation));
         let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
         let is_shared = matches!(&running, Running::Shared(_));
         *self.body.running.lock() = Some((running, times));

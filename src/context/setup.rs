@@ -11,8 +11,8 @@ use crate::error::{Error, ErrorKind, Result, try_zeros};
 use crate::types::DataType;
 use crate::wire::fingerprint::Purpose;
 
-/// Calls of this kind run one at a time.
-const TAG: u64 = 0;
+/// Of splits, and of broadcasts to the ranks of a context that connects.
+pub(super) const TAG: u64 = u64::MAX;
 
 /// Most bytes that rank 0 can broadcast.
 const MOST: usize = 64 << 20;
@@ -20,10 +20,10 @@ const MOST: usize = 64 << 20;
 impl Context {
     /// Gathers the contents, or errors, of all ranks. Returns this rank's content, and those of all ranks in their order.
     /// Collective.
-    pub(super) fn gather_setup(&self, own: Result<Vec<u8>>, limit: Limit) -> Result<(Vec<u8>, Vec<u8>)> {
+    pub(super) fn gather_setup(&self, own: Result<Vec<u8>>, tag: u64, limit: Limit) -> Result<(Vec<u8>, Vec<u8>)> {
         record::exchange(self.rank, self.size, own, |record, all| {
             let shape = Shape::new(Collective::Allgather, self.rank, self.size, record.len());
-            self.run_setup(shape, "bruck", &[record.as_ptr()], all, limit)
+            self.run_setup(shape, ("bruck", tag), &[record.as_ptr()], all, limit)
         })
     }
 
@@ -53,13 +53,13 @@ impl Context {
             ..Shape::new(Collective::Broadcast, self.rank, self.size, content.len())
         };
         let input = own.map(<[u8]>::as_ptr);
-        self.run_setup(shape, "binomial", input.as_slice(), content, limit)
+        self.run_setup(shape, ("binomial", TAG), input.as_slice(), content, limit)
     }
 
     fn run_setup(
         &self,
         shape: Shape<'_>,
-        algorithm: &str,
+        (algorithm, tag): (&str, u64),
         inputs: &[*const u8],
         output: &mut [u8],
         limit: Limit,
@@ -67,7 +67,7 @@ impl Context {
         plan::check_size(&shape)?;
         let algorithm = shape.collective.algorithm(algorithm)?;
         let outputs = [output.as_mut_ptr()];
-        let call = Call { inputs, outputs: &outputs, tag: TAG, ..Call::new(shape, DataType::Uint8) };
+        let call = Call { inputs, outputs: &outputs, tag, ..Call::new(shape, DataType::Uint8) };
         let binding = Binding {
             inputs,
             outputs: &outputs,
@@ -75,12 +75,13 @@ impl Context {
             segment: shape.count.max(1),
             combine: Combine::Nothing,
             digest: Purpose::Setup.alone(),
-            tag: TAG,
+            tag,
             counted: false,
             count: shape.count,
         };
         let plan = self.plan(&shape, algorithm, &binding)?;
         let Limit { deadline, timeout } = limit;
-        self.execute(&Run { call: &call, algorithm, binding, started: self.engine().now(), deadline, timeout }, plan)
+        let started = self.engine().now();
+        self.execute(&Run { call: &call, algorithm, binding, started, deadline, timeout, is_round: true }, plan)
     }
 }

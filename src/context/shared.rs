@@ -104,6 +104,9 @@ impl Context {
         if let (None, Some(group)) = (&guard.shared, guard.messenger.host_group().cloned()) {
             let all_here = group.ranks().len() == self.size;
             let shared = Arc::new(Shared::new(group, guard.kept.clone()));
+            if guard.broken.is_some() {
+                shared.close();
+            }
             if all_here {
                 let _ = self.shared_memory.set(shared.clone());
             }
@@ -419,7 +422,8 @@ impl Context {
         let algorithm = collective.algorithm(known.algorithm)?;
         let started = self.engine().now();
         let (deadline, timeout) = self.deadline_after(started, None);
-        let run = Run { call: &described, algorithm, binding: *work.binding, started, deadline, timeout };
+        let run =
+            Run { call: &described, algorithm, binding: *work.binding, started, deadline, timeout, is_round: false };
         self.complete_shared(&run, work, &mut SharedCall::new(call))
     }
 

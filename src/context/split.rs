@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
+use crate::context::setup::TAG;
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connector};
 use crate::error::{Error, ErrorKind, Result};
@@ -44,24 +45,6 @@ fn parts(contents: &[u8], each: usize) -> Result<HashMap<i64, Vec<Member>>> {
     Ok(parts)
 }
 
-/// A split in progress, which excludes others: it has several exchanges, of which those of two splits would match each other.
-struct Splitting<'a>(&'a AtomicBool);
-
-impl<'a> Splitting<'a> {
-    fn begin(context: &'a Context) -> Result<Self> {
-        if context.splitting.swap(true, Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::InvalidOperation, "another thread is splitting it"));
-        }
-        Ok(Self(&context.splitting))
-    }
-}
-
-impl Drop for Splitting<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
 impl Context {
     /// Makes a connected context of the ranks that pass the same `color`, ordered by `key`, then by rank. A rank without a color
     /// takes part and gets no context. Collective; two concurrent calls on one context are refused. The new context has the
@@ -74,7 +57,7 @@ impl Context {
     }
 
     fn split_by(&self, color: Option<u32>, key: i32) -> Result<Option<Arc<Context>>> {
-        let _splitting = Splitting::begin(self)?;
+        let _operation = self.begin_setup(TAG)?;
         let limit = self.limit();
         let options = ContextOptions {
             timeout: self.timeout(),
@@ -93,7 +76,7 @@ impl Context {
         };
         let number = color.map_or(-1, i64::from).to_le_bytes();
         let own = own.map(|()| [&number[..], &key.to_le_bytes(), &address.serialize()].concat());
-        let (own, contents) = self.gather_setup(own, limit)?;
+        let (own, contents) = self.gather_setup(own, TAG, limit)?;
         if contents.len() != own.len() * self.size {
             return Err(Error::new(
                 ErrorKind::Mismatch,
@@ -105,7 +88,7 @@ impl Context {
         let shares = parts.values().any(|part| address::any_share_memory(part.iter().map(|member| &member.address)));
         let (Some(color), Some(connector)) = (color, connector) else {
             if shares {
-                self.gather_setup(Ok(vec![Sharing::Nothing.number()]), limit)?;
+                self.gather_setup(Ok(vec![Sharing::Nothing.number()]), TAG, limit)?;
             }
             return Ok(None);
         };
@@ -119,7 +102,7 @@ impl Context {
             .and_then(|context| Ok((context.use_addresses(&addresses, tuner.constants())?, context)));
         let found = if shares {
             let own = made.as_ref().map(|(found, _)| vec![found.number()]).map_err(Error::clone);
-            Sharing::parse(&self.gather_setup(own, limit)?.1, self.size)?
+            Sharing::parse(&self.gather_setup(own, TAG, limit)?.1, self.size)?
         } else {
             vec![Sharing::Nothing; self.size]
         };

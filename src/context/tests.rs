@@ -18,6 +18,7 @@ mod oob;
 mod pollers;
 mod prepared;
 mod request;
+mod rounds;
 mod shared;
 mod split;
 mod streams;

@@ -122,10 +122,8 @@ impl Core {
             return Err(error.context("the context is broken"));
         }
         let (own, tag) = (kind(binding.digest), binding.tag);
-        if let Some((_, other)) =
-            self.executions.iter().find(|(_, e)| e.tag == tag && (e.kind == own || own == COMPARISON))
-        {
-            return Err(already_running(other.fingerprint, tag, own, self.explain));
+        if let Some(other) = self.executing((own, tag)) {
+            return Err(already_running(other, tag, own, self.explain));
         }
         let number = match &self.shared {
             Some(shared) => {
@@ -190,6 +188,16 @@ impl Core {
     pub fn call(&self, index: u32) -> (u64, u64) {
         let execution = &self.executions[index];
         (execution.fingerprint, execution.tag)
+    }
+
+    /// The fingerprint of a call that excludes a new one of this kind on this tag.
+    pub fn running(&self, line: (u8, u64)) -> Option<u64> {
+        self.executing(line).or_else(|| self.shared.as_ref().and_then(|shared| shared.running(line)))
+    }
+
+    fn executing(&self, (own, tag): (u8, u64)) -> Option<u64> {
+        let excludes = |e: &Execution| e.tag == tag && (e.kind == own || own == COMPARISON);
+        self.executions.iter().find(|(_, e)| excludes(e)).map(|(_, e)| e.fingerprint)
     }
 
     /// Whether a call of this kind runs on `tag`.

@@ -257,8 +257,9 @@ pub unsafe extern "C" fn gloo_rs_context_connect_oob(
 }
 
 /// Connects the context through `parent`, a connected context with the same rank and size, until the context's timeout
-/// expires. Every rank calls it with the same `tag`, which no other call on `parent` may use at the same time. `parent`
-/// is used only during the call.
+/// expires. Every rank calls it with the same `tag`, which distinguishes calls of this function on `parent` at the same
+/// time. It may run at the same time as any collective on `parent`; fails with GLOO_RS_ERROR_INVALID_OPERATION while
+/// another thread of this rank calls it with `parent` and `tag`. `parent` is used only during the call.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect_from(

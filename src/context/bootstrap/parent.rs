@@ -1,15 +1,13 @@
 //! Exchanges addresses over a connected context of the same ranks, whose hosts and tuning are known.
 
-use super::{Exchange, Limit, record};
-use crate::collective::{Collective, Shape};
-use crate::context::{Call, Context};
+use super::{Exchange, Limit};
+use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
 use crate::tuner::Tuner;
-use crate::types::DataType;
 
 /// An exchange over `parent`, with `tag`.
-pub(super) struct OverContext<'a> {
+pub struct OverContext<'a> {
     pub context: &'a Context,
     pub parent: &'a Context,
     pub tag: u64,
@@ -40,18 +38,7 @@ impl Exchange for OverContext<'_> {
 
 impl OverContext<'_> {
     fn gather(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
-        let (rank, size) = (self.parent.rank, self.parent.size);
-        record::exchange(rank, size, own, |record, all| {
-            let call = Call {
-                inputs: &[record.as_ptr()],
-                outputs: &[all.as_mut_ptr()],
-                tag: self.tag,
-                timeout: Some(self.limit.left()),
-                ..Call::new(Shape::new(Collective::Allgather, rank, size, record.len()), DataType::Uint8)
-            };
-            // SAFETY: the buffers are as long as the shape says and live until the call returns.
-            unsafe { self.parent.run(&call) }
-        })
+        self.parent.gather_setup(own, self.tag, self.limit)
     }
 }
 

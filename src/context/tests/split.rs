@@ -3,6 +3,7 @@
 use super::agreement::{NARROW, choices, connected, file};
 use super::*;
 use crate::collective::{Collective, Shape};
+use crate::context::setup::TAG;
 use crate::types::DataType;
 
 /// The sum of `own` over all ranks, with `tag`.
@@ -52,17 +53,10 @@ fn a_part_has_what_its_parent_has_and_outlives_it() {
     run(&parts, |part| assert_eq!(sum(part, 1, 0), part.size() as u64));
 }
 
-/// Also between the exchanges of the other one.
+/// A split that fails excludes nobody afterwards, nor does one that succeeds.
 #[test]
-fn two_threads_do_not_split_one_context_at_the_same_time() {
+fn a_context_is_split_again_and_again() {
     let contexts = group(2);
-    contexts[0].splitting.store(true, Ordering::SeqCst);
-    let error = contexts[0].split(Some(0), 0).map(drop).unwrap_err();
-    assert_eq!((error.kind(), error.details().operation), (ErrorKind::InvalidOperation, "split"), "{error}");
-    assert!(error.message().contains("another thread is splitting it"), "{error}");
-    assert!(contexts[0].broken().is_none());
-    contexts[0].splitting.store(false, Ordering::SeqCst);
-    // A split that fails excludes nobody afterwards, nor does one that succeeds.
     for time in 0..2 {
         run(&contexts, |context| assert_eq!(context.split(Some(0), 0).unwrap().unwrap().size(), 2, "{time}"));
     }
@@ -122,10 +116,10 @@ fn a_rank_that_cannot_make_its_part_says_so_to_all_and_the_parent_stays() {
     assert!(error.message().contains("not connected"), "{error}");
     run(&contexts, |context| {
         let own = match context.rank() {
-            0 => context.gather_setup(Ok(vec![1]), context.limit()),
+            0 => context.gather_setup(Ok(vec![1]), TAG, context.limit()),
             _ => {
                 let error = Error::new(ErrorKind::Io, "no such interface");
-                context.gather_setup(Err(error), context.limit())
+                context.gather_setup(Err(error), TAG, context.limit())
             }
         };
         let error = own.unwrap_err();

@@ -175,6 +175,12 @@ impl Shared {
         self.state().begun
     }
 
+    /// The fingerprint of a call in progress that a new one on `line` excludes.
+    pub fn running(&self, line: Line) -> Option<u64> {
+        let state = self.state();
+        state.calls.running(line)
+    }
+
     /// For a call that sends messages: none that it excludes starts from now on, until [`Shared::release`]. Returns its number if it
     /// is `counted`, else 0. Fails with the fingerprint of one that is in progress.
     pub fn claim(&self, line: Line, digest: u64, counted: bool) -> std::result::Result<u32, u64> {

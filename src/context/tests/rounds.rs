@@ -1,0 +1,151 @@
+//! Operations of several rounds exclude others from the first to the last, also between two of them.
+
+use std::cell::Cell;
+
+use super::*;
+use crate::collective::{Collective, Shape};
+use crate::context::bootstrap::Exchange;
+use crate::context::bootstrap::parent::OverContext;
+use crate::context::setup::TAG;
+use crate::net::address::Address;
+use crate::tuner::Tuner;
+use crate::types::DataType;
+
+/// A gatherv of one element of each of two ranks to rank 0, by an algorithm that needs the counts of all, or by one that does not.
+fn gatherv(context: &Context, algorithm: &str, tag: u64) -> Result<Vec<u32>> {
+    let (input, mut output) = ([context.rank() as u32], vec![9; 2]);
+    let is_root = context.rank() == 0;
+    let shape = Shape {
+        recv_counts: if is_root { &[1, 1] } else { &[] },
+        outputs: usize::from(is_root),
+        ..Shape::new(Collective::Gatherv, context.rank(), 2, 1)
+    };
+    let outputs = [output.as_mut_ptr().cast()];
+    let call = Call {
+        inputs: &[input.as_ptr().cast()],
+        outputs: &outputs[..usize::from(is_root)],
+        algorithm: Some(algorithm),
+        tag,
+        ..Call::new(shape, DataType::Uint32)
+    };
+    // SAFETY: the buffers are as long as the shape says and live until the call returns.
+    unsafe { context.run(&call) }.map(|()| output)
+}
+
+fn is_refused<T>(result: Result<T>, why: &str) {
+    let error = result.err().unwrap();
+    assert!(error.kind() == ErrorKind::InvalidOperation && error.message().contains(why), "{error}");
+}
+
+#[test]
+fn nothing_starts_between_the_rounds_of_a_call() {
+    for (shared, checked) in [(true, false), (false, false), (true, true), (false, true)] {
+        let options = ContextOptions { check_calls: Some(checked), ..Default::default() };
+        let contexts = agreement::on_this_host(2, shared, options);
+        // What the first call has begun, and holds between its rounds.
+        let shape = Shape { recv_counts: &[1, 1], ..Shape::new(Collective::Gatherv, 0, 2, 1) };
+        let call = Call { tag: 3, algorithm: Some("binomial"), ..Call::new(shape, DataType::Uint32) };
+        let (call, selection) = contexts[0].select(&call).unwrap();
+        let mut run_of_first = contexts[0].run_of(&call, selection, Instant::now());
+        let operation = contexts[0].begin_rounds_of(&mut run_of_first).unwrap().unwrap();
+        for algorithm in ["binomial", "direct"] {
+            is_refused(gatherv(&contexts[0], algorithm, 3), "gatherv binomial of uint32 with tag 3 is running");
+        }
+        run(&contexts, |context| drop(gatherv(context, "direct", 4).unwrap()));
+        drop(operation);
+        for algorithm in ["binomial", "direct"] {
+            run(&contexts, |context| assert_eq!(gatherv(context, algorithm, 3).unwrap()[1], [1, 9][context.rank()]));
+        }
+    }
+}
+
+#[test]
+fn a_call_of_several_rounds_does_not_begin_while_another_of_its_kind_runs() {
+    for shared in [true, false] {
+        let contexts = agreement::on_this_host(2, shared, ContextOptions::default());
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| gatherv(&contexts[0], "direct", 3));
+            await_wait(&contexts[0]);
+            is_refused(gatherv(&contexts[0], "binomial", 3), "gatherv direct of uint32 with tag 3 is running");
+            gatherv(&contexts[1], "direct", 3).unwrap();
+            assert_eq!(first.join().unwrap().unwrap(), [0, 1]);
+        });
+    }
+}
+
+#[test]
+fn a_context_is_made_by_one_thread_at_a_time() {
+    let contexts = group(2);
+    let operation = contexts[0].begin_setup(TAG).unwrap();
+    is_refused(contexts[0].split(Some(0), 0), "another thread is splitting it");
+    is_refused(contexts[0].connect_oob(&mut |_, _| panic!("it is refused")), "another thread is splitting it");
+    assert!(contexts[0].broken().is_none());
+    drop(operation);
+    let make = |context: &Context| {
+        let made = Context::new(device(), context.rank(), 2, &ContextOptions::default()).unwrap();
+        made.connect_from(context, 5).map(|()| made)
+    };
+    let operation = contexts[0].begin_setup(5).unwrap();
+    is_refused(make(&contexts[0]), "another thread is splitting it");
+    drop(operation);
+    run(&contexts, |context| assert_eq!(split::sum(&make(context).unwrap(), 1, 0), 2));
+}
+
+/// Closes the context in the making after the exchange of this number.
+struct Closing<'a> {
+    over: OverContext<'a>,
+    after: usize,
+    exchanges: Cell<usize>,
+}
+
+impl Closing<'_> {
+    fn exchanged<T>(&self, result: Result<T>) -> Result<T> {
+        self.exchanges.set(self.exchanges.get() + 1);
+        if self.exchanges.get() == self.after {
+            self.over.context.close();
+        }
+        result
+    }
+}
+
+impl Exchange for Closing<'_> {
+    fn agreed(&self) -> Option<Tuner> {
+        self.over.agreed()
+    }
+
+    fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
+        self.exchanged(self.over.provisional_addresses(own))
+    }
+
+    fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
+        self.exchanged(self.over.addresses(own))
+    }
+
+    fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
+        self.exchanged(self.over.memory(own))
+    }
+
+    fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        self.over.broadcast(own)
+    }
+}
+
+/// After the last exchange nothing but the end of connecting finds out.
+#[test]
+fn a_context_that_is_closed_while_it_connects_is_closed_then() {
+    const EXCHANGES: usize = 3;
+    for after in 1..=EXCHANGES {
+        let parents = agreement::on_this_host(2, true, ContextOptions::default());
+        run(&parents, |parent| {
+            let options = ContextOptions::default();
+            let context = Context::new(parent.device().clone(), parent.rank(), 2, &options).unwrap();
+            let limit = context.limit();
+            let over = OverContext { context: &context, parent, tag: 7, limit };
+            let exchange = Closing { over, after, exchanges: Cell::new(0) };
+            assert_eq!(context.bootstrap(&exchange, limit).unwrap_err().kind(), ErrorKind::Closed, "after {after}");
+            assert_eq!(exchange.exchanges.get(), EXCHANGES, "after {after}");
+            assert!(context.shared_memory.get().is_some(), "after {after}");
+            assert_eq!(gatherv(&context, "shared_flat", 0).unwrap_err().kind(), ErrorKind::Closed, "after {after}");
+        });
+    }
+}
