@@ -116,17 +116,6 @@ pub fn after(timeout: Duration) -> String {
     if timeout.is_zero() { "without waiting (the timeout is 0)".to_owned() } else { format!("after {timeout:?}") }
 }
 
-/// `n` zeros; an error if there is no memory for them, which are `what`.
-pub fn try_zeros<T: Copy + Default>(n: usize, what: &str) -> Result<Vec<T>> {
-    let mut zeros = Vec::new();
-    if zeros.try_reserve_exact(n).is_err() {
-        let text = format!("no memory for {what}: {n} times {} bytes", size_of::<T>());
-        return Err(Error::new(ErrorKind::ResourceExhausted, text));
-    }
-    zeros.resize(n, T::default());
-    Ok(zeros)
-}
-
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -19,6 +19,7 @@ pub mod messaging;
 pub mod net;
 pub mod reduce;
 pub mod rendezvous;
+pub mod reserve;
 #[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod schedule;
 pub mod secret;

@@ -24,6 +24,7 @@ use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
+use crate::reserve::check_room;
 use crate::transport::shm::Sharing;
 use crate::tuner::Tuner;
 use crate::tuner::source::Source;
@@ -66,6 +67,9 @@ pub(super) trait Exchange {
     /// Last: returns `own` of rank 0, which is the only one that passes it.
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>>;
 }
+
+/// Upper bound of the memory that a context takes for each rank of which it knows: addresses, hosts, peers.
+pub(super) const BYTES_PER_RANK: usize = 2 << 10;
 
 /// An allgather of the caller: gets this rank's record, and memory for the records of all ranks, in their order, of equal length.
 pub type AllgatherFunction<'a> = dyn FnMut(&[u8], &mut [u8]) -> Result<()> + 'a;
@@ -211,6 +215,8 @@ impl Context {
                 format!("the addresses of {} ranks are not {} bytes long: another size?", self.size, list.len()),
             ));
         }
+        let who = self.own();
+        check_room(self.size.saturating_mul(BYTES_PER_RANK), format_args!("{who}: a context of {} ranks", self.size))?;
         if list[self.rank * length..][..length] != *own {
             return Err(Error::new(
                 ErrorKind::Mismatch,

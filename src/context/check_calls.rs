@@ -11,7 +11,8 @@ use crate::context::call::{Call, Run};
 use crate::context::digest::op_text;
 use crate::engine::{Binding, Combine};
 use crate::environment;
-use crate::error::{Details, Error, ErrorKind, Result, first_few, try_zeros};
+use crate::error::{Details, Error, ErrorKind, Result, first_few};
+use crate::reserve::{try_collect, try_with_capacity, try_zeros};
 use crate::tuner;
 use crate::types::{ElementType, Rank};
 use crate::wire::fingerprint::Purpose;
@@ -35,7 +36,7 @@ const LISTS: usize = 4;
 
 /// The record of a call: `FIELDS` numbers, then the lists. These are the sent and the received counts, the groups of the ranks, and dims;
 /// zeros if the collective has none, or its algorithm uses none.
-fn record(run: &Run<'_>) -> Vec<u64> {
+fn record(run: &Run<'_>) -> Result<Vec<u64>> {
     let Call { shape, dtype, .. } = run.call;
     let Shape { collective, size, .. } = *shape;
     let algorithm = run.algorithm;
@@ -56,16 +57,20 @@ fn record(run: &Run<'_>) -> Vec<u64> {
         only(algorithm.name == "bcube", shape.base),
         shape.destinations,
     ];
-    let list = |counts: &[usize]| (0..size).map(|rank| counts.get(rank).copied().unwrap_or(0)).collect::<Vec<_>>();
     let (groups, dims) = match algorithm.uses {
         // A grid has fewer dimensions with extents above 1 than ranks.
         Uses::Groups => (shape.groups, shape.dims),
         Uses::Domains => (shape.domains, &[][..]),
         Uses::Sizes | Uses::Links | Uses::Counts | Uses::SharedMemory => (&[][..], &[][..]),
     };
-    let groups: Vec<usize> = groups.iter().map(|group| *group as usize).collect();
-    let lists: [&[usize]; LISTS] = [shape.send_counts, shape.recv_counts, &groups, dims];
-    fields.into_iter().chain(lists.into_iter().flat_map(list)).map(|n| n as u64).collect()
+    let mut record = try_with_capacity(FIELDS + LISTS * size, "the record of this call")?;
+    record.extend(fields.map(|n| n as u64));
+    let number = |list: &[usize], rank: Rank| list.get(rank).map_or(0, |n| *n as u64);
+    record.extend((0..size).map(|rank| number(shape.send_counts, rank)));
+    record.extend((0..size).map(|rank| number(shape.recv_counts, rank)));
+    record.extend((0..size).map(|rank| groups.get(rank).map_or(0, |group| u64::from(*group))));
+    record.extend((0..size).map(|rank| number(dims, rank)));
+    Ok(record)
 }
 
 /// Whether a record of a call by `algorithm` has groups.
@@ -240,7 +245,7 @@ impl Context {
 
     /// Compares the calls of all ranks; fails on all ranks if they differ. Collective.
     pub(super) fn compare_calls(&self, run: &Run<'_>) -> Result<()> {
-        let own = record(run);
+        let own = record(run)?;
         let mut all = try_zeros::<u64>(own.len().saturating_mul(self.size), "the records of all ranks' calls")?;
         let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
         let binding = Binding {
@@ -257,7 +262,8 @@ impl Context {
         let shape = self.complete_shape(&shape, size_of::<u64>(), None, algorithm.uses).only(algorithm.uses);
         let plan = self.plan(&shape, algorithm, &binding)?;
         self.execute(&Run { binding, ..*run }, plan)?;
-        let records: Vec<Record<'_>> = all.chunks_exact(own.len()).map(Record).collect();
+        let records = all.chunks_exact(own.len()).map(|record| Ok(Record(record)));
+        let records = try_collect(records, "the list of all ranks' calls")?;
         let Some((wrong, odd)) = verdict(&records) else { return Ok(()) };
         let own = run.call.describe(self.rank, run.algorithm.name);
         let error = Error::new(ErrorKind::Mismatch, format!("{own}: ranks disagree about this call: {wrong}"));

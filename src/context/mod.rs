@@ -46,6 +46,7 @@ use crate::engine::{Engine, Guard, Spin};
 use crate::environment;
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
+use crate::reserve::check_room;
 use crate::secret::JobToken;
 use crate::transport::shm::Allocations;
 use crate::transport::{self, BackgroundProgress, Connector, Counters, Device};
@@ -135,9 +136,13 @@ impl BackgroundProgress for Shared {
     }
 }
 
+/// Upper bound of the memory that a context takes, whatever its size.
+const CONTEXT_BYTES: usize = 512 << 10;
+
 /// Creates the connector for a new context. `options` must be complete: nothing is taken from the environment.
 fn connector(device: &Arc<dyn Device>, options: &ContextOptions) -> Result<Box<dyn Connector>> {
     transport::check_process(device.as_ref())?;
+    check_room(CONTEXT_BYTES, "a context")?;
     device.clone().connector(options.token.as_ref().unwrap_or(&JobToken::none()))
 }
 

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::context::call::{Call, Reduction, Run};
 use crate::context::prepared::Selection;
 use crate::context::shared::{Begun, SharedCall};
-use crate::engine::plan::{OwnedShape, Plan};
+use crate::engine::plan::{OwnedShape, Plan, boxed};
 use crate::engine::shared::{Attempted, Claim, Known, Progress, Shared, Unattended, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport;
@@ -127,11 +127,11 @@ impl Context {
         let shared = self.shared_memory.get().cloned();
         let body = Body {
             context: self.clone(),
-            shape: OwnedShape::new(&call.shape),
+            shape: OwnedShape::new(&call.shape)?,
             dtype: call.dtype,
             reduction: call.reduction,
-            inputs: call.inputs.into(),
-            outputs: call.outputs.into(),
+            inputs: boxed(call.inputs)?,
+            outputs: boxed(call.outputs)?,
             tag: call.tag,
             timeout: call.timeout,
             selection,

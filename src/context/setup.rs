@@ -7,7 +7,8 @@ use crate::context::bootstrap::{Limit, record};
 use crate::context::call::{Call, Run};
 use crate::engine::plan;
 use crate::engine::{Binding, Combine};
-use crate::error::{Error, ErrorKind, Result, try_zeros};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reserve::try_zeros;
 use crate::types::DataType;
 use crate::wire::fingerprint::Purpose;
 

@@ -7,7 +7,8 @@ use crate::collective::{Collective, Shape};
 use crate::context::Context;
 use crate::context::call::Run;
 use crate::engine::{Binding, Combine};
-use crate::error::{Error, ErrorKind, Result, try_zeros};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reserve::{try_collect, try_copy, try_zeros};
 use crate::wire::fingerprint::Purpose;
 
 /// Most elements of scratch memory that an algorithm needs per counted element: two for each bit of a rank.
@@ -30,7 +31,8 @@ impl Context {
     pub(super) fn share_counts(&self, run: &Run<'_>) -> Result<Vec<usize>> {
         let shape = &run.call.shape;
         let own = if shape.collective == Collective::Gatherv { shape.recv_counts } else { shape.send_counts };
-        let counts = if self.size == 1 { own.to_vec() } else { self.exchange_counts(run, own)? };
+        let counts =
+            if self.size == 1 { try_copy(own, "the counts of this rank")? } else { self.exchange_counts(run, own)? };
         let Some(why) = invalid_counts(&Shape { counts: &counts, ..*shape }, run.binding.element) else {
             return Ok(counts);
         };
@@ -50,7 +52,7 @@ impl Context {
             true => (Collective::Allgather, "bruck", self.size.saturating_mul(self.size)),
             false => (Collective::Broadcast, "binomial", self.size),
         };
-        let own: Vec<u64> = own.iter().map(|&count| count as u64).collect();
+        let own = try_collect(own.iter().map(|&count| Ok(count as u64)), "the counts of this rank")?;
         let mut all = try_zeros::<u64>(entries, "the counts of all ranks")?;
         let shape = Shape {
             root: call.root,
@@ -70,7 +72,8 @@ impl Context {
         };
         let plan = self.plan(&shape, collective.algorithm(name)?, &binding)?;
         self.execute(&Run { binding, ..*run }, plan)?;
-        Ok(all.into_iter().map(|count| usize::try_from(count).unwrap_or(usize::MAX)).collect())
+        let counts = all.into_iter().map(|count| Ok(usize::try_from(count).unwrap_or(usize::MAX)));
+        try_collect(counts, "the counts of all ranks")
     }
 }
 

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::context::setup::TAG;
+use crate::context::bootstrap::BYTES_PER_RANK;
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connector};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::{self, Address};
+use crate::reserve::check_room;
 use crate::transport::Connector;
 use crate::transport::shm::Sharing;
 use crate::types::Rank;
@@ -117,6 +119,7 @@ impl Context {
 
     /// The connector of a new context, listening at an address that all ranks of this one can reach.
     fn prepare_split(&self, options: &ContextOptions) -> Result<Box<dyn Connector>> {
+        check_room(self.size.saturating_mul(BYTES_PER_RANK), format_args!("a context of up to {} ranks", self.size))?;
         let sockets = self.device().listen(None, &self.everyone()?, self.rank)?;
         let mut connector = connector(self.device(), options)?;
         connector.set_sockets(sockets);

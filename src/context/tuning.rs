@@ -11,6 +11,7 @@ use crate::context::bootstrap::{Exchange, Limit};
 use crate::context::measure;
 use crate::error::{Error, Result};
 use crate::net::address::{self, Address};
+use crate::reserve::check_room;
 use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;
 use crate::tuner::model::Topology;
@@ -21,6 +22,9 @@ use crate::types::Rank;
 /// How long the other end of a link may take to answer before the link is not measured. Longer in the library's own tests, which
 /// run on busy machines and check the measurements.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 1 });
+
+/// Upper bound of the memory for a tuning, in lengths of its text: the text itself, and numbers of few digits.
+const TEXT_FACTOR: usize = 16;
 
 /// The ranks at the other end of the links that rank 0 measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +80,7 @@ impl Context {
         }
         let own = source.map(|source| self.publish(source, links, until).into_bytes());
         let text = exchange.broadcast(own)?;
+        check_room(text.len().saturating_mul(TEXT_FACTOR), "the tuning that rank 0 has published")?;
         let text = String::from_utf8_lossy(&text);
         let (overrides, tuning) = text.split_once('\n').unwrap_or_default();
         let published = |error: Error| error.context("what rank 0 has published as tuning");

@@ -17,6 +17,7 @@ use crate::engine::shared::part::Part;
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::reduce::{Divide, Kernel};
+use crate::reserve::try_reserve;
 use crate::schedule::{Action, Buffer, Span};
 use crate::transport::Clock;
 use crate::types::{DataType, ReduceOp, Space};
@@ -162,7 +163,7 @@ impl Execution {
         let n = plan.steps.len();
         self.fingerprint = fingerprint(binding.digest, number);
         let scratch = if plan.shared_steps.is_some() { 0 } else { plan.scratch };
-        self.make_room(&plan, scratch, binding.element, kept)?;
+        self.make_room(&plan, scratch, binding, kept)?;
         self.enter_memory(&plan, binding, shared)?;
         self.progress.clear();
         self.progress.resize(n, Progress::default());
@@ -170,9 +171,7 @@ impl Execution {
         self.work.clear();
         self.reductions.clear();
         self.reducing = false;
-        self.inputs.clear();
         self.inputs.extend_from_slice(binding.inputs);
-        self.outputs.clear();
         self.outputs.extend_from_slice(binding.outputs);
         self.element = binding.element;
         self.segment = binding.segment.max(1);
@@ -199,7 +198,12 @@ impl Execution {
         (self.kind, self.tag, self.count, self.fingerprint) = (kind, binding.tag, binding.count, fingerprint);
     }
 
-    fn make_room(&mut self, plan: &Plan, scratch: usize, element: usize, kept: &Arc<Kept>) -> Result<()> {
+    fn make_room(&mut self, plan: &Plan, scratch: usize, binding: &Binding<'_>, kept: &Arc<Kept>) -> Result<()> {
+        let element = binding.element;
+        self.inputs.clear();
+        self.outputs.clear();
+        try_reserve(&mut self.inputs, binding.inputs.len(), "the list of inputs")?;
+        try_reserve(&mut self.outputs, binding.outputs.len(), "the list of outputs")?;
         let steps = plan.steps.len().saturating_sub(self.progress.len());
         let made = self.scratch.reserve(kept, scratch, element) && self.progress.try_reserve_exact(steps).is_ok();
         if made { Ok(()) } else { Err(no_room(scratch, element)) }

@@ -8,6 +8,7 @@ use crate::engine::shared::part::SharedSteps;
 use crate::engine::shared::program::Program;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
+use crate::reserve::{check_room, try_copy, try_reserve_entry};
 use crate::schedule::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
 
 /// Most ranks for which schedules are generated. Most schedules take memory for each rank, in all some kilobytes.
@@ -15,6 +16,9 @@ pub const MAX_RANKS: usize = 1 << 20;
 
 /// Upper bound of the memory for generating and compiling a schedule, per rank: 4 steps of two pieces.
 const BYTES_PER_RANK: usize = 4 << 10;
+
+/// The same, for each input and each output.
+const BYTES_PER_BUFFER: usize = 1 << 10;
 
 /// Refuses a call with more than [`MAX_RANKS`] ranks.
 pub fn check_size(shape: &Shape<'_>) -> Result<()> {
@@ -27,16 +31,11 @@ pub fn check_size(shape: &Shape<'_>) -> Result<()> {
 }
 
 /// Fails if there is not enough memory to generate a schedule for `shape`. Generators themselves abort if an allocation fails.
-fn check_room(shape: &Shape<'_>) -> Result<()> {
+fn check_schedule_room(shape: &Shape<'_>) -> Result<()> {
     check_size(shape)?;
-    let bytes = shape.size * BYTES_PER_RANK;
-    // `black_box` prevents the compiler from removing the unused allocation.
-    if std::hint::black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok() {
-        return Ok(());
-    }
     let (name, size) = (shape.collective.name(), shape.size);
-    let text = format!("no memory for a schedule of {name} among {size} ranks, which may take {bytes} bytes");
-    Err(Error::new(ErrorKind::ResourceExhausted, text))
+    let bytes = size * BYTES_PER_RANK + (shape.inputs + shape.outputs) * BYTES_PER_BUFFER;
+    check_room(bytes, format_args!("a schedule of {name} among {size} ranks, which may take so many"))
 }
 
 /// A step whose dependency lists are ranges of the plan's.
@@ -153,6 +152,11 @@ fn same<T: PartialEq>(a: &[T], b: &[T]) -> bool {
     a.len() == b.len() && (a.is_empty() || a == b)
 }
 
+/// A copy of a list of a call's.
+pub fn boxed<T: Copy>(list: &[T]) -> Result<Box<[T]>> {
+    try_copy(list, "the lists of a call").map(Vec::into_boxed_slice)
+}
+
 /// All that a plan depends on, in owned memory.
 #[derive(Debug)]
 pub struct OwnedShape {
@@ -165,9 +169,9 @@ pub struct OwnedShape {
 
 impl OwnedShape {
     /// A copy of `shape`.
-    pub fn new(shape: &Shape<'_>) -> Self {
+    pub fn new(shape: &Shape<'_>) -> Result<Self> {
         let (none, no_numbers) = (&NOTHING.0[..0], &NOTHING.1[..0]);
-        Self {
+        Ok(Self {
             scalars: Shape {
                 send_counts: none,
                 recv_counts: none,
@@ -178,9 +182,9 @@ impl OwnedShape {
                 counts: none,
                 ..*shape
             },
-            counts: [shape.send_counts, shape.recv_counts, shape.dims, shape.counts].map(Box::from),
-            numbers: [shape.groups, shape.domains, shape.links].map(Box::from),
-        }
+            counts: [boxed(shape.send_counts)?, boxed(shape.recv_counts)?, boxed(shape.dims)?, boxed(shape.counts)?],
+            numbers: [boxed(shape.groups)?, boxed(shape.domains)?, boxed(shape.links)?],
+        })
     }
 
     /// The shape.
@@ -238,7 +242,7 @@ impl PlanCache {
         if let Some(plan) = find(&lock()) {
             return Ok(plan);
         }
-        check_room(shape)?;
+        check_schedule_room(shape)?;
         let mut schedule = (algorithm.generate)(shape)?;
         if apart {
             schedule = without_receive_and_reduce(&schedule);
@@ -264,8 +268,9 @@ impl PlanCache {
             plans.cached.clear();
             plans.len = 0;
         }
+        let cached = Cached { shape: OwnedShape::new(shape)?, algorithm: algorithm.name, apart, plan: plan.clone() };
+        try_reserve_entry(&mut plans.cached, "the cache of schedules")?;
         plans.len += 1;
-        let cached = Cached { shape: OwnedShape::new(shape), algorithm: algorithm.name, apart, plan: plan.clone() };
         plans.cached.entry(hash).or_default().push(cached);
         Ok(plan)
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::status::GLOO_RS_TIMEOUT_INFINITE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
+use crate::reserve::exhausted;
 use crate::types::Rank;
 
 /// A result parameter: not NULL, aligned.
@@ -227,7 +228,7 @@ impl Malloced {
         // SAFETY: `malloc` accepts any size.
         let memory = unsafe { libc::malloc(bytes.len().max(1)) };
         if memory.is_null() {
-            return Err(Error::new(ErrorKind::ResourceExhausted, format!("cannot allocate {} bytes", bytes.len())));
+            return Err(exhausted(bytes.len(), "a copy for the caller"));
         }
         // SAFETY: `memory` was just allocated with at least `bytes.len()` bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast(), bytes.len()) };

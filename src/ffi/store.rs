@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::net::admission::ConnectionStatistics;
 use crate::rendezvous::tcp::TcpStoreOptions;
 use crate::rendezvous::{FileStore, InProcessStore, PrefixStore, Store, TcpStore, url};
+use crate::reserve::try_collect;
 use crate::secret::JobToken;
 
 /// A key-value store that all ranks of a job can access, and through which they find each other. Keys are non-empty
@@ -396,7 +397,7 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
             let message = format!("{} returned {} values for {n} keys", handle.store.describe(), got.len());
             return Err(Error::new(ErrorKind::Internal, message));
         }
-        let copies: Vec<_> = got.iter().map(|value| Malloced::copy_of(value)).collect::<Result<_>>()?;
+        let copies = try_collect(got.iter().map(|value| Malloced::copy_of(value)), "the copies of values")?;
         for (i, (copy, value)) in copies.into_iter().zip(&got).enumerate() {
             values.set(i, copy.into_raw());
             bytes.set(i, value.len());
@@ -426,7 +427,7 @@ pub unsafe extern "C" fn gloo_rs_store_multi_set(
             // SAFETY: the header demands that each value is NULL or valid for reads of its number of bytes.
             Ok((*key, unsafe { pointer::slice(value.cast::<u8>(), *bytes, "a value") }?))
         });
-        handle.store.multi_set(&pairs.collect::<Result<Vec<_>>>()?)
+        handle.store.multi_set(&try_collect(pairs, "a list of keys and values")?)
     })
 }
 
@@ -465,7 +466,7 @@ unsafe fn texts<'a>(keys: *const *const c_char, n: usize) -> Result<Vec<&'a str>
     // SAFETY: by the contract, `keys` is NULL or valid for reads of `n` pointers.
     let keys = unsafe { pointer::slice(keys, n, "keys") }?;
     // SAFETY: by the contract, each of these pointers is NULL or a string.
-    keys.iter().map(|key| unsafe { pointer::text(*key, "a key") }).collect()
+    try_collect(keys.iter().map(|key| unsafe { pointer::text(*key, "a key") }), "a list of keys")
 }
 
 /// A result list.

@@ -9,6 +9,7 @@ use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
 use crate::context::{RemoteKey, UnboundBuffer};
 use crate::error::{Error, ErrorKind, Result};
+use crate::reserve::try_collect;
 use crate::types::Rank;
 
 /// An unbound buffer: memory for messages to and from any rank of a context. It keeps its context's connections alive.
@@ -114,7 +115,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
             return Err(Error::invalid("from is empty; it must name at least one rank"));
         }
         let from = from.iter().map(|rank| pointer::rank(*rank, handle.size, "a rank in from"));
-        handle.buffer.recv(&from.collect::<Result<Vec<_>>>()?, slot, offset, bytes)
+        handle.buffer.recv(&try_collect(from, "the ranks to receive from")?, slot, offset, bytes)
     })
 }
 

@@ -31,10 +31,11 @@ mod ends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::messaging::operation::{Outcome, Recv, Source};
 use crate::messaging::queues::{Key, Queues};
+use crate::reserve::exhausted;
 use crate::slab::Slab;
 use crate::types::{Rank, Slot, Space};
 use crate::wire::Envelope;
@@ -450,15 +451,26 @@ impl Receives {
         }
     }
 
-    /// Appends payload to an unexpected message. Returns it with its receive once it is complete and matched.
-    pub fn append(&mut self, queued: u32, bytes: &[u8]) -> Option<(Op, Rank, Envelope, Vec<u8>)> {
+    /// Makes room for `n` more bytes of an unexpected message.
+    pub fn make_room(&mut self, queued: u32, n: usize) -> Result<()> {
         let message = &mut self.unexpected[queued];
         let data = message.data.get_or_insert_default();
         let payload = message.envelope.bytes as usize;
-        if payload <= EAGER_BYTES {
+        let made = match payload <= EAGER_BYTES {
             // Exact, since `recycle` does not reuse larger buffers.
-            data.reserve_exact(payload.saturating_sub(data.len()));
-        }
+            true => data.try_reserve_exact(payload.saturating_sub(data.len())),
+            false => data.try_reserve(n),
+        };
+        made.map_err(|_| {
+            let (slot, from) = (message.envelope.space.describe(message.envelope.slot), message.from);
+            exhausted(payload, format_args!("a message of rank {from} {slot} that no receive was posted for"))
+        })
+    }
+
+    /// Appends payload, for which there is room, to an unexpected message. Returns it with its receive once it is complete and matched.
+    pub fn append(&mut self, queued: u32, bytes: &[u8]) -> Option<(Op, Rank, Envelope, Vec<u8>)> {
+        let message = &mut self.unexpected[queued];
+        let data = message.data.get_or_insert_default();
         data.extend_from_slice(bytes);
         if message.op.is_none() {
             *self.queued_bytes.entry(message.from as u32).or_insert(0) += bytes.len();

@@ -262,14 +262,14 @@ impl Messenger {
 
     /// Cancels all operations of `owner`: no event follows for them, and their memory is not accessed any more.
     pub fn cancel(&mut self, owner: u32) {
-        let mut arriving = Vec::new();
+        let (mut arriving, mut starved) = (Vec::new(), Vec::new());
         self.cancel_exposures(owner);
         self.receives.cancel(owner, |op| arriving.push(op));
         self.cancel_writes(owner);
         self.bindings.retain(|_, binding| binding.token.owner != owner);
         let requests = &mut self.requests;
         requests.iter_mut().filter(|(_, r)| r.token.owner == owner).for_each(|(_, r)| r.cancelled = true);
-        for peer in self.peers.iter_mut() {
+        for (rank, peer) in self.peers.iter_mut() {
             if let Some(incoming) = &mut peer.incoming {
                 let its = match incoming.finish {
                     Finish::Recv(op) => arriving.contains(&op),
@@ -286,7 +286,13 @@ impl Messenger {
                     }
                 }
             }
-            self.outgoing -= peer.cancel(owner);
+            let (removed, copied) = peer.cancel(owner);
+            self.outgoing -= removed;
+            starved.extend(copied.err().map(|error| (rank, error.with_rank(rank))));
+        }
+        for (rank, error) in starved {
+            // Their memory is valid until this function returns.
+            self.disconnect(rank, &error);
         }
         self.cancel_placements(owner);
         self.cancel_queued(owner);

@@ -215,10 +215,11 @@ impl Messenger {
                     moved = true;
                     left = left.saturating_sub(n);
                     match staged {
-                        true => self.place(rank, &mut reading.incoming, &staging[..n]),
+                        true => error = self.place(rank, &mut reading.incoming, &staging[..n]).err(),
                         false => reading.incoming.done += n,
                     }
-                    if reading.incoming.remaining() == 0
+                    if error.is_none()
+                        && reading.incoming.remaining() == 0
                         && let Some(Reading { key, incoming, .. }) = peer.readings.remove(index)
                     {
                         peer.push_control(&Message::Taken { key });

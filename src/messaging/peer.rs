@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::time::Instant;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::messaging::inbox::Incoming;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::offers::Reading;
 use crate::messaging::operation::{Send, Token};
+use crate::reserve::{try_copy, try_with_capacity};
 use crate::transport::{Link, OneSided, Placement, RemoteMemory};
 use crate::types::Rank;
 use crate::wire::Envelope;
@@ -54,15 +55,17 @@ impl Outgoing {
         [&self.header[self.sent.min(HEADER_BYTES)..], payload]
     }
 
-    /// Copies the payload, so that the poster's memory is not accessed any more.
-    fn detach(&mut self) {
+    /// Copies the payload, so that the poster's memory is not accessed any more. If it fails, the message must not be sent.
+    fn detach(&mut self) -> Result<()> {
         self.token = None;
         if self.owned.is_none() && self.bytes > 0 {
             // SAFETY: the poster keeps `from` valid for `bytes` until its operation is cancelled, during which this is called.
-            let copy = unsafe { std::slice::from_raw_parts(self.from, self.bytes) }.to_vec();
+            let payload = unsafe { std::slice::from_raw_parts(self.from, self.bytes) };
+            let copy = try_copy(payload, "a copy of a message whose buffer is destroyed")?;
             self.from = copy.as_ptr();
             self.owned = Some(copy);
         }
+        Ok(())
     }
 }
 
@@ -322,14 +325,17 @@ impl Peer {
         self.data.iter().any(|out| out.put == Some(request))
     }
 
-    /// The rest of a header or message that is partly sent; `None` if it is longer than [`MAX_REST_BYTES`].
+    /// The rest of a header or message that is partly sent; `None` if it is longer than [`MAX_REST_BYTES`], or there is no memory for it.
     pub fn rest_of_begun(&self) -> Option<Vec<u8>> {
         if self.control_sent > 0 {
             return Some(self.control[0][self.control_sent..].to_vec());
         }
         let Some(out) = self.data.front().filter(|out| out.sent > 0) else { return Some(Vec::new()) };
         let rest = out.rest();
-        (rest[1].len() <= MAX_REST_BYTES).then(|| rest.concat())
+        let bytes = rest[0].len() + rest[1].len();
+        let mut copy = try_with_capacity(bytes, "").ok().filter(|_| rest[1].len() <= MAX_REST_BYTES)?;
+        rest.iter().for_each(|part| copy.extend_from_slice(part));
+        Some(copy)
     }
 
     /// The link is established. Writes its connection number into the headers that were queued before.
@@ -457,8 +463,9 @@ impl Peer {
 
     /// Cancels the messages of `owner`. Messages that have not begun are removed. Copied instead are those that are partly sent,
     /// those that the receiver has granted, since a receive may wait for them, and those that the peer will answer. Returns the
-    /// number of removed messages.
-    pub fn cancel(&mut self, owner: u32) -> usize {
+    /// number of removed messages. If it fails, nothing may be sent to this peer any more.
+    pub fn cancel(&mut self, owner: u32) -> (usize, Result<()>) {
+        let mut copied = Ok(());
         let before = self.data.len();
         self.unreported.retain(|sent| !matches!(sent, Sent::Message(token, _) if token.owner == owner));
         self.data.retain_mut(|out| {
@@ -466,12 +473,12 @@ impl Peer {
                 return true;
             }
             let stays = out.sent > 0 || out.granted || !out.report;
-            if stays {
-                out.detach();
+            if stays && let Err(error) = out.detach() {
+                copied = Err(error);
             }
             stays
         });
-        before - self.data.len()
+        (before - self.data.len(), copied)
     }
 
     /// Disconnects the peer with `error`. Returns the number of unsent messages, and the tokens to report.

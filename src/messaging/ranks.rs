@@ -88,12 +88,10 @@ impl<T> ByRank<T> {
     }
 
     /// All entries.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.near
-            .iter_mut()
-            .chain(self.far.values_mut().flat_map(|places| places.iter_mut()))
-            .flatten()
-            .map(|entry| &mut **entry)
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Rank, &mut T)> {
+        let near = self.near.iter_mut().enumerate();
+        let far = self.far.iter_mut().flat_map(|(block, places)| (block * NEAR..).zip(places.iter_mut()));
+        near.chain(far).filter_map(|(rank, place)| Some((rank, place.as_deref_mut()?)))
     }
 }
 
@@ -115,7 +113,7 @@ mod tests {
                 assert_eq!(entries.get(rank), Some(&rank));
             }
             assert_eq!(entries.iter().map(|(rank, entry)| (rank, *entry)).collect::<Vec<_>>(), ranks.map(|r| (r, r)));
-            entries.iter_mut().for_each(|entry| *entry += 1);
+            entries.iter_mut().for_each(|(_, entry)| *entry += 1);
             for rank in ranks {
                 let entry = entries.take(rank).unwrap();
                 assert!(*entry == rank + 1 && entries.get(rank).is_none());

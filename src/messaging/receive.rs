@@ -11,6 +11,7 @@ use super::queues::Key;
 use super::remote::{UnexpectedWrite, region_owner};
 use super::{DIRECT_BYTES, Messenger, READS_PER_TURN, STAGING_BYTES};
 use crate::error::{Error, ErrorKind, Result};
+use crate::reserve::try_reserve;
 use crate::transport::{LastWords, Link};
 use crate::types::{Rank, Slot, Space};
 use crate::wire::{Envelope, Message};
@@ -186,7 +187,7 @@ impl Messenger {
             if let Some(incoming) = &mut peer.incoming {
                 let (now, rest) = bytes.split_at(bytes.len().min(incoming.remaining()));
                 bytes = rest;
-                self.place(rank, incoming, now);
+                self.place(rank, incoming, now)?;
                 if incoming.remaining() > 0 {
                     return Ok(());
                 }
@@ -205,7 +206,7 @@ impl Messenger {
     }
 
     /// Stores payload in its destination.
-    pub(super) fn place(&mut self, rank: Rank, incoming: &mut Incoming, bytes: &[u8]) {
+    pub(super) fn place(&mut self, rank: Rank, incoming: &mut Incoming, bytes: &[u8]) -> Result<()> {
         let n = bytes.len();
         match &mut incoming.target {
             // SAFETY: the length was checked against the target when the header arrived, and `bytes` does not exceed what is
@@ -216,15 +217,18 @@ impl Messenger {
             Target::Reduce(into, reduce) => {
                 let (into, reduce) = (*into, *reduce);
                 // SAFETY: as above; a receive that reduces has the exact length of its message, a whole number of elements.
-                return unsafe { incoming.reduce(into, reduce, bytes) };
+                unsafe { incoming.reduce(into, reduce, bytes) };
+                return Ok(());
             }
             Target::Unexpected(message) => {
+                self.receives.make_room(*message, n)?;
                 if let Some((op, from, envelope, data)) = self.receives.append(*message, bytes) {
                     self.deliver(&op, from, &envelope, &data);
                     self.receives.recycle(data);
                 }
             }
             Target::Own(memory) => {
+                try_reserve(memory, n, "a message of the peer's")?;
                 memory.extend_from_slice(bytes);
                 if matches!(incoming.finish, Finish::UnexpectedWrite { .. }) {
                     self.receives.charge(rank, n);
@@ -233,6 +237,7 @@ impl Messenger {
             Target::Memory(_) | Target::Discard => {}
         }
         incoming.done += n;
+        Ok(())
     }
 
     /// Handles a header, and returns the destination of its payload, if it has one.

@@ -149,7 +149,7 @@ impl Messenger {
         self.retract(region);
         self.cancel(region_owner(region));
         // The rest of a put that is arriving is discarded.
-        for peer in self.peers.iter_mut() {
+        for (_, peer) in self.peers.iter_mut() {
             if let Some(Incoming { target, finish: Finish::PutDone { region: its, refused, .. }, .. }) =
                 &mut peer.incoming
                 && *its == region

@@ -6,6 +6,7 @@ use super::operation::{Outcome, Recv, Send};
 use super::peer::{Peer, Sent};
 use super::placements::Grant;
 use super::queues::Key;
+use crate::reserve::{SMALL_BYTES, check_room, try_copy};
 use crate::transport::Interest;
 use crate::types::Rank;
 use crate::wire::{Envelope, Message};
@@ -251,6 +252,11 @@ impl Messenger {
         let envelope = send.envelope();
         // SAFETY: the poster keeps the memory valid until the event, which is pushed below.
         let bytes = unsafe { send.payload() };
+        if bytes.len() > SMALL_BYTES
+            && let Err(error) = check_room(bytes.len(), "a message of this rank to itself")
+        {
+            return self.event(send.token, Outcome::Failed(error));
+        }
         match self.receives.arrive(self.rank, &envelope, false) {
             Arrival::Unexpected(message) => {
                 if let Some((op, from, envelope, data)) = self.receives.append(message, bytes) {
@@ -274,7 +280,11 @@ impl Messenger {
     /// `send.from` is still valid for `send.bytes`.
     pub(super) unsafe fn push_copy(&mut self, send: &Send, message: &Message) {
         // SAFETY: the caller guarantees that the memory is valid.
-        let owned = unsafe { send.payload() }.to_vec();
+        let owned = match try_copy(unsafe { send.payload() }, "a copy of a message whose buffer is destroyed") {
+            Ok(owned) => owned,
+            // Nothing else would tell the receiver that its message does not come.
+            Err(error) => return self.disconnect(send.to, &error.with_rank(send.to)),
+        };
         self.outgoing += 1;
         self.peer(send.to).push_owned(message, owned);
         self.mark_dirty(send.to);

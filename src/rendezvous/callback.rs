@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Store;
 use super::support::{Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
 use crate::error::{Error, ErrorKind, Result, first_few};
+use crate::reserve::{try_collect, try_copy, try_reserve};
 
 type Key = *const c_char;
 type User = *mut c_void;
@@ -57,11 +58,20 @@ struct Sink {
     expected: usize,
     /// How many values have come, those included that are too many.
     returned: usize,
+    /// Why one of them was not kept.
+    failed: Option<Error>,
 }
 
 impl Sink {
     fn new(expected: usize) -> Self {
-        Self { values: Vec::new(), expected, returned: 0 }
+        Self { values: Vec::new(), expected, returned: 0, failed: None }
+    }
+
+    fn keep(&mut self, value: &[u8]) -> Result<()> {
+        let copy = try_copy(value, "a value from a callback")?;
+        try_reserve(&mut self.values, 1, "the values from a callback")?;
+        self.values.push(copy);
+        Ok(())
     }
 }
 
@@ -84,12 +94,13 @@ pub unsafe fn return_value(sink: *mut c_void, value: *const c_void, bytes: usize
         let text = format!("gloo_rs_store_return_value was called more than once for each of {} keys", sink.expected);
         return Err(Error::new(ErrorKind::InvalidOperation, text));
     }
-    sink.values.push(match bytes {
-        0 => Vec::new(),
+    let value = match bytes {
+        0 => &[],
         // SAFETY: not null here, and valid for `bytes` by the contract.
-        _ => unsafe { std::slice::from_raw_parts(value.cast::<u8>(), bytes) }.to_vec(),
-    });
-    Ok(())
+        _ => unsafe { std::slice::from_raw_parts(value.cast::<u8>(), bytes) },
+    };
+    // The callback may not pass the error on.
+    sink.keep(value).inspect_err(|error| sink.failed = Some(error.clone()))
 }
 
 /// A store made of the caller's functions. Where one is missing that others can stand in for, they do; where not, calls fail
@@ -186,6 +197,9 @@ impl CallbackStore {
     ) -> Result<Vec<Vec<u8>>> {
         let mut sink = Sink::new(keys.len());
         let status = call(self.milliseconds(deadline.remaining()), (&raw mut sink).cast::<c_void>());
+        if let Some(error) = sink.failed {
+            return Err(self.failed(callback, keys, &error));
+        }
         self.outcome(callback, keys, status, deadline)?;
         if sink.returned == sink.expected {
             return Ok(sink.values);
@@ -200,8 +214,16 @@ impl CallbackStore {
         Err(Error::new(ErrorKind::Callback, message))
     }
 
-    fn c_keys(&self, keys: &[&str]) -> Result<Vec<CString>> {
-        keys.iter().map(|key| self.c_key(key)).collect()
+    fn failed(&self, callback: &str, keys: &[&str], error: &Error) -> Error {
+        let keys = first_few(keys.iter().map(|key| quote(key)), NAMED_KEYS, ", ");
+        error.context(format_args!("{}: the callback `{callback}` for {keys}", self.describe()))
+    }
+
+    /// The keys, and the pointers to them, which are valid as long as the keys.
+    fn c_keys(&self, keys: &[&str]) -> Result<(Vec<CString>, Vec<Key>)> {
+        let c_keys = try_collect(keys.iter().map(|key| self.c_key(key)), KEYS)?;
+        let pointers = try_collect(c_keys.iter().map(|key| Ok(key.as_ptr())), KEYS)?;
+        Ok((c_keys, pointers))
     }
 }
 
@@ -214,9 +236,8 @@ impl Drop for CallbackStore {
     }
 }
 
-fn pointers(keys: &[CString]) -> Vec<Key> {
-    keys.iter().map(|key| key.as_ptr()).collect()
-}
+/// What there is no memory for, in errors.
+const KEYS: &str = "the keys for a callback";
 
 /// Rounded up, so that a wait is not cut short.
 fn milliseconds(time: Duration) -> i64 {
@@ -242,12 +263,11 @@ impl Store for CallbackStore {
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
         let Some(wait) = self.callbacks.wait else { return self.multi_get(keys, timeout).map(drop) };
         self.check_wait(timeout)?;
-        let c_keys = self.c_keys(keys)?;
+        let (_c_keys, pointers) = self.c_keys(keys)?;
         if keys.is_empty() {
             return Ok(());
         }
         let deadline = Deadline::after(timeout);
-        let pointers = pointers(&c_keys);
         // SAFETY: the functions' contract (`new`); keys and pointers live through the call.
         let status =
             unsafe { wait(pointers.as_ptr(), pointers.len(), self.milliseconds(timeout), self.callbacks.user) };
@@ -279,7 +299,7 @@ impl Store for CallbackStore {
     /// Without a callback for it, waits for all, then gets one after another; if one is deleted meanwhile, the wait for it goes on.
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         self.check_wait(timeout)?;
-        let c_keys = self.c_keys(keys)?;
+        let (_c_keys, pointers) = self.c_keys(keys)?;
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -288,9 +308,8 @@ impl Store for CallbackStore {
             if self.callbacks.wait.is_some() {
                 self.wait(keys, timeout)?;
             }
-            return keys.iter().map(|key| self.get_by(key, &deadline)).collect();
+            return try_collect(keys.iter().map(|key| self.get_by(key, &deadline)), "the values from a callback");
         };
-        let pointers = pointers(&c_keys);
         self.collect("multi_get", keys, &deadline, |timeout, sink| {
             // SAFETY: the functions' contract (`new`); keys, pointers and sink live through the call.
             unsafe { multi_get(pointers.as_ptr(), pointers.len(), timeout, sink, self.callbacks.user) }
@@ -301,12 +320,12 @@ impl Store for CallbackStore {
         let Some(multi_set) = self.callbacks.multi_set.filter(|_| !pairs.is_empty()) else {
             return pairs.iter().try_for_each(|(key, value)| self.set(key, value));
         };
-        let keys: Vec<&str> = pairs.iter().map(|(key, _)| *key).collect();
-        let c_keys = self.c_keys(&keys)?;
+        let keys = try_collect(pairs.iter().map(|(key, _)| Ok(*key)), KEYS)?;
+        let (_c_keys, pointers) = self.c_keys(&keys)?;
         pairs.iter().try_for_each(|(key, value)| check_value(|| self.describe(), key, value.len()))?;
         let began = Deadline::after(Duration::ZERO);
-        let (pointers, bytes) = (pointers(&c_keys), pairs.iter().map(|(_, value)| value.len()).collect::<Vec<_>>());
-        let values: Vec<*const c_void> = pairs.iter().map(|(_, value)| value.as_ptr().cast()).collect();
+        let bytes = try_collect(pairs.iter().map(|(_, value)| Ok(value.len())), KEYS)?;
+        let values = try_collect(pairs.iter().map(|(_, value)| Ok(value.as_ptr().cast::<c_void>())), KEYS)?;
         // SAFETY: the functions' contract (`new`); keys, values and the three lists live through the call.
         let status = unsafe {
             multi_set(pointers.as_ptr(), values.as_ptr(), bytes.as_ptr(), pointers.len(), self.callbacks.user)

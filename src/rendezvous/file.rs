@@ -13,9 +13,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds, sum};
+use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds, sum, value_of};
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Store};
 use crate::error::{Error, ErrorKind, Result};
+use crate::reserve::{try_reserve, try_with_capacity, try_zeros};
 use crate::sys;
 
 /// First bytes of a file. Then come the key's length (u32) and the value's (u64), both little-endian, the key, and the value.
@@ -146,7 +147,7 @@ impl FileStore {
 
     fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let Some((mut file, bytes)) = self.find(key)? else { return Ok(None) };
-        let mut value = vec![0; bytes];
+        let mut value = try_zeros(bytes, value_of(key)).map_err(|error| error.context(self.describe()))?;
         file.read_exact(&mut value).map_err(|error| self.failed("cannot read the whole value of", key, &error))?;
         Ok(Some(value))
     }
@@ -159,10 +160,14 @@ impl FileStore {
         loop {
             // The deadline is checked before the last look: a value that was set in time is found.
             let last = deadline.passed();
-            let mut missing = Vec::new();
-            for i in (at..keys.len()).chain(0..at) {
+            let (mut missing, mut count) = (Vec::new(), 0);
+            let start = if last { 0 } else { at };
+            for i in (start..keys.len()).chain(0..start) {
                 if self.find(keys[i])?.is_none() {
-                    missing.push(i);
+                    count += 1;
+                    if missing.len() < NAMED_KEYS {
+                        missing.push(i);
+                    }
                     if !last {
                         break;
                     }
@@ -170,9 +175,8 @@ impl FileStore {
             }
             let Some(&first) = missing.first() else { return Ok(()) };
             if last {
-                missing.sort_unstable();
-                let shown = missing.iter().take(NAMED_KEYS).map(|&i| keys[i]);
-                return Err(no_value(&self.describe(), keys.len(), missing.len(), shown, deadline.elapsed()));
+                let shown = missing.iter().map(|&i| keys[i]);
+                return Err(no_value(&self.describe(), keys.len(), count, shown, deadline.elapsed()));
             }
             if self.directory.try_exists().is_ok_and(|exists| !exists) {
                 let (store, after) = (self.describe(), seconds(deadline.elapsed()));
@@ -186,12 +190,11 @@ impl FileStore {
 
     /// Replaces the value of `key`. The caller holds the lock, because other callers read and then write the value.
     fn write(&self, _lock: &Lock<'_>, key: &str, value: &[u8]) -> Result<()> {
-        let mut contents = Vec::with_capacity(HEADER_BYTES + key.len() + value.len());
-        contents.extend_from_slice(&MAGIC);
-        contents.extend_from_slice(&(key.len() as u32).to_le_bytes());
-        contents.extend_from_slice(&(value.len() as u64).to_le_bytes());
-        contents.extend_from_slice(key.as_bytes());
-        contents.extend_from_slice(value);
+        let mut head = Vec::with_capacity(HEADER_BYTES + key.len());
+        head.extend_from_slice(&MAGIC);
+        head.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        head.extend_from_slice(&(value.len() as u64).to_le_bytes());
+        head.extend_from_slice(key.as_bytes());
         let name = file_name(key);
         if name.starts_with(HASHED) {
             self.find(key)?; // fails if another key has the same hash.
@@ -199,7 +202,7 @@ impl FileStore {
         let path = self.directory.join(name);
         let failed = |error| self.failed(format_args!("cannot write {} bytes for", value.len()), key, &error);
         let (temporary, file) = self.create_temporary().map_err(failed)?;
-        let written = write_and_close(file, &contents).and_then(|()| fs::rename(&temporary, &path));
+        let written = write_and_close(file, &[&head, value]).and_then(|()| fs::rename(&temporary, &path));
         written.map_err(|error| {
             // If this fails too, a file remains that no reader opens.
             let _ = fs::remove_file(&temporary);
@@ -222,8 +225,8 @@ impl FileStore {
 }
 
 /// Writes, and closes with a check of the result: network file systems report a full disk only on close.
-fn write_and_close(mut file: File, contents: &[u8]) -> io::Result<()> {
-    file.write_all(contents)?;
+fn write_and_close(mut file: File, parts: &[&[u8]]) -> io::Result<()> {
+    parts.iter().try_for_each(|part| file.write_all(part))?;
     sys::file::close(file)
 }
 
@@ -287,6 +290,7 @@ impl Store for FileStore {
         let lock = self.lock_within(timeout, || format!("append to {}", quote(key)))?;
         let mut whole = self.read(key)?.unwrap_or_default();
         self.check(key, whole.len() + value.len())?;
+        try_reserve(&mut whole, value.len(), value_of(key)).map_err(|error| error.context(self.describe()))?;
         whole.extend_from_slice(value);
         self.write(&lock, key, &whole)
     }
@@ -295,7 +299,7 @@ impl Store for FileStore {
         let deadline = Deadline::after(timeout);
         loop {
             self.await_keys(keys, &deadline)?;
-            let mut values = Vec::with_capacity(keys.len());
+            let mut values = try_with_capacity(keys.len(), "values").map_err(|error| error.context(self.describe()))?;
             for key in keys {
                 values.extend(self.read(key)?);
             }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Store;
-use super::support::{Deadline, NAMED_KEYS, check_key, check_value, no_value};
+use super::support::{Deadline, NAMED_KEYS, check_key, check_value, no_value, value_of};
 use super::table::Table;
 use crate::error::{Error, Result};
+use crate::reserve::{try_collect, try_copy, try_with_capacity};
 
 /// The open stores with a name. An entry does not keep its store alive, and is removed with it.
 static NAMED: Mutex<BTreeMap<String, Weak<InProcessStore>>> = Mutex::new(BTreeMap::new());
@@ -67,13 +68,17 @@ impl InProcessStore {
                 Some(missing) => at = missing,
             }
             if deadline.passed() {
-                let missing: Vec<_> = keys.iter().copied().filter(|key| !table.contains(key)).collect();
-                drop(table);
-                let shown = missing.iter().copied().take(NAMED_KEYS);
-                return Err(no_value(&self.describe(), keys.len(), missing.len(), shown, deadline.elapsed()));
+                let mut missing = keys.iter().copied().filter(|key| !table.contains(key));
+                let shown: Vec<_> = missing.by_ref().take(NAMED_KEYS).collect();
+                let count = shown.len() + missing.count();
+                return Err(no_value(&self.describe(), keys.len(), count, shown, deadline.elapsed()));
             }
             table = self.changed.wait_timeout(table, deadline.remaining()).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn copy(&self, key: &str, value: &[u8]) -> Result<Vec<u8>> {
+        try_copy(value, value_of(key)).map_err(|error| error.context(self.describe()))
     }
 
     /// Changes the table and wakes the waiting threads.
@@ -101,17 +106,14 @@ impl Drop for InProcessStore {
 impl Store for InProcessStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         check_value(|| self.describe(), key, value.len())?;
-        self.change(key, |table| {
-            table.set(key, value);
-            Ok(())
-        })
+        self.change(key, |table| table.set(key, value))
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         let table = self.await_keys(&[key], timeout)?;
         let value = table.get(key).cloned();
         drop(table);
-        Ok(value.map(|value| value.to_vec()).unwrap_or_default())
+        value.map_or(Ok(Vec::new()), |value| self.copy(key, &value))
     }
 
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
@@ -129,9 +131,11 @@ impl Store for InProcessStore {
 
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         let table = self.await_keys(keys, timeout)?;
-        let values: Vec<_> = keys.iter().filter_map(|key| table.get(key).cloned()).collect();
+        let failed = |error: Error| error.context(self.describe());
+        let mut values = try_with_capacity(keys.len(), "values").map_err(failed)?;
+        values.extend(keys.iter().filter_map(|key| table.get(key).cloned()));
         drop(table);
-        Ok(values.iter().map(|value| value.to_vec()).collect())
+        try_collect(keys.iter().zip(&values).map(|(key, value)| self.copy(key, value)), "values")
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
@@ -140,10 +144,10 @@ impl Store for InProcessStore {
             check_value(|| self.describe(), key, value.len())?;
         }
         let mut table = self.lock();
-        pairs.iter().for_each(|(key, value)| table.set(key, value));
+        let set = pairs.iter().try_for_each(|(key, value)| table.set(key, value));
         drop(table);
         self.changed.notify_all();
-        Ok(())
+        set.map_err(|error| error.context(self.describe()))
     }
 
     fn delete(&self, key: &str) -> Result<bool> {

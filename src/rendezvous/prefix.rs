@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use super::Store;
 use crate::error::Result;
+use crate::reserve::try_collect;
+
+/// What there is no memory for, in errors.
+const KEYS: &str = "keys with the prefix";
 
 /// Prepends `prefix/` to every key of another store. Keeps that store alive; its limits and errors apply.
 pub struct PrefixStore {
@@ -24,9 +28,14 @@ impl PrefixStore {
         if key.is_empty() { String::new() } else { format!("{}/{key}", self.prefix) }
     }
 
-    fn with_keys<T>(&self, keys: &[&str], call: impl FnOnce(&[&str]) -> T) -> T {
-        let keys: Vec<String> = keys.iter().map(|key| self.key(key)).collect();
-        call(&keys.iter().map(String::as_str).collect::<Vec<_>>())
+    fn keys(&self, keys: impl ExactSizeIterator<Item = impl AsRef<str>>) -> Result<Vec<String>> {
+        try_collect(keys.map(|key| Ok(self.key(key.as_ref()))), KEYS).map_err(|error| error.context(self.describe()))
+    }
+
+    fn with_keys<T>(&self, keys: &[&str], call: impl FnOnce(&[&str]) -> Result<T>) -> Result<T> {
+        let keys = self.keys(keys.iter())?;
+        let texts = try_collect(keys.iter().map(|key| Ok(key.as_str())), KEYS);
+        call(&texts.map_err(|error| error.context(self.describe()))?)
     }
 }
 
@@ -76,9 +85,9 @@ impl Store for PrefixStore {
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        let keys: Vec<String> = pairs.iter().map(|(key, _)| self.key(key)).collect();
-        let pairs: Vec<_> = keys.iter().map(String::as_str).zip(pairs.iter().map(|(_, value)| *value)).collect();
-        self.base.multi_set(&pairs)
+        let keys = self.keys(pairs.iter().map(|(key, _)| key))?;
+        let pairs = try_collect(keys.iter().zip(pairs).map(|(key, (_, value))| Ok((key.as_str(), *value))), KEYS);
+        self.base.multi_set(&pairs.map_err(|error| error.context(self.describe()))?)
     }
 
     fn delete(&self, key: &str) -> Result<bool> {

@@ -1,5 +1,6 @@
 //! Code shared by the kinds of stores: checks, deadlines, arithmetic and messages.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
@@ -61,12 +62,19 @@ pub(super) fn quote(key: &str) -> String {
     }
 }
 
+/// What there is no memory for, in errors.
+pub(super) fn value_of(key: &str) -> impl Display {
+    std::fmt::from_fn(move |f| write!(f, "the value of key {}", quote(key)))
+}
+
 /// The operation and its keys, for messages.
-pub(super) fn doing(what: &str, keys: &[&str]) -> String {
-    match keys {
-        [] => what.to_owned(),
-        [key] => format!("{what} {}", quote(key)),
-        [key, rest @ ..] => format!("{what} {} and {} more keys", quote(key), rest.len()),
+pub(super) fn doing<'a>(what: &str, keys: impl IntoIterator<Item = &'a str, IntoIter: ExactSizeIterator>) -> String {
+    let mut keys = keys.into_iter();
+    let first = keys.next();
+    match (first, keys.len()) {
+        (None, _) => what.to_owned(),
+        (Some(key), 0) => format!("{what} {}", quote(key)),
+        (Some(key), more) => format!("{what} {} and {more} more keys", quote(key)),
     }
 }
 

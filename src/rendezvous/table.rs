@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::MAX_VALUE_BYTES;
-use super::support::{sum, value_too_long};
+use super::support::{sum, value_of as what, value_too_long};
 use crate::error::Result;
+use crate::reserve::{try_copy, try_reserve, try_reserve_entry, try_with_capacity};
 
 /// Errors name the key; the owner of the table adds the store's name.
 #[derive(Default)]
@@ -23,30 +24,45 @@ impl Table {
         self.values.contains_key(key)
     }
 
-    pub(super) fn set(&mut self, key: &str, value: &[u8]) {
-        let value = Arc::new(value.to_vec());
+    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        let value = Arc::new(try_copy(value, what(key))?);
         match self.values.get_mut(key) {
             Some(old) => *old = value,
-            None => drop(self.values.insert(key.to_owned(), value)),
+            None => {
+                try_reserve_entry(&mut self.values, "a table of keys")?;
+                self.values.insert(key.to_owned(), value);
+            }
         }
+        Ok(())
     }
 
     pub(super) fn add(&mut self, key: &str, amount: i64) -> Result<i64> {
         let sum = sum(key, self.get(key).map(|value| value.as_slice()), amount)?;
-        self.set(key, sum.to_string().as_bytes());
+        self.set(key, sum.to_string().as_bytes())?;
         Ok(sum)
     }
 
     pub(super) fn append(&mut self, key: &str, value: &[u8]) -> Result<()> {
         let Some(current) = self.values.get_mut(key) else {
-            self.set(key, value);
-            return Ok(());
+            return self.set(key, value);
         };
         let bytes = current.len().saturating_add(value.len());
         if bytes > MAX_VALUE_BYTES {
             return Err(value_too_long(key, bytes));
         }
-        Arc::make_mut(current).extend_from_slice(value);
+        match Arc::get_mut(current) {
+            Some(own) => {
+                try_reserve(own, value.len(), what(key))?;
+                own.extend_from_slice(value);
+            }
+            // It is on its way to a reader.
+            None => {
+                let mut longer = try_with_capacity(bytes, what(key))?;
+                longer.extend_from_slice(current);
+                longer.extend_from_slice(value);
+                *current = Arc::new(longer);
+            }
+        }
         Ok(())
     }
 

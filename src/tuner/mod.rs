@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::collective::{Algorithm, Collective, Constants, Shape};
 use crate::error::Result;
+use crate::reserve::try_collect;
 use crate::schedule::cost::Network;
 use crate::types::Rank;
 use file::{AUTO, Choice, Tuning};
@@ -166,23 +167,23 @@ impl Tuner {
     pub fn decide(&self, shape: &Shape<'_>, element_bytes: usize, named: Option<&str>) -> Result<Decision> {
         let bytes = model::bytes(shape, element_bytes);
         match named {
-            None | Some(AUTO) => Ok(self.choose(shape.collective, bytes)),
+            None | Some(AUTO) => self.choose(shape.collective, bytes),
             Some(name) => {
                 let algorithm = shape.collective.algorithm(name)?;
                 let position = position(shape.collective, algorithm);
-                let decision = self.look_up(shape.collective, Some(position), bytes);
+                let decision = self.look_up(shape.collective, Some(position), bytes)?;
                 Ok(Decision { base: None, ..decision })
             }
         }
     }
 
-    fn choose(&self, collective: Collective, bytes: usize) -> Decision {
+    fn choose(&self, collective: Collective, bytes: usize) -> Result<Decision> {
         match self.rule(collective, bytes) {
             None => self.look_up(collective, None, bytes),
             Some(rule) => {
-                let decision = self.look_up(collective, rule.algorithm, bytes);
+                let decision = self.look_up(collective, rule.algorithm, bytes)?;
                 let segment_bytes = rule.segment_bytes.unwrap_or(decision.segment_bytes);
-                Decision { segment_bytes, ..decision }
+                Ok(Decision { segment_bytes, ..decision })
             }
         }
     }
@@ -192,20 +193,27 @@ impl Tuner {
     }
 
     /// The model's decision among all algorithms, or for one of them. Cached.
-    fn look_up(&self, collective: Collective, position: Option<usize>, bytes: usize) -> Decision {
+    fn look_up(&self, collective: Collective, position: Option<usize>, bytes: usize) -> Result<Decision> {
         let algorithms = collective.algorithms();
-        let table = self.tables[collective as usize]
-            .get_or_init(|| (0..SIZES * (algorithms.len() + 1)).map(|_| AtomicU64::new(0)).collect());
+        let table = &self.tables[collective as usize];
+        let table = match table.get() {
+            Some(table) => table,
+            None => {
+                let cells = (0..SIZES * (algorithms.len() + 1)).map(|_| Ok(AtomicU64::new(0)));
+                let cells = try_collect(cells, format_args!("the choices for {}", collective.name()))?;
+                table.get_or_init(|| cells.into_boxed_slice())
+            }
+        };
         let size = bucket(bytes);
         let cell = &table[position.map_or(0, |position| position + 1) * SIZES + size];
         // A decision is a single word, and every thread computes the same, so relaxed ordering is sufficient.
         let known = cell.load(Ordering::Relaxed);
         if known != 0 {
-            return unpack(known, algorithms);
+            return Ok(unpack(known, algorithms));
         }
         let decision = self.price(collective, position, first_of(size));
         cell.store(pack(&decision, collective), Ordering::Relaxed);
-        decision
+        Ok(decision)
     }
 
     #[cold]

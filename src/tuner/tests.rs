@@ -509,7 +509,8 @@ fn what_is_explained_is_what_is_selected() {
         for size in [2, 4, 8, 16] {
             let tuner = sharing(size);
             for bytes in [0, 4, 96 << 10, 3 * MIB, 7 * MIB, 9 * MIB, 40 * MIB, 320 * MIB, 3 << 30] {
-                let (chosen, decision) = (tuner.explain(collective, bytes).chosen, tuner.choose(collective, bytes));
+                let (chosen, decision) =
+                    (tuner.explain(collective, bytes).chosen, tuner.choose(collective, bytes).unwrap());
                 let [explained, selected] = [chosen.algorithm, decision.algorithm].map(|algorithm| algorithm.name);
                 assert_eq!(explained, selected, "{} of {bytes}, {size} ranks", collective.name());
                 let input = tuner.input(collective, first_of(bucket(bytes)));

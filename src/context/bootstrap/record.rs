@@ -3,7 +3,8 @@
 //! A record is a version (1 byte), the number of an error's kind, or 0 (1), the length of the content (2, little-endian), the
 //! rank (4), the number of ranks (4), the content, and zeros. Records of other ranks are not trusted.
 
-use crate::error::{Error, ErrorKind, Result, try_zeros};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reserve::{try_with_capacity, try_zeros};
 use crate::types::Rank;
 use crate::wire::VERSION;
 
@@ -73,6 +74,9 @@ pub fn exchange(
         let text = format!("what this rank, {rank}, has given has not come back in its place");
         return Err(Error::new(ErrorKind::Mismatch, text));
     }
-    let contents = all.chunks_exact(BYTES).enumerate().map(|(rank, record)| read(record, rank, size));
-    Ok((own, contents.collect::<Result<Vec<_>>>()?.concat()))
+    let mut contents = try_with_capacity(all.len(), "the contents of all ranks' records")?;
+    for (rank, record) in all.chunks_exact(BYTES).enumerate() {
+        contents.extend_from_slice(read(record, rank, size)?);
+    }
+    Ok((own, contents))
 }

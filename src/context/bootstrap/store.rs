@@ -14,6 +14,7 @@ use crate::context::claim::{self, Claims, SEPARATE};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::net::address::Address;
 use crate::rendezvous::Store;
+use crate::reserve::try_reserve;
 
 /// One exchange between all ranks.
 struct Round {
@@ -167,7 +168,9 @@ impl OverStore<'_> {
         for first in (0..size).step_by(BATCH) {
             let keys = round.rank_keys(first..(first + BATCH).min(size));
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            values.extend(self.wait_for(|wait| store.multi_get(&keys, wait)).map_err(missing)?);
+            let more = self.wait_for(|wait| store.multi_get(&keys, wait)).map_err(missing)?;
+            try_reserve(&mut values, more.len(), "what all ranks have published")?;
+            values.extend(more);
         }
         let list = list(values)?;
         let left = self.limit.left();

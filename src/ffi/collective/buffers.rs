@@ -2,9 +2,10 @@
 
 use crate::collective::{Collective, Shape};
 use crate::context::Call;
-use crate::error::{Error, Result, try_zeros};
+use crate::error::{Error, Result};
 use crate::ffi::pointer::check_range;
 use crate::memory;
+use crate::reserve::{try_collect, try_with_capacity, try_zeros};
 use crate::types::{DataType, ElementType};
 
 /// How the inputs are placed relative to the outputs.
@@ -64,7 +65,11 @@ pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
         (0, 1) => drop(output(0)?),
         (1, 0) => drop(input(0)?),
         (1, 1) => input(0)?.check_apart(&output(0)?)?,
-        (n, m) => check_many((0..n).map(input).chain((0..m).map(output)).collect::<Result<_>>()?)?,
+        (n, m) => {
+            let mut ranges = try_with_capacity(n + m, "a list of buffers")?;
+            (0..n).map(input).chain((0..m).map(output)).try_for_each(|range| range.map(|range| ranges.push(range)))?;
+            check_many(ranges)?;
+        }
     }
     Ok(inputs.iter().any(|input| input.is_null()) || outputs.iter().any(|output| output.is_null()))
 }
@@ -178,11 +183,13 @@ fn check_many(mut ranges: Vec<Range>) -> Result<()> {
 }
 
 /// The same pointers, with NULL replaced by dangling pointers that are aligned for every type.
-pub(super) fn without_null(inputs: &[*const u8], outputs: &[*mut u8]) -> (Vec<*const u8>, Vec<*mut u8>) {
+pub(super) fn without_null(inputs: &[*const u8], outputs: &[*mut u8]) -> Result<(Vec<*const u8>, Vec<*mut u8>)> {
+    const WHAT: &str = "a list of buffers";
     let dangling = std::ptr::dangling_mut::<u128>().cast::<u8>();
     let input = |pointer: &*const u8| if pointer.is_null() { dangling.cast_const() } else { *pointer };
     let output = |pointer: &*mut u8| if pointer.is_null() { dangling } else { *pointer };
-    (inputs.iter().map(input).collect(), outputs.iter().map(output).collect())
+    let inputs = try_collect(inputs.iter().map(|pointer| Ok(input(pointer))), WHAT)?;
+    Ok((inputs, try_collect(outputs.iter().map(|pointer| Ok(output(pointer))), WHAT)?))
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn buffers_without_elements_may_be_null() {
     assert!(has_null(here.cast(), &outputs));
     assert!(has_null(std::ptr::null(), &[outputs[1], outputs[1]]));
     assert!(!has_null(here.cast(), &[outputs[1], outputs[1]]));
-    let (ins, outs) = without_null(&[std::ptr::null(), here.cast()], &outputs);
+    let (ins, outs) = without_null(&[std::ptr::null(), here.cast()], &outputs).unwrap();
     assert!(!ins[0].is_null() && ins[0].cast::<u128>().is_aligned());
     assert!(!outs[0].is_null() && outs[0].cast::<u128>().is_aligned());
     assert_eq!((ins[1], outs[1]), (here.cast(), outputs[1]));

@@ -33,7 +33,8 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Prepared, Reduction, Request};
 use crate::engine::plan;
 use crate::engine::shared::Key;
-use crate::error::{Error, Result, try_zeros};
+use crate::error::{Error, Result};
+use crate::reserve::try_zeros;
 use crate::types::{DataType, Rank, ReduceOp};
 
 /// A reduction function of the caller: `into[i] = left[i] op right[i]` for `count` elements. Returns 0; any other
@@ -439,7 +440,7 @@ unsafe fn checked<P: Purpose>(
     let replaced;
     if buffers::check(&call, form)? {
         // Lower modules may make slices of buffers, also of those without elements.
-        replaced = buffers::without_null(call.inputs, outputs);
+        replaced = buffers::without_null(call.inputs, outputs)?;
         (call.inputs, call.outputs) = (&replaced.0, &replaced.1);
     }
     if form == Form::OwnBlock {

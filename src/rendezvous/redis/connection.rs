@@ -15,6 +15,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use super::super::support::Deadline;
 use super::RedisOptions;
 use crate::error::{ErrorKind, in_words};
+use crate::reserve::{SMALL_BYTES, check_room};
 use crate::sys::{self, AsRaw};
 
 /// Time for one attempt to connect, so that an address that drops packets leaves time for the next one; also the longest time
@@ -74,21 +75,30 @@ enum Stream {
     Tls(Box<StreamOwned<ClientConnection, Timed>>),
 }
 
-/// Reads for the parser and stores the I/O error, which the parser does not return.
+/// Reads for the parser and stores the error, which the parser does not return.
 struct Source<'a> {
     stream: &'a mut Stream,
-    error: Option<io::Error>,
+    /// Bytes of this reply so far.
+    bytes: usize,
+    fault: Option<Fault>,
 }
 
 impl Read for Source<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // The parser collects the reply in memory that grows to twice its length, and then copies its values.
+        if self.bytes > SMALL_BYTES
+            && let Err(error) = check_room(self.bytes.saturating_mul(3), "the server's reply")
+        {
+            self.fault = Some(Fault::Final(error.kind(), error.message().to_owned()));
+            return Err(IoErrorKind::OutOfMemory.into());
+        }
         let result = match self.stream {
             Stream::Plain(stream) => stream.read(buffer),
             Stream::Tls(stream) => stream.read(buffer),
         };
-        result.map_err(|error| {
+        result.inspect(|count| self.bytes += count).map_err(|error| {
             let kind = error.kind();
-            self.error = Some(error);
+            self.fault = Some(error.into());
             kind.into()
         })
     }
@@ -164,16 +174,17 @@ impl Connection {
         };
         let mut replies = Vec::with_capacity(commands.len());
         while replies.len() < commands.len() {
-            let mut source = Source { stream: &mut self.stream, error: None };
+            let mut source = Source { stream: &mut self.stream, bytes: 0, fault: None };
             let Err(error) = self.parser.parse_value(&mut source).map(|reply| replies.push(reply)) else { continue };
             // A server that refuses a client sends the reason and then closes the connection: report the reason.
             let reason = replies.iter().find_map(|reply| match reply {
                 Value::ServerError(error) => Some(reason(error)),
                 _ => None,
             });
-            return Err(match (reason, source.error, sent) {
+            return Err(match (reason, source.fault, sent) {
                 (Some(reason), ..) => Fault::Lost(format!("it says {reason:?}, and hangs up")),
-                (None, Some(error), _) | (None, None, Err(error)) => error.into(),
+                (None, Some(fault), _) => fault,
+                (None, None, Err(error)) => error.into(),
                 (None, None, Ok(())) if error.is_io_error() => Fault::Lost("it hung up".to_owned()),
                 (None, None, Ok(())) => {
                     let other = match self.stream {

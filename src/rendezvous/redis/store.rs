@@ -15,6 +15,7 @@ use super::connection::{Connection, Fault, Target, is_passing, reason};
 use super::{RedisOptions, tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::host;
+use crate::reserve::{SMALL_BYTES, check_room, try_with_capacity};
 
 /// Connections kept open for later calls; more are opened while more threads call at the same time.
 const IDLE_CONNECTIONS: usize = 4;
@@ -294,13 +295,27 @@ impl RedisStore {
         check_value(|| self.describe(), key, value_bytes)
     }
 
+    /// Fails if there is no memory for a request with values of `bytes`: the `redis` crate copies them into commands, and these into the
+    /// request, which may grow to twice its length.
+    fn check_room(&self, bytes: usize) -> Result<()> {
+        if bytes < SMALL_BYTES {
+            return Ok(());
+        }
+        check_room(bytes.saturating_mul(4), "a request to the server").map_err(|error| error.context(&self.url))
+    }
+
+    /// An empty list with room for `n` elements.
+    fn list<T>(&self, n: usize) -> Result<Vec<T>> {
+        try_with_capacity(n, "a list of keys or values").map_err(|error| error.context(&self.url))
+    }
+
     /// Whether each of `keys` has a value.
     fn look(&self, keys: &[&str], time: &Time) -> Result<Vec<bool>> {
         let mut commands = pipe();
         for key in keys {
             commands.cmd("EXISTS").arg(self.name(key));
         }
-        let doing = doing("wait for", keys);
+        let doing = doing("wait for", keys.iter().copied());
         let replies = self.ask(&doing, &commands, Twice::Harmless, time)?;
         let found = replies.iter().map(|reply| match reply {
             Value::Int(count) => Ok(*count > 0),
@@ -317,21 +332,24 @@ impl RedisStore {
         loop {
             // The deadline is checked before the last look: a value that was set in time is found.
             let last = time.deadline.passed();
-            let order: Vec<usize> = (at..keys.len()).chain(0..at).collect();
-            let mut missing = Vec::new();
+            let start = if last { 0 } else { at };
+            let mut order = self.list(keys.len())?;
+            order.extend((start..keys.len()).chain(0..start));
+            let (mut missing, mut count) = (Vec::new(), 0);
             let (mut rest, mut batch) = (&order[..], if last { BATCH_KEYS } else { 1 });
             while !rest.is_empty() && (last || missing.is_empty()) {
                 let (now, after) = rest.split_at(batch.min(rest.len()));
                 let asked: Vec<&str> = now.iter().map(|&i| keys[i]).collect();
                 let found = self.look(&asked, time)?;
+                count += found.iter().filter(|found| !**found).count();
                 missing.extend(now.iter().zip(found).filter(|(_, found)| !found).map(|(i, _)| *i));
+                missing.truncate(NAMED_KEYS);
                 (rest, batch) = (after, (batch * 8).min(BATCH_KEYS));
             }
             let Some(&first) = missing.first() else { return Ok(()) };
             if last {
-                missing.sort_unstable();
-                let shown = missing.iter().take(NAMED_KEYS).map(|&i| keys[i]);
-                return Err(no_value(&self.url, keys.len(), missing.len(), shown, time.deadline.elapsed()));
+                let shown = missing.iter().map(|&i| keys[i]);
+                return Err(no_value(&self.url, keys.len(), count, shown, time.deadline.elapsed()));
             }
             if first != at {
                 backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
@@ -351,13 +369,13 @@ impl RedisStore {
                 bytes <= BATCH_BYTES
             });
             let (batch, after) = rest.split_at(fitting.count().max(1));
+            self.check_room(batch.iter().map(|(_, value)| value.len()).sum())?;
             let mut commands = pipe();
             for (key, value) in batch {
                 self.expiring(commands.cmd("SET").arg(self.name(key)).arg(value));
             }
             self.renew(&mut commands, &self.mark());
-            let keys: Vec<&str> = batch.iter().map(|(key, _)| *key).collect();
-            self.ask(&doing("set", &keys), &commands, Twice::Harmless, time)?;
+            self.ask(&doing("set", batch.iter().map(|(key, _)| *key)), &commands, Twice::Harmless, time)?;
             rest = after;
         }
         Ok(())
@@ -365,11 +383,12 @@ impl RedisStore {
 
     fn append_by(&self, key: &str, value: &[u8], twice: Twice, timeout: Duration) -> Result<()> {
         self.check(key, value.len())?;
+        self.check_room(value.len())?;
         let mut commands = pipe();
         let script = commands.cmd("EVAL").arg(APPEND).arg(1).arg(self.name(key));
         script.arg(value).arg(MAX_VALUE_BYTES).arg(self.ttl());
         self.renew(&mut commands, &self.mark());
-        let doing = doing("append to", &[key]);
+        let doing = doing("append to", [key]);
         match self.ask(&doing, &commands, twice, &Time::new(timeout))?.first() {
             Some(Value::Int(bytes)) => self.check(key, usize::try_from(*bytes).unwrap_or(usize::MAX)),
             other => Err(self.nonsense(&doing, other)),
@@ -421,13 +440,13 @@ impl Store for RedisStore {
         let time = Time::new(timeout);
         'again: loop {
             self.await_keys(keys, &time)?;
-            let mut values = Vec::with_capacity(keys.len());
+            let mut values = self.list(keys.len())?;
             for batch in keys.chunks(BATCH_KEYS) {
                 let mut commands = pipe();
                 for key in batch {
                     commands.cmd("GET").arg(self.name(key));
                 }
-                let doing = doing("get", batch);
+                let doing = doing("get", batch.iter().copied());
                 for reply in self.ask(&doing, &commands, Twice::Harmless, &time)? {
                     match reply {
                         Value::BulkString(value) => values.push(value),
@@ -447,7 +466,7 @@ impl Store for RedisStore {
 
     fn delete(&self, key: &str) -> Result<bool> {
         self.check(key, 0)?;
-        let doing = doing("delete", &[key]);
+        let doing = doing("delete", [key]);
         let replies =
             self.ask(&doing, pipe().cmd("DEL").arg(self.name(key)), Twice::Harmful, &Time::new(CALL_TIMEOUT))?;
         match replies.first() {

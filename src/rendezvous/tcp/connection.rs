@@ -9,8 +9,10 @@ use socket2::{SockRef, TcpKeepalive};
 use super::super::support::Deadline;
 use super::handshake::{self, PROOF_BYTES, SERVER_BYTES, WELCOME};
 use super::protocol::{MAGIC, MAX_FRAME_BYTES, Request, VERSION};
+use crate::error::Error;
 use crate::net::handshake as proofs;
 use crate::net::stream::{self, Security, Stream};
+use crate::reserve::try_zeros;
 use crate::secret::SecretKey;
 use crate::sys::{self, AsRaw};
 
@@ -39,6 +41,8 @@ pub(super) enum Fault {
     NoPort(io::Error),
     /// The other end is not a store, or has another version.
     Foreign(String),
+    /// This process has no memory for the request or the reply.
+    NoMemory(Error),
 }
 
 impl Fault {
@@ -152,7 +156,9 @@ impl Connection {
     /// As [`Connection::end`]; the server keeps what was claimed.
     pub(super) fn end_and_keep(mut self) {
         // The socket has room, as below.
-        let _ = write_some(&mut self.stream, &Request::Keep.encode(), &Deadline::after(Duration::ZERO));
+        if let Ok(keep) = Request::Keep.encode() {
+            let _ = write_some(&mut self.stream, &keep, &Deadline::after(Duration::ZERO));
+        }
         self.end();
     }
 
@@ -178,7 +184,7 @@ impl Connection {
         if length > MAX_FRAME_BYTES {
             return Err(Fault::Foreign(format!("the server announced an answer of {length} bytes")));
         }
-        let mut frame = vec![0; length];
+        let mut frame = try_zeros(length, "the server's reply").map_err(Fault::NoMemory)?;
         let mut rest = &mut frame[..];
         while !rest.is_empty() {
             let count = read_some(&mut self.stream, rest, &Deadline::after(STALL_TIMEOUT))?;

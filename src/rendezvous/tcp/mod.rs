@@ -24,6 +24,7 @@ use crate::log::{self, Level, LogCallback};
 use crate::net::admission::ConnectionStatistics;
 use crate::net::stream::{Security, Transport};
 use crate::net::{gate, host};
+use crate::reserve::{try_copy, try_with_capacity};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::ForkMark;
 use crate::sys::connect::ports_in_words;
@@ -184,6 +185,7 @@ impl TcpStore {
                 Ok(connected) => return Ok(Self::over(connected, url, host, (key, security), None, mark)),
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
+                Err(Fault::NoMemory(error)) => return Err(error.context(format_args!("{url}: connect"))),
                 Err(Fault::Silent) => ("connected, but the server did not answer".to_owned(), None),
                 Err(Fault::NoPort(error)) => (ports_in_words(&error), error.raw_os_error()),
                 Err(Fault::Lost(error) | Fault::Unreachable(error) | Fault::TurnedAway(error)) => {
@@ -214,12 +216,13 @@ impl TcpStore {
     fn ask(&self, doing: &str, request: &Request<'_>, patience: Duration) -> Result<Vec<u8>> {
         let deadline = Deadline::after(patience);
         let failed = |fault| explain(&self.url, self.address, doing, fault, deadline.elapsed());
+        let request_frame = request.encode().map_err(|error| failed(Fault::NoMemory(error)))?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut connection = match idle {
             Some(connection) => connection,
             None => self.connect_again(&deadline).map_err(failed)?,
         };
-        let frame = connection.exchange(&request.encode(), deadline.remaining()).map_err(failed)?;
+        let frame = connection.exchange(&request_frame, deadline.remaining()).map_err(failed)?;
         connection.claims |= matches!(request, Request::Claim { .. });
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_CONNECTIONS || connection.claims {
@@ -255,14 +258,10 @@ impl TcpStore {
         doing: &str,
         request: &Request<'_>,
         patience: Duration,
-        read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T>,
     ) -> Result<T> {
         let frame = self.ask(doing, request, patience)?;
-        match Reply::decode(&frame) {
-            Some(Reply::Done(mut rest)) => read(&mut rest).ok_or_else(|| self.nonsense(doing)),
-            Some(Reply::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
-            _ => Err(self.nonsense(doing)),
-        }
+        self.read_reply(doing, &frame, read)?.map_err(|_| self.failed(doing, &protocol::invalid()))
     }
 
     /// A request that waits for keys. Returns the values, or how many keys are missing and the positions of the first ones.
@@ -271,33 +270,56 @@ impl TcpStore {
         doing: &str,
         request: &Request<'_>,
         timeout: Duration,
-        read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T>,
     ) -> Result<Result<T, (usize, Vec<usize>)>> {
         let frame = self.ask(doing, request, timeout.saturating_add(GRACE))?;
-        match Reply::decode(&frame) {
-            Some(Reply::Done(mut rest)) => read(&mut rest).map(Ok).ok_or_else(|| self.nonsense(doing)),
-            Some(Reply::Missing { count, positions }) => Ok(Err((count, positions))),
-            Some(Reply::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
-            None => Err(self.nonsense(doing)),
+        self.read_reply(doing, &frame, read)
+    }
+
+    /// What `read` makes of a reply of success; or how many keys are missing and the positions of the first ones.
+    fn read_reply<T>(
+        &self,
+        doing: &str,
+        frame: &[u8],
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T>,
+    ) -> Result<Result<T, (usize, Vec<usize>)>> {
+        match Reply::decode(frame).map_err(|error| self.failed(doing, &error))? {
+            Reply::Done(mut rest) => read(&mut rest).map(Ok).map_err(|error| self.failed(doing, &error)),
+            Reply::Missing { count, positions } => Ok(Err((count, positions))),
+            Reply::Refused { kind: ErrorKind::ResourceExhausted, message } => {
+                Err(self.failed(doing, &Error::new(ErrorKind::ResourceExhausted, message)))
+            }
+            Reply::Refused { kind, message } => Err(Error::new(kind, format!("{}: {message}", self.url))),
         }
+    }
+
+    fn failed(&self, doing: &str, error: &Error) -> Error {
+        error.context(format_args!("{}: {doing}", self.url))
     }
 
     fn set_all(&self, pairs: &[(&str, &[u8])], patience: Duration) -> Result<()> {
         pairs.iter().try_for_each(|(key, value)| self.check(key, value.len()))?;
         for batch in batches(pairs, |(key, value)| 6 + key.len() + value.len()) {
-            let keys: Vec<_> = batch.iter().map(|(key, _)| *key).collect();
-            self.ask_now(&doing("set", &keys), &Request::Set(batch.to_vec()), patience, nothing)?;
+            let doing = doing("set", batch.iter().map(|(key, _)| *key));
+            let request = Request::Set(try_copy(batch, LIST).map_err(|error| self.failed(&doing, &error))?);
+            self.ask_now(&doing, &request, patience, nothing)?;
         }
         Ok(())
     }
 
-    fn append_all(&self, key: &str, value: &[u8], patience: Duration) -> Result<()> {
-        self.check(key, value.len())?;
-        self.ask_now(&doing("append to", &[key]), &Request::Append { key, value }, patience, nothing)
+    /// What `make` makes of a copy of `keys`.
+    fn request<'a>(
+        &self,
+        doing: &str,
+        keys: &[&'a str],
+        make: impl FnOnce(Vec<&'a str>) -> Request<'a>,
+    ) -> Result<Request<'a>> {
+        try_copy(keys, LIST).map(make).map_err(|error| self.failed(doing, &error))
     }
 
-    fn nonsense(&self, doing: &str) -> Error {
-        Error::new(ErrorKind::Mismatch, format!("{}: {doing}: the server's reply is invalid", self.url))
+    fn append_all(&self, key: &str, value: &[u8], patience: Duration) -> Result<()> {
+        self.check(key, value.len())?;
+        self.ask_now(&doing("append to", [key]), &Request::Append { key, value }, patience, nothing)
     }
 
     fn check(&self, key: &str, value_bytes: usize) -> Result<()> {
@@ -374,6 +396,7 @@ fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Dur
             format!("{url}: {doing}: the server at {address} does not answer; gave up after {after}"),
         ),
         Fault::Foreign(what) => Error::new(ErrorKind::Mismatch, format!("{url}: {doing}: {what}")),
+        Fault::NoMemory(error) => error.context(format_args!("{url}: {doing}")),
     }
 }
 
@@ -381,27 +404,29 @@ fn no_descriptor(url: &str, doing: &str, error: &io::Error) -> Error {
     Error::io(format_args!("{url}: {doing}: no socket for a connection to the server"), error)
 }
 
+/// What there is no memory for, in errors.
+const LIST: &str = "the list of a request";
+const VALUES: &str = "values from the server";
+
 /// Splits `items` into runs that each fit into one request.
-fn batches<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
+fn batches<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
     const ROOM: usize = MAX_FRAME_BYTES - 64;
-    let mut batches = Vec::new();
     let mut rest = items;
-    while !rest.is_empty() {
+    std::iter::from_fn(move || {
         let mut sum = 0;
         let fitting = rest.iter().take(MAX_FRAME_KEYS).take_while(|item| {
             sum += bytes(item);
             sum <= ROOM
         });
         // Every single item fits, because keys and values are limited.
-        let (batch, after) = rest.split_at(fitting.count().max(1));
-        batches.push(batch);
+        let (batch, after) = rest.split_at_checked(fitting.count().max(1))?;
         rest = after;
-    }
-    batches
+        Some(batch)
+    })
 }
 
-fn nothing(_: &mut Reader<'_>) -> Option<()> {
-    Some(())
+fn nothing(_: &mut Reader<'_>) -> Result<()> {
+    Ok(())
 }
 
 impl Store for TcpStore {
@@ -424,23 +449,24 @@ impl Store for TcpStore {
         for batch in batches(keys, |key| 2 + key.len()) {
             // After the deadline, the remaining keys are requested without waiting, so that the error names all missing keys.
             let timeout = deadline.remaining();
-            let request = Request::Wait { timeout, keys: batch.to_vec() };
-            if let Err((more, positions)) = self.ask_for_keys(&doing("wait for", batch), &request, timeout, nothing)? {
+            let doing = doing("wait for", batch.iter().copied());
+            let request = self.request(&doing, batch, |keys| Request::Wait { timeout, keys })?;
+            if let Err((more, positions)) = self.ask_for_keys(&doing, &request, timeout, nothing)? {
                 count += more;
                 missing.extend(positions.into_iter().filter_map(|position| batch.get(position).copied()));
+                missing.truncate(NAMED_KEYS);
             }
         }
         if count == 0 {
             return Ok(());
         }
-        missing.truncate(NAMED_KEYS);
         Err(no_value(&self.url, keys.len(), count, missing, deadline.elapsed()))
     }
 
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
         self.check(key, 0)?;
-        self.ask_now(&doing("add to", &[key]), &Request::Add { key, amount }, ANSWER_TIMEOUT, |rest| {
-            Some(rest.u64()? as i64)
+        self.ask_now(&doing("add to", [key]), &Request::Add { key, amount }, ANSWER_TIMEOUT, |rest| {
+            Ok(rest.u64()? as i64)
         })
     }
 
@@ -455,7 +481,7 @@ impl Store for TcpStore {
     fn claim_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.check(key, value.len())?;
         let request = Request::Claim { key, value };
-        self.ask_now(&doing("append to", &[key]), &request, timeout.saturating_add(GRACE), nothing)
+        self.ask_now(&doing("append to", [key]), &request, timeout.saturating_add(GRACE), nothing)
     }
 
     fn disclaim(&self) {
@@ -469,18 +495,24 @@ impl Store for TcpStore {
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         keys.iter().try_for_each(|key| self.check(key, 0))?;
         let deadline = Deadline::after(timeout);
-        let mut values: Vec<Vec<u8>> = Vec::with_capacity(keys.len());
+        let mut values: Vec<Vec<u8>> = try_with_capacity(keys.len(), VALUES)
+            .map_err(|error| self.failed(&doing("get", keys.iter().copied()), &error))?;
         for batch in batches(keys, |key| 2 + key.len()) {
             let mut rest = batch;
             // A reply has as many values as fit; the next request is for the remaining keys.
             while !rest.is_empty() {
                 let timeout = deadline.remaining();
-                let request = Request::Get { timeout, keys: rest.to_vec() };
-                let doing = doing("get", rest);
+                let doing = doing("get", rest.iter().copied());
+                let request = self.request(&doing, rest, |keys| Request::Get { timeout, keys })?;
                 let read = |answer: &mut Reader<'_>| {
-                    let got = answer.values().filter(|got| !got.is_empty() && got.len() <= rest.len())?;
-                    values.extend(got.iter().map(|value| value.to_vec()));
-                    Some(got.len())
+                    let got = answer.values()?;
+                    if got.is_empty() || got.len() > rest.len() {
+                        return Err(protocol::invalid());
+                    }
+                    for value in &got {
+                        values.push(try_copy(value, VALUES)?);
+                    }
+                    Ok(got.len())
                 };
                 match self.ask_for_keys(&doing, &request, timeout, read)? {
                     Ok(count) => rest = &rest[count..],
@@ -500,7 +532,7 @@ impl Store for TcpStore {
 
     fn delete(&self, key: &str) -> Result<bool> {
         self.check(key, 0)?;
-        self.ask_now(&doing("delete", &[key]), &Request::Delete { key }, ANSWER_TIMEOUT, |rest| Some(rest.u8()? != 0))
+        self.ask_now(&doing("delete", [key]), &Request::Delete { key }, ANSWER_TIMEOUT, |rest| Ok(rest.u8()? != 0))
     }
 
     fn describe(&self) -> String {

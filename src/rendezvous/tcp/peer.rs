@@ -1,10 +1,11 @@
 //! The server's end of one connection: buffers and non-blocking I/O.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Instant;
 
-use super::protocol::Chunk;
+use super::protocol::{self, Chunk};
+use crate::error::{Error, ErrorKind};
 use crate::net::stream::Stream;
 use crate::sys::poller::{BROKEN, HANGUP, PEER_ENDED};
 use crate::sys::{self, Registration};
@@ -32,6 +33,8 @@ pub(super) struct Peer {
     pub(super) stream: Stream,
     /// Received bytes that have not been processed. Grows only with the bytes received, to one frame and one read at most.
     pub(super) input: Vec<u8>,
+    /// Bytes to come of a request for which there is no memory.
+    discards: usize,
     output: VecDeque<Chunk>,
     /// Number of bytes of the first chunk that have been sent.
     sent: usize,
@@ -51,6 +54,7 @@ impl Peer {
             registration,
             stream,
             input: Vec::new(),
+            discards: 0,
             output: VecDeque::new(),
             sent: 0,
             waiting: None,
@@ -76,19 +80,39 @@ impl Peer {
 
     /// Whether the client has sent only a part of a request, or has not read all of a reply.
     pub(super) fn is_in_the_middle(&self) -> bool {
-        !self.input.is_empty() || !self.output.is_empty()
+        !self.input.is_empty() || self.discards > 0 || !self.output.is_empty()
     }
 
     /// Reads once per call, so that one client does not block the others.
     pub(super) fn fill(&mut self, scratch: &mut [u8]) -> Result<(), Gone> {
         match self.stream.receive(&mut [IoSliceMut::new(scratch)]) {
             Ok(0) => Err(Gone),
-            Ok(count) => {
-                self.input.extend_from_slice(&scratch[..count]);
-                Ok(())
-            }
+            Ok(count) => self.take_in(&scratch[..count]),
             Err(error) => pass_or_gone(&error),
         }
+    }
+
+    /// Stores received bytes. A request for which there is no memory is read to its end and refused, so that its client hears why.
+    fn take_in(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
+        if self.discards == 0 && self.input.try_reserve(bytes.len()).is_err() {
+            let mut head = [0; 4];
+            let received = self.input.iter().chain(bytes);
+            head.iter_mut().zip(received).for_each(|(into, byte)| *into = *byte);
+            let frame = 4 + u32::from_le_bytes(head) as usize;
+            let rest = frame.checked_sub(self.input.len()).filter(|_| frame <= 4 + protocol::MAX_FRAME_BYTES);
+            self.discards = rest.ok_or(Gone)?;
+            self.input = Vec::new();
+        }
+        if self.discards > 0 {
+            let (discarded, rest) = bytes.split_at(bytes.len().min(self.discards));
+            (self.discards, bytes) = (self.discards - discarded.len(), rest);
+            if self.discards == 0 {
+                self.refuse(&Error::new(ErrorKind::ResourceExhausted, "no memory for this request"));
+            }
+        }
+        self.input.try_reserve(bytes.len()).map_err(|_| Gone)?;
+        self.input.extend_from_slice(bytes);
+        Ok(())
     }
 
     /// Writes as much as the socket accepts.
@@ -97,7 +121,7 @@ impl Peer {
             match self.stream.send(&[IoSlice::new(&chunk.bytes()[self.sent..])]) {
                 Ok(0) => return Err(Gone),
                 Ok(count) => self.sent += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return pass_or_gone(&error),
             }
             if self.sent == chunk.bytes().len() {
@@ -107,6 +131,12 @@ impl Peer {
         }
         self.output = VecDeque::new();
         self.stream.flush().map(drop).or_else(|error| pass_or_gone(&error))
+    }
+
+    /// Queues the reply to a request that failed.
+    pub(super) fn refuse(&mut self, error: &Error) {
+        let error = if error.kind() == ErrorKind::ResourceExhausted { &error.context("the server") } else { error };
+        self.answer([Chunk::Own(protocol::reply_refused(error))]);
     }
 
     /// Queues a reply; no chunk may be empty.
@@ -125,7 +155,7 @@ impl Drop for Peer {
 
 fn pass_or_gone(error: &io::Error) -> Result<(), Gone> {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
         _ => Err(Gone),
     }
 }

@@ -27,14 +27,15 @@
 //!
 //! A reply that begins with 1 is a timeout: the number of missing keys (u32), and a list of the positions (u32 each)
 //! of the first ones in the request. A reply that begins with 2 is a refusal: 1 for an invalid argument, 2 for an invalid
-//! operation, then the message (u16 length, UTF-8).
+//! operation, 3 if the server has no memory for it, then the message (u16 length, UTF-8).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::support::NAMED_KEYS;
 use super::super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reserve::{try_reserve, try_with_capacity};
 
 pub(super) const MAGIC: [u8; 8] = *b"gloo_rsS";
 pub(super) const VERSION: u32 = 1;
@@ -78,9 +79,22 @@ pub(super) enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Bytes of the encoded request, at most.
+    fn bytes(&self) -> usize {
+        let body = match self {
+            Self::Set(pairs) => pairs.iter().map(|(key, value)| 6 + key.len() + value.len()).sum(),
+            Self::Get { keys, .. } | Self::Wait { keys, .. } => keys.iter().map(|key| 2 + key.len()).sum(),
+            Self::Append { key, value } | Self::Claim { key, value } => 6 + key.len() + value.len(),
+            Self::Add { key, .. } | Self::Delete { key } => 2 + key.len(),
+            Self::Keep => 0,
+        };
+        // The frame's length, the first byte, and a timeout and a count, or an amount.
+        4 + 1 + 12 + body
+    }
+
     /// The encoded request, with its length.
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::new();
+    pub(super) fn encode(&self) -> Result<Vec<u8>> {
+        let mut out = Writer::with_room(self.bytes())?;
         match self {
             Self::Set(pairs) => {
                 out.u8(1);
@@ -113,14 +127,14 @@ impl<'a> Request<'a> {
             }
             Self::Keep => out.u8(8),
         }
-        out.finish()
+        Ok(out.finish())
     }
 
-    /// Decodes a frame without its length; `None` if it violates the protocol.
-    pub(super) fn decode(frame: &'a [u8]) -> Option<Self> {
+    /// Decodes a frame without its length. `ResourceExhausted` if there is no memory for that, else it violates the protocol.
+    pub(super) fn decode(frame: &'a [u8]) -> Result<Self> {
         let mut input = Reader(frame);
         let request = match input.u8()? {
-            1 => Self::Set(input.list(6, |input| Some((input.key()?, input.value()?)))?),
+            1 => Self::Set(input.list(6, |input| Ok((input.key()?, input.value()?)))?),
             which @ (2 | 3) => {
                 let micros = input.u64()?;
                 let timeout = if micros == u64::MAX { Duration::MAX } else { Duration::from_micros(micros) };
@@ -132,9 +146,9 @@ impl<'a> Request<'a> {
             6 => Self::Delete { key: input.key()? },
             7 => Self::Claim { key: input.key()?, value: input.value()? },
             8 => Self::Keep,
-            _ => return None,
+            _ => return Err(invalid()),
         };
-        input.0.is_empty().then_some(request)
+        if input.0.is_empty() { Ok(request) } else { Err(invalid()) }
     }
 }
 
@@ -176,7 +190,8 @@ pub(super) fn reply_deleted(was_there: bool) -> Vec<u8> {
 }
 
 /// The reply to get: the first of `values`, as many as fit, but at least one if there is one.
-pub(super) fn reply_values(values: &[Arc<Vec<u8>>]) -> Vec<Chunk> {
+pub(super) fn reply_values(values: &[Arc<Vec<u8>>]) -> Result<Vec<Chunk>> {
+    const WHAT: &str = "the values of a reply";
     let mut bytes = 5;
     let fitting = values.iter().take_while(|value| {
         bytes += 4 + value.len();
@@ -186,12 +201,14 @@ pub(super) fn reply_values(values: &[Arc<Vec<u8>>]) -> Vec<Chunk> {
     let values = &values[..count];
     let total = 5 + values.iter().map(|value| 4 + value.len()).sum::<usize>();
 
-    let mut chunks = Vec::new();
+    let shared = values.iter().filter(|value| value.len() >= SHARED_BYTES);
+    let mut chunks = try_with_capacity(2 * shared.count() + 1, WHAT)?;
     let mut own = Vec::new();
     own.extend_from_slice(&(total as u32).to_le_bytes());
     own.push(0);
     own.extend_from_slice(&(count as u32).to_le_bytes());
     for value in values {
+        try_reserve(&mut own, 4 + SHARED_BYTES, WHAT)?;
         own.extend_from_slice(&(value.len() as u32).to_le_bytes());
         if value.len() < SHARED_BYTES {
             own.extend_from_slice(value);
@@ -203,14 +220,14 @@ pub(super) fn reply_values(values: &[Arc<Vec<u8>>]) -> Vec<Chunk> {
     if !own.is_empty() {
         chunks.push(Chunk::Own(own));
     }
-    chunks
+    Ok(chunks)
 }
 
 /// The reply to get and wait after a timeout: `missing` are positions in the request's keys.
-pub(super) fn reply_missing(missing: &[usize]) -> Vec<u8> {
+pub(super) fn reply_missing(mut missing: impl Iterator<Item = usize>) -> Vec<u8> {
     let mut out = Writer::answer(1);
-    out.u32(missing.len());
-    let shown = &missing[..missing.len().min(NAMED_KEYS)];
+    let shown: Vec<usize> = missing.by_ref().take(NAMED_KEYS).collect();
+    out.u32(shown.len() + missing.count());
     out.u32(shown.len());
     shown.iter().for_each(|&position| out.u32(position));
     out.finish()
@@ -219,7 +236,11 @@ pub(super) fn reply_missing(missing: &[usize]) -> Vec<u8> {
 /// The reply to an invalid request.
 pub(super) fn reply_refused(error: &Error) -> Vec<u8> {
     let mut out = Writer::answer(2);
-    out.u8(if error.kind() == ErrorKind::InvalidArgument { 1 } else { 2 });
+    out.u8(match error.kind() {
+        ErrorKind::InvalidArgument => 1,
+        ErrorKind::ResourceExhausted => 3,
+        _ => 2,
+    });
     let message = error.message();
     let cut = message.floor_char_boundary(usize::from(u16::MAX));
     out.bytes(&(cut as u16).to_le_bytes());
@@ -239,25 +260,26 @@ pub(super) enum Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Decodes a frame without its length; `None` if it violates the protocol.
-    pub(super) fn decode(frame: &'a [u8]) -> Option<Self> {
+    /// Decodes a frame without its length. `ResourceExhausted` if there is no memory for that, else it violates the protocol.
+    pub(super) fn decode(frame: &'a [u8]) -> Result<Self> {
         let mut input = Reader(frame);
         match input.u8()? {
-            0 => Some(Self::Done(input)),
+            0 => Ok(Self::Done(input)),
             1 => {
                 let count = input.u32()? as usize;
-                let positions = input.list(4, |input| Some(input.u32()? as usize))?;
-                Some(Self::Missing { count, positions })
+                let positions = input.list(4, |input| Ok(input.u32()? as usize))?;
+                Ok(Self::Missing { count, positions })
             }
             2 => {
                 let kind = match input.u8()? {
                     1 => ErrorKind::InvalidArgument,
+                    3 => ErrorKind::ResourceExhausted,
                     _ => ErrorKind::InvalidOperation,
                 };
                 let length = input.u16()?;
-                Some(Self::Refused { kind, message: std::str::from_utf8(input.take(usize::from(length))?).ok()? })
+                Ok(Self::Refused { kind, message: text(input.take(usize::from(length))?)? })
             }
-            _ => None,
+            _ => Err(invalid()),
         }
     }
 }
@@ -268,6 +290,13 @@ impl Writer {
     /// Reserves space for the length.
     fn new() -> Self {
         Self(vec![0; 4])
+    }
+
+    /// As [`Writer::new`], with room for `bytes` bytes in all.
+    fn with_room(bytes: usize) -> Result<Self> {
+        let mut out = try_with_capacity(bytes, "a request to the server")?;
+        out.extend_from_slice(&[0; 4]);
+        Ok(Self(out))
     }
 
     fn answer(status: u8) -> Self {
@@ -306,62 +335,72 @@ impl Writer {
     }
 }
 
-/// Decodes a frame. Returns `None` if bytes are missing or a limit is exceeded.
+/// What violates the protocol: bytes are missing, or a limit is exceeded.
+pub(super) fn invalid() -> Error {
+    Error::new(ErrorKind::Mismatch, "the server's reply is invalid")
+}
+
+fn text(bytes: &[u8]) -> Result<&str> {
+    std::str::from_utf8(bytes).map_err(|_| invalid())
+}
+
+/// Decodes a frame.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(bytes)?;
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(bytes).ok_or_else(invalid)?;
         self.0 = rest;
-        Some(taken)
+        Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.take(N)?.try_into().map_err(|_| invalid())
     }
 
-    pub(super) fn u8(&mut self) -> Option<u8> {
+    pub(super) fn u8(&mut self) -> Result<u8> {
         self.array().map(u8::from_le_bytes)
     }
 
-    fn u16(&mut self) -> Option<u16> {
+    fn u16(&mut self) -> Result<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    fn u32(&mut self) -> Result<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    pub(super) fn u64(&mut self) -> Result<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn key(&mut self) -> Option<&'a str> {
+    fn key(&mut self) -> Result<&'a str> {
         let length = usize::from(self.u16()?);
-        let key = std::str::from_utf8(self.take(length)?).ok()?;
-        (!key.is_empty() && key.len() <= MAX_KEY_BYTES && !key.contains('\0')).then_some(key)
+        let key = text(self.take(length)?)?;
+        let valid = !key.is_empty() && key.len() <= MAX_KEY_BYTES && !key.contains('\0');
+        if valid { Ok(key) } else { Err(invalid()) }
     }
 
-    pub(super) fn value(&mut self) -> Option<&'a [u8]> {
+    pub(super) fn value(&mut self) -> Result<&'a [u8]> {
         let length = self.u32()? as usize;
-        if length > MAX_VALUE_BYTES { None } else { self.take(length) }
+        if length > MAX_VALUE_BYTES { Err(invalid()) } else { self.take(length) }
     }
 
     /// A list whose elements have at least `least` bytes each: the count is checked before memory is allocated for it.
-    fn list<T>(&mut self, least: usize, mut member: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+    fn list<T>(&mut self, least: usize, mut member: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let count = self.u32()? as usize;
         if count > MAX_FRAME_KEYS || count > self.0.len() / least {
-            return None;
+            return Err(invalid());
         }
-        let mut list = Vec::with_capacity(count);
+        let mut list = try_with_capacity(count, "the list of a request or a reply")?;
         for _ in 0..count {
             list.push(member(self)?);
         }
-        Some(list)
+        Ok(list)
     }
 
-    pub(super) fn values(&mut self) -> Option<Vec<&'a [u8]>> {
+    pub(super) fn values(&mut self) -> Result<Vec<&'a [u8]>> {
         self.list(4, Self::value)
     }
 }
@@ -388,14 +427,14 @@ mod tests {
     #[test]
     fn requests_survive_the_way_and_every_cut_or_longer_one_is_refused() {
         for request in all_requests() {
-            let frame = request.encode();
+            let frame = request.encode().unwrap();
             assert_eq!(u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize, frame.len() - 4);
-            assert_eq!(Request::decode(&frame[4..]), Some(request));
+            assert_eq!(Request::decode(&frame[4..]).unwrap(), request);
             for cut in 4..frame.len() {
-                assert_eq!(Request::decode(&frame[4..cut]), None, "cut at {cut}");
+                assert!(Request::decode(&frame[4..cut]).is_err(), "cut at {cut}");
             }
             let longer = [&frame[4..], &[0]].concat();
-            assert_eq!(Request::decode(&longer), None);
+            assert!(Request::decode(&longer).is_err());
         }
     }
 
@@ -403,14 +442,14 @@ mod tests {
     fn limits_hold() {
         let long = "k".repeat(MAX_KEY_BYTES + 1);
         for key in [&long[..], "", "a\0b"] {
-            assert_eq!(Request::decode(&Request::Delete { key }.encode()[4..]), None);
+            assert!(Request::decode(&Request::Delete { key }.encode().unwrap()[4..]).is_err());
         }
         let long = &long[..MAX_KEY_BYTES];
-        assert!(Request::decode(&Request::Delete { key: long }.encode()[4..]).is_some());
+        assert!(Request::decode(&Request::Delete { key: long }.encode().unwrap()[4..]).is_ok());
         // A count of 2³²-1 without elements.
-        assert_eq!(Request::decode(&[1, 255, 255, 255, 255]), None);
+        assert!(Request::decode(&[1, 255, 255, 255, 255]).is_err());
         let keys = vec!["k"; MAX_FRAME_KEYS + 1];
-        assert_eq!(Request::decode(&Request::Wait { timeout: Duration::ZERO, keys }.encode()[4..]), None);
+        assert!(Request::decode(&Request::Wait { timeout: Duration::ZERO, keys }.encode().unwrap()[4..]).is_err());
     }
 
     #[test]
@@ -425,10 +464,11 @@ mod tests {
             (vec![big.clone(), big.clone()], 1),
             (vec![half.clone(), half.clone(), half.clone()], 2),
         ] {
-            let frame: Vec<u8> = reply_values(&values).iter().flat_map(|chunk| chunk.bytes().to_vec()).collect();
+            let frame: Vec<u8> =
+                reply_values(&values).unwrap().iter().flat_map(|chunk| chunk.bytes().to_vec()).collect();
             assert_eq!(u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize, frame.len() - 4);
             assert!(frame.len() - 4 <= MAX_FRAME_BYTES);
-            let Some(Reply::Done(mut rest)) = Reply::decode(&frame[4..]) else { panic!("no answer") };
+            let Ok(Reply::Done(mut rest)) = Reply::decode(&frame[4..]) else { panic!("no answer") };
             let got = rest.values().unwrap();
             assert_eq!(got.len(), fitting);
             assert!(got.iter().zip(&values).all(|(got, value)| *got == value.as_slice()));
@@ -438,11 +478,11 @@ mod tests {
     #[test]
     fn refusals_and_timeouts_survive_the_way() {
         let missing: Vec<usize> = (3..300).collect();
-        let frame = reply_missing(&missing);
+        let frame = reply_missing(missing.into_iter());
         let positions = (3..3 + NAMED_KEYS).collect();
-        assert_eq!(Reply::decode(&frame[4..]), Some(Reply::Missing { count: 297, positions }));
+        assert_eq!(Reply::decode(&frame[4..]).unwrap(), Reply::Missing { count: 297, positions });
         let frame = reply_refused(&Error::new(ErrorKind::InvalidOperation, "é".repeat(50_000)));
-        let Some(Reply::Refused { kind, message }) = Reply::decode(&frame[4..]) else { panic!("no answer") };
+        let Ok(Reply::Refused { kind, message }) = Reply::decode(&frame[4..]) else { panic!("no answer") };
         assert_eq!((kind, message.len()), (ErrorKind::InvalidOperation, 65_534));
     }
 
@@ -450,10 +490,10 @@ mod tests {
         #[test]
         fn garbage_is_refused_or_understood(bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0u8..10) {
             let frame = [&[first], &bytes[..]].concat();
-            if let Some(request) = Request::decode(&frame) {
-                prop_assert_eq!(&request.encode()[4..], &frame[..]);
+            if let Ok(request) = Request::decode(&frame) {
+                prop_assert_eq!(&request.encode().unwrap()[4..], &frame[..]);
             }
-            if let Some(Reply::Done(mut rest)) = Reply::decode(&frame) {
+            if let Ok(Reply::Done(mut rest)) = Reply::decode(&frame) {
                 let _ = rest.values();
             }
         }

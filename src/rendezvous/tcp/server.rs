@@ -21,10 +21,12 @@ use super::connection::prepare;
 use super::handshake::{Acceptor, WELCOME};
 use super::peer::{GONE, Gone, Peer, READ, Waiting};
 use super::protocol::{self, Chunk, MAX_FRAME_BYTES, Request};
+use crate::error::{ErrorKind, Result};
 use crate::log::LogCallback;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::gate::{self, Gate, Listeners};
 use crate::net::stream::{Security, Stream};
+use crate::reserve::{try_collect, try_copy, try_reserve_entry, try_with_capacity};
 use crate::secret::SecretKey;
 use crate::sys::poller::Event;
 use crate::sys::{self, ForkMark, Poller, PollerKind, Registration, Waker};
@@ -201,6 +203,9 @@ impl Loop {
         let _ = prepare(stream.socket());
         let token = self.next_token;
         self.next_token += 1;
+        if self.clients.try_reserve(1).is_err() {
+            return;
+        }
         if let Ok(registration) = self.poller.add(&stream, READ, token) {
             let mut peer = Peer::new(registration, stream);
             peer.answer([Chunk::Own(vec![WELCOME])]);
@@ -255,7 +260,11 @@ impl Loop {
                 return Err(Gone);
             }
             let Some(frame) = rest.get(..length) else { break };
-            self.state.handle(token, peer, Request::decode(frame).ok_or(Gone)?);
+            match Request::decode(frame) {
+                Ok(request) => self.state.handle(token, peer, request),
+                Err(error) if error.kind() == ErrorKind::ResourceExhausted => peer.refuse(&error),
+                Err(_) => return Err(Gone),
+            }
             peer.flush()?;
             used += 4 + length;
         }
@@ -309,7 +318,7 @@ impl Loop {
                 peer.deadline = None;
                 this.state.unregister(token, peer);
                 let waiting = peer.waiting.take().ok_or(Gone)?;
-                peer.answer([Chunk::Own(protocol::reply_missing(&this.state.missing(&waiting.keys)))]);
+                peer.answer([Chunk::Own(protocol::reply_missing(this.state.missing(&waiting.keys)))]);
                 Ok(())
             });
             // The client's next request may already be in its input.
@@ -320,54 +329,68 @@ impl Loop {
 
 impl State {
     fn handle(&mut self, token: u64, peer: &mut Peer, request: Request<'_>) {
+        if let Err(error) = self.execute(token, peer, request) {
+            peer.refuse(&error);
+        }
+    }
+
+    fn execute(&mut self, token: u64, peer: &mut Peer, request: Request<'_>) -> Result<()> {
         let answer = match request {
             Request::Set(pairs) => {
                 for (key, value) in pairs {
-                    self.table.set(key, value);
+                    self.table.set(key, value)?;
                     self.wake(key);
                 }
-                Ok(protocol::reply_done())
+                protocol::reply_done()
             }
-            Request::Get { timeout, keys } => return self.await_keys(token, peer, keys, timeout, true),
-            Request::Wait { timeout, keys } => return self.await_keys(token, peer, keys, timeout, false),
+            Request::Get { timeout, keys } => return self.await_keys(token, peer, &keys, timeout, true),
+            Request::Wait { timeout, keys } => return self.await_keys(token, peer, &keys, timeout, false),
             Request::Add { key, amount } => {
-                let sum = self.table.add(key, amount);
+                let sum = self.table.add(key, amount)?;
                 self.wake(key);
-                sum.map(protocol::reply_sum)
+                protocol::reply_sum(sum)
             }
             Request::Append { key, value } => {
-                let appended = self.table.append(key, value);
+                self.table.append(key, value)?;
                 self.wake(key);
-                appended.map(|()| protocol::reply_done())
+                protocol::reply_done()
             }
-            Request::Delete { key } => Ok(protocol::reply_deleted(self.table.remove(key))),
+            Request::Delete { key } => protocol::reply_deleted(self.table.remove(key)),
             Request::Claim { key, value } => {
-                let appended = self.table.append(key, value);
+                let copy = try_copy(value, "a claim")?;
+                self.table.append(key, value)?;
                 self.wake(key);
-                appended.map(|()| {
-                    peer.claims.push((key.to_owned(), value.to_owned()));
-                    protocol::reply_done()
-                })
+                peer.claims.push((key.to_owned(), copy));
+                protocol::reply_done()
             }
             Request::Keep => {
                 peer.claims.clear();
-                Ok(protocol::reply_done())
+                protocol::reply_done()
             }
         };
-        peer.answer([Chunk::Own(answer.unwrap_or_else(|error| protocol::reply_refused(&error)))]);
+        peer.answer([Chunk::Own(answer)]);
+        Ok(())
     }
 
     /// Replies if all `keys` have values or the timeout is zero; otherwise registers the client for a missing key.
-    fn await_keys(&mut self, token: u64, peer: &mut Peer, keys: Vec<&str>, timeout: Duration, values: bool) {
-        match self.next_missing(&keys, 0) {
-            None => self.answer_present(peer, &keys, values),
+    fn await_keys(
+        &mut self,
+        token: u64,
+        peer: &mut Peer,
+        keys: &[&str],
+        timeout: Duration,
+        values: bool,
+    ) -> Result<()> {
+        match self.next_missing(keys, 0) {
+            None => self.answer_present(peer, keys, values),
             Some(_) if timeout.is_zero() => {
-                peer.answer([Chunk::Own(protocol::reply_missing(&self.missing(&keys)))]);
+                peer.answer([Chunk::Own(protocol::reply_missing(self.missing(keys)))]);
+                Ok(())
             }
             Some(at) => {
-                let keys = keys.into_iter().map(str::to_owned).collect();
+                let keys = try_collect(keys.iter().map(|key| Ok((*key).to_owned())), "the keys of a wait")?;
                 let until = Instant::now().checked_add(timeout);
-                self.register(token, peer, Waiting { keys, at, values, until });
+                self.register(token, peer, Waiting { keys, at, values, until })
             }
         }
     }
@@ -375,18 +398,23 @@ impl State {
     /// Checks the wait of a client that was woken.
     fn resume(&mut self, token: u64, peer: &mut Peer) {
         let Some(mut waiting) = peer.waiting.take() else { return };
-        match self.next_missing(&waiting.keys, waiting.at) {
+        let resumed = match self.next_missing(&waiting.keys, waiting.at) {
             None => self.answer_present(peer, &waiting.keys, waiting.values),
             Some(at) => {
                 waiting.at = at;
-                self.register(token, peer, waiting);
+                self.register(token, peer, waiting)
             }
+        };
+        if let Err(error) = resumed {
+            peer.refuse(&error);
         }
     }
 
-    fn register(&mut self, token: u64, peer: &mut Peer, waiting: Waiting) {
+    fn register(&mut self, token: u64, peer: &mut Peer, waiting: Waiting) -> Result<()> {
+        try_reserve_entry(&mut self.waiters, "the keys for which clients wait")?;
         self.waiters.entry(waiting.keys[waiting.at].clone()).or_default().push(token);
         peer.waiting = Some(waiting);
+        Ok(())
     }
 
     fn unregister(&mut self, token: u64, peer: &Peer) {
@@ -418,16 +446,18 @@ impl State {
         (at..keys.len()).chain(0..at).find(|&i| !self.table.contains(keys[i].as_ref()))
     }
 
-    fn missing<K: AsRef<str>>(&self, keys: &[K]) -> Vec<usize> {
-        (0..keys.len()).filter(|&i| !self.table.contains(keys[i].as_ref())).collect()
+    fn missing<K: AsRef<str>>(&self, keys: &[K]) -> impl Iterator<Item = usize> {
+        (0..keys.len()).filter(|&i| !self.table.contains(keys[i].as_ref()))
     }
 
-    fn answer_present<K: AsRef<str>>(&self, peer: &mut Peer, keys: &[K], values: bool) {
+    fn answer_present<K: AsRef<str>>(&self, peer: &mut Peer, keys: &[K], values: bool) -> Result<()> {
         if values {
-            let values: Vec<_> = keys.iter().filter_map(|key| self.table.get(key.as_ref()).map(Arc::clone)).collect();
-            peer.answer(protocol::reply_values(&values));
+            let mut found = try_with_capacity(keys.len(), "the values of a reply")?;
+            found.extend(keys.iter().filter_map(|key| self.table.get(key.as_ref()).map(Arc::clone)));
+            peer.answer(protocol::reply_values(&found)?);
         } else {
             peer.answer([Chunk::Own(protocol::reply_done())]);
         }
+        Ok(())
     }
 }

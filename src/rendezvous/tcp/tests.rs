@@ -118,7 +118,7 @@ fn clients_that_violate_the_protocol_are_dropped() {
 #[test]
 fn clients_that_stop_half_way_are_dropped() {
     let store = serve_impatiently();
-    let request = Request::Set(vec![("k", &[7; 1000])]).encode();
+    let request = Request::Set(vec![("k", &[7; 1000])]).encode().unwrap();
     for (what, mut stream, bytes) in [
         ("no hello", raw(&store), &b""[..]),
         ("half a hello", raw(&store), &protocol::client_hello()[..5]),
@@ -146,7 +146,7 @@ fn a_client_that_does_not_read_its_replies_is_dropped_and_blocks_no_other() {
     let store = serve_impatiently();
     let value = vec![7; 32 << 20];
     store.set("large", &value).unwrap();
-    let get = Request::Get { timeout: Duration::ZERO, keys: vec!["large"] }.encode();
+    let get = Request::Get { timeout: Duration::ZERO, keys: vec!["large"] }.encode().unwrap();
     let mut stream = after_handshake(&store);
     // Several requests: only the first is processed until its reply has been sent.
     stream.write_all(&get.repeat(100)).unwrap();
@@ -168,10 +168,14 @@ fn requests_in_one_packet_and_in_single_bytes_get_replies_in_order() {
         Request::Add { key: "n", amount: 2 },
         Request::Delete { key: "n" },
     ];
-    let bytes: Vec<u8> = requests.iter().flat_map(Request::encode).collect();
-    let answers =
-        [protocol::reply_sum(1), protocol::reply_missing(&[0]), protocol::reply_sum(3), protocol::reply_deleted(true)]
-            .concat();
+    let bytes: Vec<u8> = requests.iter().flat_map(|request| request.encode().unwrap()).collect();
+    let answers = [
+        protocol::reply_sum(1),
+        protocol::reply_missing([0].into_iter()),
+        protocol::reply_sum(3),
+        protocol::reply_deleted(true),
+    ]
+    .concat();
     for pieces in [bytes.len(), 1] {
         let mut stream = after_handshake(&store);
         stream.set_nodelay(true).unwrap();
@@ -198,7 +202,7 @@ fn the_wait_of_a_client_that_disconnects_is_removed() {
     let store = serve();
     for i in 0..50 {
         let mut stream = after_handshake(&store);
-        stream.write_all(&Request::Get { timeout: LONG, keys: vec!["k"] }.encode()).unwrap();
+        stream.write_all(&Request::Get { timeout: LONG, keys: vec!["k"] }.encode().unwrap()).unwrap();
         // Half of the clients close at once, the others let the server close first.
         if i % 2 == 0 {
             stream.shutdown(Shutdown::Write).unwrap();
@@ -399,10 +403,10 @@ fn both_families_are_served() {
 #[test]
 fn batches_contain_all_keys_and_fit() {
     let sizes = [1, MAX_FRAME_BYTES - 64, 5, 5, MAX_FRAME_BYTES / 2, MAX_FRAME_BYTES / 2, 1];
-    let split = batches(&sizes, |size| *size);
+    let split: Vec<_> = batches(&sizes, |size| *size).collect();
     assert_eq!(split, [&sizes[..1], &sizes[1..2], &sizes[2..5], &sizes[5..]]);
     let many = vec![(); MAX_FRAME_KEYS * 2 + 1];
-    assert_eq!(batches(&many, |_| 2).iter().map(|b| b.len()).collect::<Vec<_>>(), [MAX_FRAME_KEYS, MAX_FRAME_KEYS, 1]);
+    assert_eq!(batches(&many, |_| 2).map(|b| b.len()).collect::<Vec<_>>(), [MAX_FRAME_KEYS, MAX_FRAME_KEYS, 1]);
 }
 
 fn with_token(token: &str) -> TcpStoreOptions {
@@ -431,7 +435,7 @@ fn a_client_needs_the_servers_token() {
     // No request of an unauthenticated client is processed, even if it follows all bytes of a handshake.
     let mut stream = raw(&server);
     let hello = handshake::client(&handshake::key(&JobToken::new("herring")), &[1; 32]);
-    let forged = [&hello[..], &[7; 32], &Request::Set(vec![("k", b"w")]).encode()].concat();
+    let forged = [&hello[..], &[7; 32], &Request::Set(vec![("k", b"w")]).encode().unwrap()].concat();
     stream.write_all(&forged).unwrap();
     assert!(is_dropped(stream));
     assert_eq!(server.get("k", LONG).unwrap(), b"v");
@@ -482,7 +486,7 @@ fn no_write_raises_a_signal() {
     server.set("large", &value).unwrap();
     for _ in 0..20 {
         let mut stream = after_handshake(&server);
-        let get = Request::Get { timeout: Duration::ZERO, keys: vec!["large"] }.encode();
+        let get = Request::Get { timeout: Duration::ZERO, keys: vec!["large"] }.encode().unwrap();
         stream.write_all(&get).unwrap();
         stream.read_exact(&mut [0; 100]).unwrap();
     }
