@@ -82,6 +82,7 @@ unsafe fn with_files(files: &gloo_rs_tls_options_t) -> Result<Transport> {
         ca_file: path(files.ca_file, "tls->ca_file")?,
         ca_path: path(files.ca_path, "tls->ca_path")?,
         names: tls::Options::names_in(text(files.names, "tls->names")?.unwrap_or_default()),
+        ..tls::Options::default()
     }))
 }
 

@@ -3,7 +3,7 @@
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Opens a file for reading. Does not wait for a writer if it is a FIFO.
 pub fn open_without_blocking(path: &Path) -> io::Result<File> {
@@ -14,37 +14,52 @@ pub fn open_without_blocking(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// How long [`read`] waits for more from a pipe.
-pub const PIPE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Until when [`read`] waits for the end of a pipe.
+#[derive(Clone, Copy)]
+pub struct Until {
+    began: Instant,
+    timeout: Duration,
+}
 
-/// The content of a file that a user has named, at most `most` bytes. It is a regular file, or a pipe, on which more must come within
-/// [`PIPE_TIMEOUT`] each time: reading anything else might block (a FIFO without a writer) or never end (a device).
-pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_within(path, most, Some(PIPE_TIMEOUT))
+impl Until {
+    /// So long after now.
+    pub fn after(timeout: Duration) -> Self {
+        Self { began: Instant::now(), timeout }
+    }
+
+    fn left(&self) -> Duration {
+        self.timeout.saturating_sub(self.began.elapsed())
+    }
+}
+
+/// The content of a file that a user has named, at most `most` bytes. It is a regular file, or a pipe, whose writer must end it by
+/// `until`: reading anything else might block (a FIFO without a writer) or never end (a device).
+pub fn read(path: &Path, most: u64, until: Until) -> io::Result<Vec<u8>> {
+    read_until(path, most, Some(until))
 }
 
 /// As [`read`], of a regular file only.
 pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_within(path, most, None)
+    read_until(path, most, None)
 }
 
-/// `timeout`: of pipes, which are refused if there is none.
-fn read_within(path: &Path, most: u64, timeout: Option<Duration>) -> io::Result<Vec<u8>> {
+/// `until`: for pipes, which are refused if there is none.
+fn read_until(path: &Path, most: u64, until: Option<Until>) -> io::Result<Vec<u8>> {
     let refuse = |kind, why: String| Err(io::Error::new(kind, why));
     let mut file = open_without_blocking(path)?;
     let kind = file.metadata()?.file_type();
-    let pipe = timeout.filter(|_| is_pipe(&kind));
+    let pipe = until.filter(|_| is_pipe(&kind));
     if !kind.is_file() && pipe.is_none() {
-        let why =
-            if timeout.is_some() { "it is neither a regular file nor a pipe" } else { "it is not a regular file" };
+        let why = if until.is_some() { "it is neither a regular file nor a pipe" } else { "it is not a regular file" };
         return refuse(io::ErrorKind::InvalidInput, why.to_owned());
     }
     let mut bytes = Vec::new();
     loop {
-        if let Some(timeout) = pipe
-            && !is_readable(&file, timeout)
+        if let Some(until) = pipe
+            && !is_readable(&file, until.left())
         {
-            return refuse(io::ErrorKind::TimedOut, format!("nothing came from this pipe in {timeout:?}"));
+            let text = format!("this pipe's writer has not closed it after {:?}", until.timeout);
+            return refuse(io::ErrorKind::TimedOut, text);
         }
         let room = most + 1 - bytes.len() as u64;
         match (&mut file).take(room.min(PART)).read_to_end(&mut bytes) {
@@ -158,7 +173,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
 
     fn refused(path: &Path) -> String {
-        read_within(path, 5, Some(SHORT)).unwrap_err().to_string()
+        read(path, 5, Until::after(SHORT)).unwrap_err().to_string()
     }
 
     #[test]
@@ -167,7 +182,7 @@ mod tests {
         for (content, fits) in [(&b""[..], true), (b"12345", true), (b"123456", false)] {
             std::fs::write(&path, content).unwrap();
             match fits {
-                true => assert_eq!(read(&path, 5).unwrap(), content),
+                true => assert_eq!(read(&path, 5, Until::after(SHORT)).unwrap(), content),
                 false => assert_eq!(refused(&path), "it has more than 5 bytes"),
             }
         }
@@ -187,12 +202,12 @@ mod tests {
         let (reader, mut writer) = io::pipe().unwrap();
         let path = format!("/dev/fd/{}", reader.as_raw_fd());
         let path = Path::new(&path);
-        assert!(refused(path).starts_with("nothing came from this pipe in 50ms"));
+        assert_eq!(refused(path), "this pipe's writer has not closed it after 50ms");
         writer.write_all(b"123").unwrap();
-        assert!(refused(path).starts_with("nothing came"), "its writer may write more");
+        assert!(refused(path).starts_with("this pipe's writer"), "its writer may write more");
         writer.write_all(b"45").unwrap();
         drop(writer);
-        assert_eq!(read(path, 5).unwrap(), b"45");
+        assert_eq!(read(path, 5, Until::after(SHORT)).unwrap(), b"45");
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"123456").unwrap();
         assert_eq!(refused(Path::new(&format!("/dev/fd/{}", reader.as_raw_fd()))), "it has more than 5 bytes");
@@ -203,7 +218,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("gloo_rs-fifo-{}", std::process::id()));
         let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
-        assert!(refused(&path).starts_with("nothing came from this pipe"));
+        assert!(refused(&path).starts_with("this pipe's writer"));
         std::fs::remove_file(&path).unwrap();
     }
 }

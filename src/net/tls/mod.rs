@@ -59,6 +59,8 @@ pub struct Options {
     pub ca_path: Option<PathBuf>,
     /// DNS names and IP addresses, one of which a peer's certificate must be for; any if there are none.
     pub names: Vec<String>,
+    /// The environment variables that named the files, in the order of the fields; `None` for the options themselves.
+    pub variables: [Option<&'static str>; 4],
 }
 
 impl Options {
@@ -69,14 +71,14 @@ impl Options {
 
     /// These, and what the environment says where they say nothing. `ca_file` and `ca_path` together replace the environment's.
     pub fn or_environment(mut self) -> Self {
-        let [cert, key, ca_file, ca_path] = VARIABLES.map(|names| {
-            let set = names.iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
-            set.map(PathBuf::from)
-        });
-        self.cert = self.cert.or(cert);
-        self.key = self.key.or(key);
-        if self.ca_file.is_none() && self.ca_path.is_none() {
-            (self.ca_file, self.ca_path) = (ca_file, ca_path);
+        let names_authority = self.ca_file.is_some() || self.ca_path.is_some();
+        let named = [self.cert.is_some(), self.key.is_some(), names_authority, names_authority];
+        let files = [&mut self.cert, &mut self.key, &mut self.ca_file, &mut self.ca_path];
+        for (index, file) in files.into_iter().enumerate().filter(|(index, _)| !named[*index]) {
+            let set = VARIABLES[index].into_iter().map(|name| (name, std::env::var_os(name).unwrap_or_default()));
+            if let Some((name, value)) = set.into_iter().find(|(_, value)| !value.is_empty()) {
+                (*file, self.variables[index]) = (Some(value.into()), Some(name));
+            }
         }
         if self.names.is_empty() {
             self.names = Self::names_in(&std::env::var(NAMES).unwrap_or_default());
@@ -152,7 +154,7 @@ fn read(options: &Options) -> Result<(Configs, Option<String>)> {
 
 fn read_for(options: &Options, provider: Arc<CryptoProvider>) -> Result<(Configs, Option<String>)> {
     let Files { chain, key, roots, warning } = files::read(options)?;
-    let (cert_file, key_file) = (files::named(&options.cert), files::named(&options.key));
+    let (cert_file, key_file) = (files::named(options, 0), files::named(options, 1));
     let authority = Arc::new(Authority::new(provider.clone(), roots, &options.names)?);
     authority.check_own(&chain).map_err(|why| Error::invalid(format!("{cert_file}: {why}")))?;
     let unusable = |error: rustls::Error| match error {

@@ -102,8 +102,7 @@ impl Authority {
             cert: Some(cert),
             key: Some(private),
             ca_file: Some(self.path("ca.pem")),
-            ca_path: None,
-            names: Vec::new(),
+            ..Options::default()
         }
     }
 }
@@ -589,7 +588,8 @@ pub(super) fn refused(options: Options) -> String {
 fn errors_name_the_file_and_the_line() {
     let authority = Authority::new();
     let good = authority.member();
-    let at = |path: &Path, line: usize| format!("{}, line {line}: ", path.display());
+    let by = |path: &Path, option: &str| format!("{} (TLS option {option})", path.display());
+    let at = |path: &Path, option: &str, line: usize| format!("{}, line {line}: ", by(path, option));
     let file = |name: &str, text: &str| {
         fs::write(authority.path(name), text).unwrap();
         Some(authority.path(name))
@@ -601,35 +601,42 @@ fn errors_name_the_file_and_the_line() {
     let no_authority = refused(Options { ca_file: None, ..good.clone() });
     assert!(no_authority.ends_with("GLOO_RS_TLS_CA_FILE or GLOO_RS_TLS_CA_PATH"), "{no_authority}");
     let missing = refused(Options { key: Some("/nowhere/key.pem".into()), ..good.clone() });
-    assert!(missing.starts_with("cannot read /nowhere/key.pem: "), "{missing}");
+    assert!(missing.starts_with("cannot read /nowhere/key.pem (TLS option key): "), "{missing}");
+    let variables = [None, Some("GLOO_RS_TLS_KEY"), None, None];
+    let missing = refused(Options { key: Some("/nowhere/key.pem".into()), variables, ..good.clone() });
+    assert!(missing.starts_with("cannot read /nowhere/key.pem (GLOO_RS_TLS_KEY): "), "{missing}");
 
     let empty = file("empty.pem", "hello\n");
-    let named = |what: &str| format!("{}: there is no {what} in it", authority.path("empty.pem").display());
-    assert_eq!(refused(Options { cert: empty.clone(), ..good.clone() }), named("certificate"));
-    assert_eq!(refused(Options { key: empty.clone(), ..good.clone() }), named("private key"));
-    assert_eq!(refused(Options { ca_file: empty, ..good.clone() }), named("certificate"));
+    let named =
+        |option: &str, what: &str| format!("{}: there is no {what} in it", by(&authority.path("empty.pem"), option));
+    assert_eq!(refused(Options { cert: empty.clone(), ..good.clone() }), named("cert", "certificate"));
+    assert_eq!(refused(Options { key: empty.clone(), ..good.clone() }), named("key", "private key"));
+    assert_eq!(refused(Options { ca_file: empty, ..good.clone() }), named("ca_file", "certificate"));
 
     let pem = fs::read_to_string(good.cert.as_ref().unwrap()).unwrap();
     let lines = pem.lines().count();
     let cut = file("cut.pem", &format!("{pem}{}", pem.lines().take(3).collect::<Vec<_>>().join("\n")));
     assert_eq!(
         refused(Options { cert: cut, ..good.clone() }),
-        at(&authority.path("cut.pem"), lines + 1) + "this section has no end"
+        at(&authority.path("cut.pem"), "cert", lines + 1) + "this section has no end"
     );
     let garbled = file("garbled.pem", &pem.replacen("M", "?", 1));
     assert_eq!(
         refused(Options { cert: garbled, ..good.clone() }),
-        at(&authority.path("garbled.pem"), 1) + "what follows is not base64"
+        at(&authority.path("garbled.pem"), "cert", 1) + "what follows is not base64"
     );
     let no_ca = file("noca.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     let why = refused(Options { ca_file: no_ca, ..good.clone() });
-    assert!(why.starts_with(&(at(&authority.path("noca.pem"), 1) + "cannot trust this certificate")), "{why}");
+    assert!(
+        why.starts_with(&(at(&authority.path("noca.pem"), "ca_file", 1) + "cannot trust this certificate")),
+        "{why}"
+    );
 
     let other = authority.issue("other", &Terms::default());
     let (cert, key) = (good.cert.clone().unwrap(), other.key.clone().unwrap());
     assert_eq!(
         refused(Options { key: other.key.clone(), ..good.clone() }),
-        format!("{} is not the private key of the certificate in {}", key.display(), cert.display())
+        format!("{} is not the private key of the certificate in {}", by(&key, "key"), by(&cert, "cert"))
     );
     for (terms, why) in [
         (Terms { from: -3, until: -2, ..Terms::default() }, "this certificate has expired"),
@@ -640,7 +647,7 @@ fn errors_name_the_file_and_the_line() {
         ),
     ] {
         let bad = authority.issue("bad", &terms);
-        assert_eq!(refused(bad.clone()), format!("{}: {why}", bad.cert.unwrap().display()));
+        assert_eq!(refused(bad.clone()), format!("{}: {why}", by(&bad.cert.unwrap(), "cert")));
     }
     let mut der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec();
     let version_3 = [0xa0, 3, 2, 1, 2];
@@ -648,14 +655,14 @@ fn errors_name_the_file_and_the_line() {
     der[at + 4] = 1;
     let version_2 = file("v2.pem", &pem_of(&der));
     let why = refused(Options { cert: version_2, ..good.clone() });
-    assert!(why.contains("v2.pem: this certificate is not of X.509 version 1 or 3"), "{why}");
+    assert!(why.contains("v2.pem (TLS option cert): this certificate is not of X.509 version 1 or 3"), "{why}");
     let elsewhere = Authority::new();
     let stranger = elsewhere.member();
     let why = refused(Options { ca_file: good.ca_file.clone(), ..stranger.clone() });
     let path = stranger.cert.unwrap();
     assert_eq!(
         why,
-        format!("{}: this certificate is not signed by the authority that this rank trusts", path.display())
+        format!("{}: this certificate is not signed by the authority that this rank trusts", by(&path, "cert"))
     );
     assert_eq!(
         refused(Options { names: vec!["a b".into()], ..good }),
@@ -679,7 +686,10 @@ fn the_text_of_a_file_may_take_the_place_of_its_path() {
     assert_eq!(settle(&mut ends)[1].0, b"hello");
     let other = authority.issue("other", &Terms::default());
     let why = refused(Options { key: text(&other.key), ..texts });
-    assert!(why.starts_with("the PEM text in place of a path is not the private key"), "no key in a message: {why}");
+    assert!(
+        why.starts_with("the PEM text in place of a path (TLS option key) is not the private key"),
+        "no key in a message: {why}"
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::support::{Backoff, Deadline, seconds};
 use crate::sys;
-use crate::sys::file::create_private;
+use crate::sys::file::{Until, create_private};
 use crate::types::Rank;
 
 /// The number of programs that this process, which is `rank`, has run in this job before this one. All ranks count in the same
@@ -46,7 +46,7 @@ const MOST_BYTES: u64 = 64 << 10;
 pub fn look_up(path: &Path, deadline: &Deadline) -> Result<String> {
     let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
     loop {
-        match sys::file::read(path, MOST_BYTES) {
+        match sys::file::read(path, MOST_BYTES, Until::after(deadline.remaining())) {
             Ok(value) => return Ok(String::from_utf8_lossy(&value).into_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io(format_args!("cannot read {}", path.display()), &error)),

@@ -24,10 +24,12 @@ pub(super) fn client(tls: &RedisTls) -> Result<Arc<ClientConfig>, String> {
     let config = match (&tls.cert_file, &tls.key_file) {
         (None, None) => builder.with_no_client_auth(),
         (Some(cert), Some(key)) => {
-            let chain = certificates(cert)?;
-            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
+            let chain = certificates(cert, "cert")?;
+            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, "key", &error))?;
             let config = builder.with_client_auth_cert(chain, private);
-            config.map_err(|error| format!("cannot use {} with {}: {error}", cert.display(), key.display()))?
+            config.map_err(|error| {
+                format!("cannot use {} (option key) with {} (option cert): {error}", key.display(), cert.display())
+            })?
         }
         _ => return Err("a client's certificate and its key are of use together only".to_owned()),
     };
@@ -42,20 +44,20 @@ fn authorities(file: Option<&Path>) -> Result<RootCertStore, String> {
         let none = "this system has no certificates of authorities; name a file of them, in a URL with ?ca=FILE";
         return if roots.is_empty() { Err(none.to_owned()) } else { Ok(roots) };
     };
-    for certificate in certificates(file)? {
-        roots.add(certificate).map_err(|error| format!("cannot trust {}: {error}", file.display()))?;
+    for certificate in certificates(file, "ca")? {
+        roots.add(certificate).map_err(|error| format!("cannot trust {} (option ca): {error}", file.display()))?;
     }
     Ok(roots)
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(file: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_file_iter(file).and_then(|found| found.collect::<Result<Vec<_>, _>>());
-    let found = found.map_err(|error| unusable(file, &error))?;
-    if found.is_empty() { Err(unusable(file, &pem::Error::NoItemsFound)) } else { Ok(found) }
+    let found = found.map_err(|error| unusable(file, option, &error))?;
+    if found.is_empty() { Err(unusable(file, option, &pem::Error::NoItemsFound)) } else { Ok(found) }
 }
 
-fn unusable(file: &Path, error: &pem::Error) -> String {
-    format!("cannot use {}: {error}", file.display())
+fn unusable(file: &Path, option: &str, error: &pem::Error) -> String {
+    format!("cannot use {} (option {option}): {error}", file.display())
 }
 
 /// Accepts every certificate, for the option `insecure`; the peer must still have its private key.

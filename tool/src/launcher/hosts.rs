@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use gloo_rs::sys::file;
+use gloo_rs::environment;
+use gloo_rs::sys::file::{self, Until};
 
 /// Most bytes of a host file.
 const MOST_BYTES: u64 = 1 << 20;
@@ -25,7 +26,9 @@ impl Host {
 /// Parses a file with lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number has one slot; the slots
 /// of a host that is listed several times are added.
 pub fn read(path: &Path) -> Result<Vec<Host>, String> {
-    let text = file::read(path, MOST_BYTES).map_err(|error| format!("{}: {error}", path.display()))?;
+    let until = Until::after(environment::default_timeout().map_err(|error| error.to_string())?);
+    let text = file::read(path, MOST_BYTES, until)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
     parse(&String::from_utf8_lossy(&text)).map_err(|error| format!("{}: {error}", path.display()))
 }
 
