@@ -616,6 +616,10 @@ typedef struct gloo_rs_context_options_t {
   /// Only the value on rank 0 counts. If the file cannot be read, gloo_rs_context_connect fails on every rank.
   /// Copied.
   const char *tuning;
+  /// Not 0: gloo_rs_alloc takes all pages of its memory at once. 0, the default: a page is taken when it is first
+  /// written, as with malloc. Taking them costs as much time as writing all of the memory, all of it counts as used from
+  /// then on, and it lies on the NUMA node of the thread that allocates. In return no later write waits for a page.
+  uint64_t commit_memory;
 } gloo_rs_context_options_t;
 
 /// An allgather of the caller: every rank passes `bytes` bytes at `input`, and `output` gets those of all ranks,
@@ -1160,8 +1164,14 @@ void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 /// ordinary memory, as all are where ranks share no memory. The memory may be passed to calls on any context and used
 /// like any other; a child by fork shares it with its parent. Free it with gloo_rs_dealloc: what is left is freed with
 /// the context and its pairs, buffers and requests, whichever is destroyed last. Fails with
-/// GLOO_RS_ERROR_RESOURCE_EXHAUSTED if there is not so much memory; `*memory` is NULL on failure.
-GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_alloc(struct gloo_rs_context_t *context, size_t bytes, void **memory);
+/// GLOO_RS_ERROR_RESOURCE_EXHAUSTED if there is not so much memory: more than the host's memory and swap, or than a
+/// control group allows, or than the system still promises under strict overcommit (vm.overcommit_memory=2).
+/// Pages are taken when they are first written, as with malloc, unless `commit_memory` in gloo_rs_context_options_t is set;
+/// under strict overcommit those of shared buffers are taken at once, so that no write finds none. `*memory` is NULL on failure.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_alloc(struct gloo_rs_context_t *context,
+                                    size_t bytes,
+                                    void **memory);
 
 /// Frees memory of gloo_rs_alloc, which must have been allocated on the same context. Nobody uses it any more: no call
 /// on it runs, and no buffer or request contains it. NULL is ignored. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT for

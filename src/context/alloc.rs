@@ -10,12 +10,13 @@ impl Context {
     /// Allocates `bytes` of zeroed memory, for data of calls on any context: aligned to a page at least, and with huge pages where the
     /// system allows that. In calls on this context, ranks that share memory with this one read it in place; if memory
     /// cannot be shared, it is ordinary memory. It may be used until it is freed by [`Context::dealloc`], or with the context. Fails with
-    /// `ResourceExhausted` if there is not so much memory.
+    /// `ResourceExhausted` if there is not so much memory. Its pages are taken when they are first written, or at once if
+    /// [`ContextOptions::commit_memory`](super::ContextOptions::commit_memory) says so.
     ///
     /// A child by fork shares the memory with its parent, like memory mapped with `MAP_SHARED`.
     pub fn alloc(&self, bytes: usize) -> Result<NonNull<u8>> {
         transport::check_process(self.device().as_ref())?;
-        let memory = self.allocations.allocate(bytes)?;
+        let memory = self.allocations.allocate(bytes, self.options.commit_memory)?;
         if let Some(mapped) = self.allocations.mapped_bytes(memory.as_ptr()) {
             self.lock()?.messenger.retain_memory(memory.as_ptr(), mapped);
         }

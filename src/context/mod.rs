@@ -87,6 +87,9 @@ pub struct ContextOptions {
     /// or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's option is used, for
     /// all ranks.
     pub tuning: Option<String>,
+    /// Whether [`Context::alloc`] takes all pages at once. This takes as long as writing them, and a rank that writes its memory from a
+    /// thread on another NUMA node finds it far away; but no later write waits for a page, or finds none.
+    pub commit_memory: bool,
 }
 
 impl Default for ContextOptions {
@@ -99,6 +102,7 @@ impl Default for ContextOptions {
             token: None,
             check_calls: None,
             tuning: None,
+            commit_memory: false,
         }
     }
 }

@@ -16,7 +16,10 @@ use super::status::gloo_rs_status_t;
 /// ordinary memory, as all are where ranks share no memory. The memory may be passed to calls on any context and used
 /// like any other; a child by fork shares it with its parent. Free it with gloo_rs_dealloc: what is left is freed with
 /// the context and its pairs, buffers and requests, whichever is destroyed last. Fails with
-/// GLOO_RS_ERROR_RESOURCE_EXHAUSTED if there is not so much memory; `*memory` is NULL on failure.
+/// GLOO_RS_ERROR_RESOURCE_EXHAUSTED if there is not so much memory: more than the host's memory and swap, or than a
+/// control group allows, or than the system still promises under strict overcommit (vm.overcommit_memory=2).
+/// Pages are taken when they are first written, as with malloc, unless `commit_memory` in gloo_rs_context_options_t is set;
+/// under strict overcommit those of shared buffers are taken at once, so that no write finds none. `*memory` is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_alloc(

@@ -110,6 +110,10 @@ pub struct gloo_rs_context_options_t {
     /// Only the value on rank 0 counts. If the file cannot be read, gloo_rs_context_connect fails on every rank.
     /// Copied.
     pub tuning: *const c_char,
+    /// Not 0: gloo_rs_alloc takes all pages of its memory at once. 0, the default: a page is taken when it is first
+    /// written, as with malloc. Taking them costs as much time as writing all of the memory, all of it counts as used from
+    /// then on, and it lies on the NUMA node of the thread that allocates. In return no later write waits for a page.
+    pub commit_memory: u64,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -153,6 +157,7 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
             known(options.check_calls, "check_calls", &values)
         }?,
         tuning: tuning.map(str::to_owned),
+        commit_memory: options.commit_memory != 0,
     })
 }
 

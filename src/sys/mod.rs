@@ -13,6 +13,7 @@ pub mod doorbell;
 pub mod doorbell;
 pub mod file;
 pub mod interfaces;
+pub mod memory_limits;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 pub mod numa;
 pub mod poller;

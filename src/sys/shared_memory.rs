@@ -97,6 +97,18 @@ impl SharedMemory {
         Mapping::for_data(bytes, access, libc::MAP_SHARED, self.0.as_raw_fd())
     }
 
+    /// Takes all pages, so that no access to them fails later.
+    pub fn commit(&self) -> io::Result<()> {
+        let bytes = self.bytes()?;
+        loop {
+            // SAFETY: the call takes no pointers.
+            match check(unsafe { libc::fallocate(self.0.as_raw_fd(), 0, 0, bytes as libc::off_t) }) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done.map(drop),
+            }
+        }
+    }
+
     /// Frees the pages. The bytes become zero, and may still be accessed.
     pub fn clear(&self) -> io::Result<()> {
         let (mode, bytes) = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, self.bytes()?);
@@ -184,6 +196,21 @@ impl Mapping {
             libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE);
         }
         Ok(mapping)
+    }
+
+    /// Takes all pages of memory of this process.
+    pub fn commit(&self) -> io::Result<()> {
+        // SAFETY: the mapping is this one's; the advice does not change what the memory contains.
+        match check(unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_POPULATE_WRITE) }) {
+            // Linux before 5.14 does not know it.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            done => return done.map(drop),
+        }
+        for at in (0..self.bytes).step_by(page_bytes()) {
+            // SAFETY: the byte lies in the mapping, which is new: nothing else accesses it, and it is zero.
+            unsafe { self.start().add(at).write_volatile(0) };
+        }
+        Ok(())
     }
 
     /// # Safety

@@ -215,7 +215,8 @@ fn ranks_reduce_in_place_in_memory_that_others_could_read() {
     const COUNT: usize = 4096;
     let groups = HostGroup::in_process(2);
     let allocations = groups.iter().map(|group| group.allocations()).collect::<Vec<_>>();
-    let cells: Vec<*mut f32> = allocations.iter().map(|own| own.allocate(4 * COUNT).unwrap().as_ptr().cast()).collect();
+    let cells: Vec<*mut f32> =
+        allocations.iter().map(|own| own.allocate(4 * COUNT, false).unwrap().as_ptr().cast()).collect();
     for (rank, cells) in cells.iter().enumerate() {
         // SAFETY: so many were allocated.
         unsafe { std::slice::from_raw_parts_mut(*cells, COUNT) }.fill(rank as f32 + 1.0);
@@ -319,7 +320,7 @@ fn a_publication_that_is_withdrawn_while_it_is_read_leaves_the_reason_to_be_wait
     withdrawn_while_it_is_read(HostGroup::in_process(2), input.as_ptr().cast(), count);
     let groups = HostGroup::in_process(2);
     let allocations = groups[1].allocations();
-    let input = allocations.allocate(4 * count).unwrap();
+    let input = allocations.allocate(4 * count, false).unwrap();
     withdrawn_while_it_is_read(groups, input.as_ptr(), count);
     // SAFETY: nothing uses it any more.
     unsafe { allocations.free_all() };

@@ -98,12 +98,7 @@ impl Authority {
         fs::write(&cert, certificate.pem()).unwrap();
         fs::write(&private, key.serialize_pem()).unwrap();
         fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
-        Options {
-            cert: Some(cert),
-            key: Some(private),
-            ca_file: Some(self.path("ca.pem")),
-            ..Options::default()
-        }
+        Options { cert: Some(cert), key: Some(private), ca_file: Some(self.path("ca.pem")), ..Options::default() }
     }
 }
 

@@ -46,6 +46,11 @@ impl SharedMemory {
         match *self {}
     }
 
+    /// Takes all pages.
+    pub fn commit(&self) -> io::Result<()> {
+        match *self {}
+    }
+
     /// Frees the pages.
     pub fn clear(&self) -> io::Result<()> {
         match *self {}
@@ -98,6 +103,15 @@ impl Mapping {
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, layout })
+    }
+
+    /// Takes all pages of memory of this process.
+    pub fn commit(&self) -> io::Result<()> {
+        for at in (0..self.layout.size()).step_by(ALIGNMENT) {
+            // SAFETY: the byte lies in this memory, which is new: nothing else accesses it, and it is zero.
+            unsafe { self.start().add(at).write_volatile(0) };
+        }
+        Ok(())
     }
 
     /// Its first byte, aligned to a page.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::segment::{OwnSegment, PeerSegment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::memory_limits;
 use crate::sys::process::Descriptor;
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
 use crate::transport::sync::{AtomicU64, Ordering, fence};
@@ -142,15 +143,27 @@ impl Allocations {
     }
 
     /// Allocates `bytes` of zeroed memory, aligned to a page at least. It stays allocated until [`Allocations::free`] or
-    /// [`Allocations::free_all`]. If it cannot be shared, it is memory of this process.
-    pub fn allocate(&self, bytes: usize) -> Result<NonNull<u8>> {
+    /// [`Allocations::free_all`]. If it cannot be shared, it is memory of this process. With `commit`, it has all its pages then; without,
+    /// they are taken when they are first written.
+    pub fn allocate(&self, bytes: usize, commit: bool) -> Result<NonNull<u8>> {
         let mut state = self.state();
         let length = bytes.max(1);
-        let shared = self.own.as_ref().filter(|_| length >= LISTED_BYTES).and_then(|own| state.share(own, length).ok());
+        // The system refuses private memory of such a length, but not shared memory.
+        if let Some(most) = memory_limits::most_bytes().filter(|most| length as u64 > *most) {
+            let text = format!("cannot allocate {bytes} bytes: this process can have {most} at most, with swap");
+            return Err(Error::new(ErrorKind::ResourceExhausted, text));
+        }
+        // Shared memory is counted when pages are taken. Where the system counts strictly, a write could find none: SIGBUS.
+        let at_once = commit || memory_limits::is_strict();
+        let share = |own: &Arc<OwnSegment>| state.share(own, length, at_once).ok();
+        let shared = self.own.as_ref().filter(|_| length >= LISTED_BYTES).and_then(share);
         let allocation = match shared {
             Some(allocation) => allocation,
             None => {
-                let mapping = Mapping::private(length).map_err(|error| {
+                let mapping = Mapping::private(length);
+                let committed =
+                    mapping.and_then(|mapping| if commit { mapping.commit().map(|()| mapping) } else { Ok(mapping) });
+                let mapping = committed.map_err(|error| {
                     let text = format!("cannot allocate {bytes} bytes: {}", crate::error::in_words(&error));
                     Error::new(ErrorKind::ResourceExhausted, text).with_errno(error.raw_os_error())
                 })?;
@@ -204,12 +217,15 @@ impl Allocations {
 
 impl State {
     /// Allocates memory that the table of `own` lists.
-    fn share(&mut self, own: &OwnSegment, bytes: usize) -> io::Result<Allocation> {
+    fn share(&mut self, own: &OwnSegment, bytes: usize, commit: bool) -> io::Result<Allocation> {
         let table = own.allocations();
         let free = table.entries.iter().position(|entry| entry.generation.load(Ordering::Relaxed) == 0);
         let at = free.ok_or(io::ErrorKind::QuotaExceeded)?;
         let memory = SharedMemory::create()?;
         memory.grow(bytes as u64)?;
+        if commit {
+            memory.commit()?;
+        }
         let mapping = memory.map_data(bytes, Access::Write)?;
         self.generation += 1;
         table.entries[at].set(&Listed {
@@ -319,7 +335,7 @@ mod tests {
     }
 
     fn allocate(allocations: &Allocations, bytes: usize, content: u8) -> *mut u8 {
-        let memory = allocations.allocate(bytes).unwrap().as_ptr();
+        let memory = allocations.allocate(bytes, false).unwrap().as_ptr();
         // SAFETY: it has so many bytes.
         unsafe {
             assert!(std::slice::from_raw_parts(memory, bytes).iter().all(|byte| *byte == 0));
@@ -397,13 +413,49 @@ mod tests {
         let allocations = Allocations::new(None);
         let memory = allocate(&allocations, 1 << 20, 7);
         assert_eq!(memory.addr() % 4096, 0);
-        let error = allocations.allocate(usize::MAX).unwrap_err();
+        let error = allocations.allocate(usize::MAX, false).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
         assert!(error.message().contains("cannot allocate 18446744073709551615 bytes: "), "{error}");
         // SAFETY: nothing uses the memory.
         unsafe {
             allocations.free(memory).unwrap();
             assert!(allocations.free(std::ptr::dangling_mut()).is_err());
+        }
+    }
+
+    #[test]
+    fn more_than_a_process_can_have_is_refused_whether_it_is_shared_or_not() {
+        let most = memory_limits::most_bytes().unwrap() as usize;
+        let groups = HostGroup::in_process(2);
+        for allocations in [&groups[0].allocations(), &Allocations::new(None)] {
+            let error = allocations.allocate(most + 1, false).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
+            let text = format!("cannot allocate {} bytes: this process can have {most} at most", most + 1);
+            assert!(error.message().starts_with(&text), "{error}");
+        }
+    }
+
+    #[test]
+    fn pages_are_taken_when_they_are_written_or_at_once() {
+        const BYTES: usize = 4 << 20;
+        let groups = HostGroup::in_process(2);
+        let (shared, private) = (groups[0].allocations(), Allocations::new(None));
+        for commit in [false, true] {
+            let taken = if commit { BYTES } else { 0 };
+            let memory = shared.allocate(BYTES, commit).unwrap();
+            let number = groups[0].own_table().entries[0].descriptor.load(Ordering::Relaxed);
+            let file = std::fs::metadata(format!("/proc/self/fd/{number}")).unwrap();
+            assert_eq!(std::os::unix::fs::MetadataExt::blocks(&file) as usize * 512, taken);
+            // SAFETY: nothing uses the memory.
+            unsafe { shared.free(memory.as_ptr()) }.unwrap();
+
+            let memory = private.allocate(BYTES, commit).unwrap();
+            let mut pages = vec![0u8; BYTES / 4096];
+            // SAFETY: the memory has so many bytes, and the vector a byte for each page.
+            assert_eq!(unsafe { libc::mincore(memory.as_ptr().cast(), BYTES, pages.as_mut_ptr()) }, 0);
+            assert_eq!(pages.iter().filter(|page| **page & 1 != 0).count() * 4096, taken);
+            // SAFETY: nothing uses the memory.
+            unsafe { private.free(memory.as_ptr()) }.unwrap();
         }
     }
 

@@ -27,8 +27,7 @@ impl Host {
 /// of a host that is listed several times are added.
 pub fn read(path: &Path) -> Result<Vec<Host>, String> {
     let until = Until::after(environment::default_timeout().map_err(|error| error.to_string())?);
-    let text = file::read(path, MOST_BYTES, until)
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = file::read(path, MOST_BYTES, until).map_err(|error| format!("{}: {error}", path.display()))?;
     parse(&String::from_utf8_lossy(&text)).map_err(|error| format!("{}: {error}", path.display()))
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use gloo_rs::schedule::cost::{Link, Network};
 use gloo_rs::environment;
+use gloo_rs::schedule::cost::{Link, Network};
 use gloo_rs::sys::file::{self, Until};
 use gloo_rs::sys::topology::domain;
 use gloo_rs::tuner::file::Tuning;
@@ -211,8 +211,7 @@ fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
         return Ok(relative(links.into_iter().map(f64::from).collect(), fastest));
     }
     let until = Until::after(environment::default_timeout().map_err(|error| error.to_string())?);
-    let text = file::read(path, MOST_BYTES, until)
-        .map_err(|error| format!("cannot read it: {error}"))?;
+    let text = file::read(path, MOST_BYTES, until).map_err(|error| format!("cannot read it: {error}"))?;
     let text = String::from_utf8(text).map_err(|error| format!("cannot read it: {error}"))?;
     let rows = || text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty() && !line.starts_with('#'));
     let ranks = rows().count();

@@ -1,0 +1,95 @@
+//! How much memory this process can have.
+
+use std::path::{Path, PathBuf};
+
+/// Most bytes: the host's memory and swap, or less where a control group limits this process. `None` if that is unknown.
+pub fn most_bytes() -> Option<u64> {
+    let (memory, swap) = of_host()?;
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = limits(&groups, Path::new("/sys/fs/cgroup"), swap);
+    limits.into_iter().chain([memory.saturating_add(swap)]).min()
+}
+
+/// Whether the system promises no more memory than there is, so that memory that is only counted when it is written may lack then.
+pub fn is_strict() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
+}
+
+/// Bytes of memory and of swap.
+fn of_host() -> Option<(u64, u64)> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: zeros are a valid value of this struct of integers.
+        let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+        // SAFETY: the struct lives until the call returns.
+        let known = unsafe { libc::sysinfo(&mut info) } == 0;
+        // Some of these fields are shorter on some systems.
+        #[allow(clippy::unnecessary_cast, clippy::useless_conversion, reason = "their types differ between systems")]
+        let [memory, swap] =
+            [info.totalram, info.totalswap].map(|n| (n as u64).saturating_mul(u64::from(info.mem_unit)));
+        known.then_some((memory, swap))
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// The limits of the control groups that `groups` lists, as `/proc/self/cgroup` does, and of those above them. In a container, what is
+/// mounted at `root` may be a group itself, whose path is then not found below it.
+fn limits(groups: &str, root: &Path, swap: u64) -> Vec<u64> {
+    let mut limits = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let roots: &[&str] = match controllers {
+            "" => &["", "unified"],
+            _ if controllers.split(',').any(|controller| controller == "memory") => &["memory"],
+            _ => &[],
+        };
+        for root in roots.iter().map(|below| root.join(below)) {
+            let group: PathBuf = root.join(path.trim_start_matches('/'));
+            let groups = group.ancestors().take_while(|group| group.starts_with(&root));
+            limits.extend(groups.filter_map(|group| limit(group, swap)));
+        }
+    }
+    limits
+}
+
+/// The limit on memory and swap together of one group; `None` if it has none.
+fn limit(group: &Path, swap: u64) -> Option<u64> {
+    let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
+    if let Some(both) = number("memory.memsw.limit_in_bytes") {
+        return Some(both);
+    }
+    let memory = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
+    Some(memory.saturating_add(number("memory.swap.max").map_or(swap, |most| most.min(swap))))
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_limit_of_all_groups_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |group: &str, file: &str, text: &str| {
+            let group = root.path().join(group);
+            std::fs::create_dir_all(&group).unwrap();
+            std::fs::write(group.join(file), text).unwrap();
+        };
+        let least = |groups: &str| limits(groups, root.path(), 100).into_iter().min();
+        assert_eq!(least("0::/a/b\n"), None);
+        write("a/b", "memory.max", "max\n");
+        assert_eq!(least("0::/a/b\n"), None);
+        write("a", "memory.max", "5000\n");
+        assert_eq!(least("0::/a/b\n"), Some(5100));
+        write("a", "memory.swap.max", "0\n");
+        assert_eq!(least("0::/a/b\n"), Some(5000));
+        write("", "memory.max", "3000\n");
+        assert_eq!(least("0::/of/the/host\n"), Some(3100));
+        write("memory/job", "memory.limit_in_bytes", "2000\n");
+        assert_eq!(least("7:cpu:/job\n4:memory:/job\n"), Some(2100));
+        write("memory/job", "memory.memsw.limit_in_bytes", "2050\n");
+        assert_eq!(least("7:cpu:/job\n4:cpuset,memory:/job\n"), Some(2050));
+    }
+}
