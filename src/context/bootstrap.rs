@@ -28,6 +28,7 @@ use crate::reserve::check_room;
 use crate::transport::shm::Sharing;
 use crate::tuner::Tuner;
 use crate::tuner::source::Source;
+use crate::types::Rank;
 use oob::ByAllgather;
 use parent::OverContext;
 use store::OverStore;
@@ -148,7 +149,7 @@ impl Context {
             let addresses = self.parse(&list, &own)?;
             // The last byte of rank 0's content.
             let links = Links::wanted(list[own.len() - 1], &addresses);
-            Ok((self.use_addresses(&addresses, &Constants::BUILT_IN)?, addresses, links))
+            Ok((self.use_addresses(&addresses, &|rank| rank, &Constants::BUILT_IN)?, addresses, links))
         });
         let shares = |(_, addresses, _): &(_, Vec<Address>, _)| address::any_share_memory(addresses.iter());
         // What each rank has found; none if no rank has memory to share.
@@ -230,10 +231,15 @@ impl Context {
         list.chunks_exact(length).enumerate().map(address).collect()
     }
 
-    /// Sets the addresses of all peers, and returns what this rank can share with those of its host. Threads poll as long as
-    /// `constants` says.
-    pub(super) fn use_addresses(&self, addresses: &[Address], constants: &Constants) -> Result<Sharing> {
-        address::check(addresses)?;
+    /// Sets the addresses of all peers, and returns what this rank can share with those of its host. `named`: the numbers of ranks in
+    /// errors. Threads poll as long as `constants` says.
+    pub(super) fn use_addresses(
+        &self,
+        addresses: &[Address],
+        named: &dyn Fn(Rank) -> Rank,
+        constants: &Constants,
+    ) -> Result<Sharing> {
+        address::check(addresses, named)?;
         let _ = self.hosts.set(address::number_hosts(addresses));
         let mut guard = self.lock()?;
         let found = guard.messenger.open_memory(addresses);

@@ -8,7 +8,7 @@ use crate::context::setup::TAG;
 use crate::context::bootstrap::BYTES_PER_RANK;
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connector};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Details, Error, ErrorKind, Result};
 use crate::net::address::{self, Address};
 use crate::reserve::check_room;
 use crate::transport::Connector;
@@ -98,10 +98,20 @@ impl Context {
         let ranks: Vec<Rank> = members.iter().map(|member| member.rank).collect();
         let addresses: Vec<Address> = members.into_iter().map(|member| member.address).collect();
         let rank = ranks.iter().position(|rank| *rank == self.rank).expect("this rank has passed this color");
+        // Errors are about the ranks of this context, on which the call was made.
+        let named = |error: Error| {
+            let details = *error.details();
+            error.about(Details { rank: details.rank.map(|rank| ranks.get(rank).copied().unwrap_or(rank)), ..details })
+        };
         let overrides = self.overrides.clone();
         let tuner = self.tuner().of_ranks(&ranks, topology(&addresses));
-        let made = Context::over(connector, self.device().clone(), rank, ranks.len(), options, overrides)
-            .and_then(|context| Ok((context.use_addresses(&addresses, tuner.constants())?, context)));
+        let made = Context::over(connector, self.device().clone(), rank, ranks.len(), options, overrides).and_then(
+            |context| {
+                context.lock()?.messenger.set_names(ranks.clone());
+                let found = context.use_addresses(&addresses, &|rank| ranks[rank], tuner.constants()).map_err(named)?;
+                Ok((found, context))
+            },
+        );
         let found = if shares {
             let own = made.as_ref().map(|(found, _)| vec![found.number()]).map_err(Error::clone);
             Sharing::parse(&self.gather_setup(own, TAG, limit)?.1, self.size)?
@@ -113,7 +123,8 @@ impl Context {
         let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();
         context.lock()?.messenger.share_memory(&found)?;
         context.adopt(tuner, &addresses, &found)?;
-        context.connect_fully(limit)?;
+        context.connect_fully(limit).map_err(named)?;
+        context.lock()?.messenger.set_names(Vec::new());
         Ok(Some(context))
     }
 

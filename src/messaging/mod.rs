@@ -448,6 +448,11 @@ impl Messenger {
         self.connector.peer_name(rank)
     }
 
+    /// Sets the numbers of the ranks in errors, while the context is made out of another one; none for their own.
+    pub fn set_names(&mut self, names: Vec<Rank>) {
+        self.connector.set_names(names);
+    }
+
     fn log(&self, level: Level, text: &str) {
         if let Some(log) = &self.log {
             log(level, text);

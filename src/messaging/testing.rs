@@ -39,7 +39,7 @@ impl Unconnected {
     pub fn new(descriptor: Option<Pollable>, turns: Option<Turns>) -> Self {
         let sockets = vec![([127, 0, 0, 1], 1).into()];
         // Miri keeps the system's files from the tests.
-        let (host, cores) = if cfg!(miri) { (1, 1) } else { (address::host(), address::cores()) };
+        let (host, cores) = if cfg!(miri) { (1, 1) } else { (address::host().unwrap(), address::cores()) };
         let address = Address {
             identity: [1; 16],
             sockets,

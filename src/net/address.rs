@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 
 use super::interface;
-use crate::error::{Error, Result, first_few};
+use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::net::handshake::Identity;
 use crate::sys::process::Descriptor;
+use crate::sys::socket;
 use crate::sys::topology::{Place, affinity, domain};
 use crate::types::Rank;
 use crate::wire::VERSION;
@@ -200,8 +201,8 @@ const SHOWN: usize = 16;
 pub const BY_NAME: &str = "by the device's options or GLOO_RS_SOCKET_IFNAME";
 
 /// Checks from the addresses whether all these ranks can connect to each other. All ranks get the same
-/// result.
-pub fn check(addresses: &[Address]) -> Result<()> {
+/// result. `named`: the numbers of ranks in errors.
+pub fn check(addresses: &[Address], named: &dyn Fn(Rank) -> Rank) -> Result<()> {
     let mut hosts: Vec<u64> = addresses.iter().map(|a| a.host).collect();
     hosts.sort_unstable();
     hosts.dedup();
@@ -216,7 +217,7 @@ pub fn check(addresses: &[Address]) -> Result<()> {
              interface or an address that they reach, {BY_NAME}; if a host name was \
              given, see that /etc/hosts does not make it 127.0.0.1 or 127.0.1.1",
             hosts.len(),
-            first_few(loopback.iter(), SHOWN, ", "),
+            first_few(loopback.iter().map(|rank| named(*rank)), SHOWN, ", "),
             ips(&addresses[*first]),
         )));
     }
@@ -226,18 +227,20 @@ pub fn check(addresses: &[Address]) -> Result<()> {
     };
     if several && let (Some(a), Some(b)) = (only(true), only(false)) {
         return Err(Error::invalid(format!(
-            "rank {a} listens on IPv4 only ({}) and rank {b} on IPv6 only ({}), so they cannot connect to each other: give \
+            "rank {} listens on IPv4 only ({}) and rank {} on IPv6 only ({}), so they cannot connect to each other: give \
              their hosts a family in common, or name interfaces that have one, {BY_NAME}",
+            named(a),
             ips(&addresses[a]),
+            named(b),
             ips(&addresses[b]),
         )));
     }
-    check_are_distinct(addresses)
+    check_are_distinct(addresses, named)
 }
 
 /// Fails if a rank has only addresses that a rank on another host has as well: bridges of containers and virtual machines often have the
 /// same on every host. Whoever connects to it reaches a process of his own host.
-fn check_are_distinct(addresses: &[Address]) -> Result<()> {
+fn check_are_distinct(addresses: &[Address], named: &dyn Fn(Rank) -> Rank) -> Result<()> {
     let mut owners: HashMap<IpAddr, (Rank, u32)> = HashMap::new();
     for (rank, address) in addresses.iter().enumerate().filter(|(_, address)| address.network != 0) {
         let mut other = None;
@@ -251,6 +254,7 @@ fn check_are_distinct(addresses: &[Address]) -> Result<()> {
             }
         }
         if let (Some(other), 0) = (other, distinct) {
+            let (rank, other) = (named(rank), named(other));
             return Err(Error::invalid(format!(
                 "rank {other} and rank {rank} run on different hosts, but both listen at {}: an address that is the same on several \
                  hosts, as those of bridges are, leads nowhere; name an interface or a network whose addresses differ, {BY_NAME}",
@@ -266,35 +270,49 @@ fn ips(address: &Address) -> String {
 }
 
 /// Identifies the host: processes get the same number if the boot id, the host name and the network namespace are equal.
-pub fn host() -> u64 {
-    let (boot, namespace) = (boot(), namespace());
-    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+pub fn host() -> Result<u64> {
+    let (boot, namespace) = (boot()?, namespace()?);
+    let name = read("/proc/sys/kernel/hostname")?;
     let mut bytes = [&boot[..], namespace.as_os_str().as_encoded_bytes(), &name].concat();
     if boot.is_empty() || namespace.as_os_str().is_empty() {
         // A sandbox may hide these; then only the addresses of its interfaces are used.
-        let own = interface::interfaces().unwrap_or_default();
+        let own = match interface::interfaces() {
+            Err(error) if error.kind() == ErrorKind::ResourceExhausted => return Err(error),
+            own => own.unwrap_or_default(),
+        };
         bytes.extend(own.iter().filter(|i| !i.loopback).flat_map(|i| i.address.to_string().into_bytes()));
     }
-    digest(&bytes)
+    Ok(digest(&bytes))
 }
 
 /// Identifies what an address belongs to: processes get the same number if the boot id and the network namespace are equal, as in
 /// containers with names of their own that use their host's network; 0 if that is not known.
-pub fn network() -> u32 {
-    let (boot, namespace) = (boot(), namespace());
+pub fn network() -> Result<u32> {
+    let (boot, namespace) = (boot()?, namespace()?);
     if boot.is_empty() || namespace.as_os_str().is_empty() {
-        return 0;
+        return Ok(0);
     }
     let digest = digest(&[&boot[..], namespace.as_os_str().as_encoded_bytes()].concat());
-    (digest >> 32) as u32 ^ digest as u32
+    Ok((digest >> 32) as u32 ^ digest as u32)
 }
 
-fn boot() -> Vec<u8> {
-    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+fn boot() -> Result<Vec<u8>> {
+    read("/proc/sys/kernel/random/boot_id")
 }
 
-fn namespace() -> PathBuf {
-    std::fs::read_link("/proc/self/ns/net").unwrap_or_default()
+fn namespace() -> Result<PathBuf> {
+    let path = "/proc/self/ns/net";
+    told(path, std::fs::read_link(path))
+}
+
+fn read(path: &str) -> Result<Vec<u8>> {
+    told(path, std::fs::read(path))
+}
+
+/// What the system said, or nothing if it does not tell. A rank that could not ask must not take itself for another host.
+fn told<T: Default>(path: &str, answer: std::io::Result<T>) -> Result<T> {
+    let failed = |error| Error::io(format_args!("cannot tell which host this is: cannot read {path}"), &error);
+    socket::told(answer).map(Option::unwrap_or_default).map_err(failed)
 }
 
 /// FNV-1a; only equality matters.
@@ -306,6 +324,11 @@ fn digest(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// The ranks have the numbers that they have.
+    fn same(rank: Rank) -> Rank {
+        rank
+    }
 
     proptest! {
         #[test]
@@ -423,25 +446,37 @@ mod tests {
     #[test]
     fn an_address_of_several_hosts_is_refused_unless_there_is_another() {
         let (bridge, own) = ("172.17.0.1", ["10.0.0.1", "10.0.0.2"]);
-        let text = check(&[address(1, &[bridge]), address(1, &[bridge]), address(2, &[bridge])]).unwrap_err();
+        let text = check(&[address(1, &[bridge]), address(1, &[bridge]), address(2, &[bridge])], &same).unwrap_err();
         for part in ["rank 0 and rank 2 run on different hosts", bridge, "GLOO_RS_SOCKET_IFNAME"] {
             assert!(text.message().contains(part), "{text}");
         }
-        check(&[address(1, &[bridge, "fd00::1"]), address(2, &["fd00::2", bridge])]).unwrap();
-        check(&[address(1, &[own[0]]), address(2, &[own[1]]), address(1, &[own[0]])]).unwrap();
+        check(&[address(1, &[bridge, "fd00::1"]), address(2, &["fd00::2", bridge])], &same).unwrap();
+        check(&[address(1, &[own[0]]), address(2, &[own[1]]), address(1, &[own[0]])], &same).unwrap();
         // Containers on one host's network, which have names of their own; and hosts that hide what they are.
         for network in [7, 0] {
             let on = |host| Address { network, ..address(host, &[own[0]]) };
-            check(&[on(1), on(2)]).unwrap();
+            check(&[on(1), on(2)], &same).unwrap();
         }
     }
 
     #[test]
+    fn ranks_have_the_numbers_of_the_context_of_the_call() {
+        let text = |addresses: &[Address]| check(addresses, &|rank| rank + 4).unwrap_err().message().to_owned();
+        let loopback = text(&[address(1, &["10.0.0.1"]), address(2, &["127.0.0.1"])]);
+        assert!(loopback.contains("rank 5 listens on loopback"), "{loopback}");
+        let families = text(&[address(1, &["10.0.0.1"]), address(2, &["fd00::2"])]);
+        assert!(families.contains("rank 4 listens on IPv4") && families.contains("rank 5 on IPv6"), "{families}");
+        let bridges = text(&[address(1, &["172.17.0.1"]), address(2, &["172.17.0.1"])]);
+        assert!(bridges.contains("rank 4 and rank 5 run on different hosts"), "{bridges}");
+    }
+
+    #[test]
     fn ranks_that_cannot_connect_are_named() {
-        let refused = |addresses: &[Address]| check(addresses).unwrap_err().message().to_owned();
-        check(&[address(1, &["127.0.0.1"]), address(1, &["10.0.0.1"]), address(1, &["::1"])]).unwrap();
-        check(&[address(1, &["10.0.0.1"]), address(2, &["10.0.0.2", "fd00::2"]), address(3, &["10.0.0.3"])]).unwrap();
-        check(&[address(1, &["10.0.0.1", "::1"]), address(2, &["10.0.0.2"])]).unwrap();
+        let refused = |addresses: &[Address]| check(addresses, &same).unwrap_err().message().to_owned();
+        check(&[address(1, &["127.0.0.1"]), address(1, &["10.0.0.1"]), address(1, &["::1"])], &same).unwrap();
+        check(&[address(1, &["10.0.0.1"]), address(2, &["10.0.0.2", "fd00::2"]), address(3, &["10.0.0.3"])], &same)
+            .unwrap();
+        check(&[address(1, &["10.0.0.1", "::1"]), address(2, &["10.0.0.2"])], &same).unwrap();
         let text = refused(&[address(1, &["10.0.0.1"]), address(2, &["127.0.0.1", "::1"]), address(2, &["10.0.0.2"])]);
         assert!(text.contains("on 2 hosts, but rank 1 listens on loopback (127.0.0.1, ::1)"), "{text}");
         let text = refused(&[address(1, &["127.0.1.1"]), address(2, &["127.0.1.1"])]);

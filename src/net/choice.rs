@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use super::address::Address;
 use super::interface::{self, Interface};
 use super::pattern::{Item, Patterns};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sys::connect::{is_own, source};
 
 /// The environment variable with the interfaces for devices whose options name none.
@@ -217,6 +217,9 @@ fn nothing_fits(patterns: &Patterns, interfaces: &[Interface]) -> Error {
     Error::invalid(format!("{}; there are {there}", faults.join(", and ")))
 }
 
+/// Finds the source address for a destination.
+type Route<'a> = dyn Fn(SocketAddr) -> io::Result<Option<IpAddr>> + 'a;
+
 /// The state of this host when a context connects through a device whose options name nothing, or only exclude interfaces.
 pub struct Surroundings<'a> {
     interfaces: Vec<Interface>,
@@ -224,7 +227,7 @@ pub struct Surroundings<'a> {
     unlisted: Option<Error>,
     patterns: Option<&'a Patterns>,
     /// Returns the source address that the system would use for a destination.
-    route: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
+    route: &'a Route<'a>,
 }
 
 impl<'a> Surroundings<'a> {
@@ -232,6 +235,8 @@ impl<'a> Surroundings<'a> {
     pub fn here(patterns: Option<&'a Patterns>) -> Result<Self> {
         let (interfaces, unlisted) = match interface::interfaces() {
             Ok(interfaces) => (interfaces, None),
+            // Another time, the system may tell.
+            Err(error) if error.kind() == ErrorKind::ResourceExhausted => return Err(error),
             Err(error) if patterns.is_none() => (Vec::new(), Some(error)),
             Err(error) => return Err(error),
         };
@@ -256,10 +261,10 @@ impl<'a> Surroundings<'a> {
 
     /// The addresses from which this host reaches the store's server. None if the server is on this host, because then its address
     /// does not show how other hosts are reached.
-    pub fn towards_store(&self, store: SocketAddr) -> Vec<Chosen> {
-        let mut found: Vec<Chosen> = self.reaching(store, "it reaches the store").into_iter().collect();
+    pub fn towards_store(&self, store: SocketAddr) -> Result<Vec<Chosen>> {
+        let mut found: Vec<Chosen> = self.reaching(store, "it reaches the store")?.into_iter().collect();
         self.complete(&mut found);
-        found
+        Ok(found)
     }
 
     /// The addresses if ranks are on several hosts: those from which this host reaches the store's server; else those from which it
@@ -269,16 +274,18 @@ impl<'a> Surroundings<'a> {
         store: Option<SocketAddr>,
         others: &mut dyn Iterator<Item = SocketAddr>,
     ) -> Result<Vec<Chosen>> {
-        let mut found = store.map(|store| self.towards_store(store)).unwrap_or_default();
+        let mut found = store.map_or(Ok(Vec::new()), |store| self.towards_store(store))?;
         for other in others.take(OTHERS) {
             if found.iter().all(|c| c.address.is_ipv4() != other.is_ipv4()) {
-                found.extend(self.reaching(other, "it reaches another rank's host"));
+                found.extend(self.reaching(other, "it reaches another rank's host")?);
             }
         }
         if found.is_empty() {
             // Networks reserved for documentation: no host is there, and nothing is sent.
             let anywhere = ["192.0.2.1:9", "[2001:db8::1]:9"].map(|goal| goal.parse().expect("an address"));
-            found.extend(anywhere.iter().filter_map(|goal| self.leaving(*goal, "the default route leaves from it")));
+            for goal in anywhere {
+                found.extend(self.leaving(goal, "the default route leaves from it")?);
+            }
         }
         self.complete(&mut found);
         if found.is_empty() {
@@ -313,21 +320,22 @@ impl<'a> Surroundings<'a> {
         allowed(&self.interfaces, self.patterns)
     }
 
-    fn reaching(&self, goal: SocketAddr, what: &str) -> Option<Chosen> {
+    fn reaching(&self, goal: SocketAddr, what: &str) -> Result<Option<Chosen>> {
         // An address of this host may be another host's address as seen from elsewhere.
         let here = goal.ip().is_loopback() || goal.ip().is_unspecified();
-        if here { None } else { self.leaving(goal, &format!("{what} at {}", goal.ip())) }
+        if here { Ok(None) } else { self.leaving(goal, &format!("{what} at {}", goal.ip())) }
     }
 
     /// The source address for packets to `goal`, if it may be used.
-    fn leaving(&self, goal: SocketAddr, why: &str) -> Option<Chosen> {
-        let ip = (self.route)(goal).filter(|ip| !ip.is_loopback())?;
+    fn leaving(&self, goal: SocketAddr, why: &str) -> Result<Option<Chosen>> {
+        let failed = |error| Error::io(format_args!("cannot find the way to {}", goal.ip()), &error);
+        let Some(ip) = (self.route)(goal).map_err(failed)?.filter(|ip| !ip.is_loopback()) else { return Ok(None) };
         if self.unlisted.is_some() {
             // A link-local address is not enough without its interface.
-            return (!is_link_local(ip)).then(|| Candidate::of(SocketAddr::new(ip, 0)).chosen(why));
+            return Ok((!is_link_local(ip)).then(|| Candidate::of(SocketAddr::new(ip, 0)).chosen(why)));
         }
-        let found = self.allowed().into_iter().find(|(_, i)| i.address.ip() == ip)?;
-        Some(Candidate::from(&found).chosen(why))
+        let found = self.allowed().into_iter().find(|(_, i)| i.address.ip() == ip);
+        Ok(found.map(|found| Candidate::from(&found).chosen(why)))
     }
 
     /// Adds to a single address the one of the other family on the same interface.

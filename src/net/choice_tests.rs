@@ -133,10 +133,7 @@ fn errors_name_the_pattern_and_the_interfaces() {
 }
 
 /// `host` with `routes`, as pairs of destination and source address.
-fn surroundings<'a>(
-    patterns: Option<&'a Patterns>,
-    route: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
-) -> Surroundings<'a> {
+fn surroundings<'a>(patterns: Option<&'a Patterns>, route: &'a Route<'a>) -> Surroundings<'a> {
     Surroundings { interfaces: host(), unlisted: None, patterns, route }
 }
 
@@ -148,7 +145,7 @@ fn several(list: Option<&str>, routes: &[(&str, &str)], store: Option<&str>, oth
     let patterns = list.map(|list| Patterns::parse(list).unwrap());
     let route = |goal: SocketAddr| {
         let found = routes.iter().find(|(to, _)| goal.ip().to_string() == *to);
-        found.map(|(_, from)| from.parse().unwrap())
+        Ok(found.map(|(_, from)| from.parse().unwrap()))
     };
     let found = surroundings(patterns.as_ref(), &route)
         .on_several_hosts(store.map(at), &mut others.iter().map(|ip| at(ip)))
@@ -210,7 +207,7 @@ fn excluded_interfaces_are_not_used_even_for_the_route_to_the_store() {
 
 #[test]
 fn on_one_host_loopback_is_used_unless_it_is_excluded() {
-    let nowhere = |_| None;
+    let nowhere = |_| Ok(None);
     let rank = |sockets: &[&str]| Address {
         identity: [0; 16],
         sockets: sockets.iter().map(|s| at(s)).collect(),
@@ -237,10 +234,10 @@ fn on_one_host_loopback_is_used_unless_it_is_excluded() {
 fn this_host_reaches_itself() {
     let loopback = interface::interfaces().unwrap().into_iter().find(|i| i.loopback && i.address.is_ipv4()).unwrap();
     assert!(loopback.up && loopback.address.port() == 0);
-    assert_eq!(source("127.0.0.1:9".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
-    assert_eq!(source("127.0.0.1:0".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
+    assert_eq!(source("127.0.0.1:9".parse().unwrap()).unwrap(), Some(Ipv4Addr::LOCALHOST.into()));
+    assert_eq!(source("127.0.0.1:0".parse().unwrap()).unwrap(), Some(Ipv4Addr::LOCALHOST.into()));
     let here = Surroundings::here(None).unwrap();
-    assert!(here.towards_store("127.0.0.1:9".parse().unwrap()).is_empty());
+    assert!(here.towards_store("127.0.0.1:9".parse().unwrap()).unwrap().is_empty());
     for chosen in here.on_one_host(&[]).unwrap() {
         std::net::TcpListener::bind(chosen.address).unwrap();
     }

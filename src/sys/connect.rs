@@ -83,7 +83,7 @@ where
 /// Whether `error`, of connecting to `to`, says that no local port is left, and not that there is no way to that address.
 pub fn lacks_ports(error: &io::Error, to: SocketAddr) -> bool {
     use io::ErrorKind::{AddrInUse, AddrNotAvailable};
-    matches!(error.kind(), AddrInUse | AddrNotAvailable) && source(to).is_some()
+    matches!(error.kind(), AddrInUse | AddrNotAvailable) && !matches!(source(to), Ok(None))
 }
 
 /// An error of a lack of local ports, with what to raise.
@@ -98,11 +98,13 @@ pub fn ports_in_words(error: &io::Error) -> String {
 }
 
 /// The address from which packets to `to` leave, without sending anything; `None` if there is no way.
-pub fn source(to: SocketAddr) -> Option<IpAddr> {
+pub fn source(to: SocketAddr) -> io::Result<Option<IpAddr>> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect(to).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+    let leaving = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    Ok(socket::told(leaving)?.map(|address| address.ip()))
 }
 
 /// Whether `address`, whose port must be 0, is one of this host.

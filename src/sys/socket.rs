@@ -314,6 +314,16 @@ pub fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| numbers.contains(&number))
 }
 
+/// What the system said; `None` if it does not tell. Fails if it could not be asked, for lack of descriptors or memory: another time, the
+/// answer may be another.
+pub fn told<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if is_exhausted(&error) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
 /// Whether the system, or this process's limit, lacks descriptors.
 pub fn lacks_descriptors(error: &io::Error) -> bool {
     #[cfg(unix)]

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::Path;
+
+use super::socket;
 
 /// Where a thread runs. Numbers are those of this host; threads with equal numbers share the cache, or the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,31 +27,41 @@ pub const fn socket(domain: u32) -> u32 {
 }
 
 /// [`Place::of_cpus`] of the CPUs on which the calling thread may run.
-pub fn place() -> Place {
+pub fn place() -> io::Result<Place> {
     #[cfg(test)]
     if let Some(place) = PRETENDED.get() {
-        return place;
+        return Ok(place);
     }
-    affinity().map_or(Place::default(), |cpus| Place::of_cpus(&cpus, Path::new("/sys/devices/system/cpu")))
+    affinity().map_or(Ok(Place::default()), |cpus| Place::of_cpus(&cpus, Path::new("/sys/devices/system/cpu")))
 }
 
 impl Place {
     /// For a thread that may run on `cpus`, as `folder`, which is `/sys/devices/system/cpu` or one like it, describes them.
-    fn of_cpus(cpus: &BTreeSet<u32>, folder: &Path) -> Self {
-        let Some(first) = cpus.first() else { return Self::default() };
+    fn of_cpus(cpus: &BTreeSet<u32>, folder: &Path) -> io::Result<Self> {
+        let Some(first) = cpus.first() else { return Ok(Self::default()) };
         let cpu = folder.join(format!("cpu{first}"));
-        let text = |path: &str| fs::read_to_string(cpu.join(path)).ok();
-        let number = |path: &str| text(path)?.trim().parse::<u32>().ok();
+        let text = |path: &str| socket::told(fs::read_to_string(cpu.join(path)));
         // Instruction caches are of the first level, so the last one holds data, too.
-        let caches = (0..).map_while(|index| Some((number(&format!("cache/index{index}/level"))?, index)));
-        let last = caches.max().and_then(|(_, index)| text(&format!("cache/index{index}/shared_cpu_list")));
+        let mut caches = Vec::new();
+        while let Some(level) =
+            text(&format!("cache/index{}/level", caches.len()))?.and_then(|text| text.trim().parse::<u32>().ok())
+        {
+            caches.push((level, caches.len()));
+        }
+        let last = match caches.into_iter().max() {
+            Some((_, index)) => text(&format!("cache/index{index}/shared_cpu_list"))?,
+            None => None,
+        };
         // Linux before 5.7 has the second name only.
-        let socket = text("topology/package_cpus_list").or_else(|| text("topology/core_siblings_list"));
+        let socket = match text("topology/package_cpus_list")? {
+            None => text("topology/core_siblings_list")?,
+            known => known,
+        };
         let around = |list: Option<String>| parse_list(list?.trim()).filter(|all| cpus.is_subset(all));
-        Self {
+        Ok(Self {
             cache: around(last).and_then(|all| all.first().copied()),
             socket: around(socket).and_then(|all| all.first().copied()),
-        }
+        })
     }
 
     /// For other ranks: eight bytes.
@@ -152,7 +165,7 @@ mod tests {
         for list in ["package_cpus_list", "core_siblings_list"] {
             let machine = machine(list);
             let place = |cpus: &[u32]| {
-                let Place { cache, socket } = Place::of_cpus(&cpus.iter().copied().collect(), machine.path());
+                let Place { cache, socket } = Place::of_cpus(&cpus.iter().copied().collect(), machine.path()).unwrap();
                 (cache, socket)
             };
             assert_eq!(place(&[0]), (Some(0), Some(0)));

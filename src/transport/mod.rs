@@ -408,10 +408,19 @@ pub trait Connector: Send {
 
     /// The name of a peer in all messages, for example `rank 3 at 10.0.0.1:4455`.
     fn peer_name(&self, rank: Rank) -> String {
+        let named = self.named(rank);
         match self.location(rank) {
-            Some(at) => format!("rank {rank} at {at}"),
-            None => format!("rank {rank}"),
+            Some(at) => format!("rank {named} at {at}"),
+            None => format!("rank {named}"),
         }
+    }
+
+    /// Sets the numbers of the ranks in errors; none for their own.
+    fn set_names(&mut self, _names: Vec<Rank>) {}
+
+    /// The number of `rank` in errors.
+    fn named(&self, rank: Rank) -> Rank {
+        rank
     }
 }
 

@@ -159,7 +159,7 @@ fn info(args: &Args) -> Result<Info, Failure> {
         transports: transports(&verbs),
         kernels: gloo_rs::reduce::cpu_features(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        cache: topology::place().cache,
+        cache: topology::place().map_err(|error| error.to_string())?.cache,
         interfaces: interface::interfaces().map_err(says)?.into_iter().map(Address::from).collect(),
         ibverbs: verbs.ports,
         rails: verbs.choice,

@@ -20,7 +20,7 @@ fn listen_as_rank_0(context: &Context) -> TcpListener {
     let address = Address {
         identity: [9; 16],
         sockets,
-        host: host(),
+        host: host().unwrap(),
         cores: 1,
         place: Default::default(),
         segment: None,

@@ -258,7 +258,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
     let address = Address {
         identity: [1; 16],
         sockets: vec![listener.local_addr().unwrap()],
-        host: host(),
+        host: host().unwrap(),
         cores: 1,
         place: Default::default(),
         segment: None,
@@ -287,7 +287,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     let unreachable = Address {
         identity: [1; 16],
         sockets: vec![([192, 0, 2, 1], 9).into()],
-        host: host(),
+        host: host().unwrap(),
         cores: 1,
         place: Default::default(),
         segment: None,
@@ -343,7 +343,7 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
         let address = Address {
             identity: [1; 16],
             sockets: vec![socket],
-            host: host(),
+            host: host().unwrap(),
             cores: 1,
             place: Default::default(),
             segment: None,

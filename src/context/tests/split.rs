@@ -1,9 +1,10 @@
 //! Splits of a context, over TCP.
 
-use super::agreement::{NARROW, choices, connected, file};
+use super::agreement::{NARROW, choices, connected, connected_with, file};
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::context::setup::TAG;
+use crate::net::address::Address;
 use crate::types::DataType;
 
 /// The sum of `own` over all ranks, with `tag`.
@@ -51,6 +52,30 @@ fn a_part_has_what_its_parent_has_and_outlives_it() {
     let (wholes, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
     run(&wholes, |whole| assert_eq!(sum(whole, 1, 0), 3));
     run(&parts, |part| assert_eq!(sum(part, 1, 0), part.size() as u64));
+}
+
+/// Rank 2 says that it is where nobody listens; it would be rank 1 of the new context.
+#[test]
+fn errors_name_the_ranks_of_the_parent() {
+    let options = ContextOptions { timeout: Duration::from_secs(60), connect: Connect::Full, ..Default::default() };
+    let parents: Vec<_> = connected_with(&vec![options; 3]).into_iter().map(Result::unwrap).collect();
+    run(&parents, |parent| match parent.rank() {
+        0 => assert!(parent.split(None, 0).unwrap().is_none()),
+        1 => {
+            let error = parent.split(Some(0), 0).err().unwrap();
+            assert_eq!(error.details().rank, Some(2), "{error}");
+            assert!(
+                error.message().contains("rank 2 at 127.0.0.1:1") && !error.message().contains("rank 1 at"),
+                "{error}"
+            );
+        }
+        _ => {
+            let own = parent.lock().unwrap().messenger.connector().address().clone();
+            let address = Address { sockets: vec![([127, 0, 0, 1], 1).into()], segment: None, ..own };
+            let content = [&0i64.to_le_bytes()[..], &0i32.to_le_bytes(), &address.serialize()].concat();
+            parent.gather_setup(Ok(content), TAG, parent.limit()).unwrap();
+        }
+    });
 }
 
 /// A split that fails excludes nobody afterwards, nor does one that succeeds.

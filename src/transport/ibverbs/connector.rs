@@ -541,6 +541,14 @@ impl Connector for IbverbsConnector {
         Some(self.shared.lock().counters())
     }
 
+    fn set_names(&mut self, names: Vec<Rank>) {
+        self.inner.set_names(names);
+    }
+
+    fn named(&self, rank: Rank) -> Rank {
+        self.inner.named(rank)
+    }
+
     fn location(&self, rank: Rank) -> Option<String> {
         self.inner.location(rank)
     }

@@ -119,6 +119,8 @@ pub struct TcpConnector {
     /// Nobody until `set_rank`.
     rank: Rank,
     size: usize,
+    /// Numbers of the ranks in errors, if they are others.
+    names: Vec<Rank>,
     local: Address,
     token: JobToken,
     /// Connections of links whose sides do not say how many.
@@ -158,13 +160,14 @@ impl TcpConnector {
         Ok(Self {
             rank: 0,
             size: 0,
+            names: Vec::new(),
             local: Address {
                 identity,
                 sockets,
-                host: address::host(),
-                network: address::network(),
+                host: address::host()?,
+                network: address::network()?,
                 cores: address::cores(),
-                place: topology::place(),
+                place: topology::place().map_err(failed)?,
                 segment: None,
                 ibverbs: false,
                 streams: shared.streams,
@@ -563,6 +566,14 @@ impl Connector for TcpConnector {
 
     fn set_streams(&mut self, streams: u8) {
         self.tuned_streams = streams;
+    }
+
+    fn set_names(&mut self, names: Vec<Rank>) {
+        self.names = names;
+    }
+
+    fn named(&self, rank: Rank) -> Rank {
+        self.names.get(rank).copied().unwrap_or(rank)
     }
 
     fn location(&self, rank: Rank) -> Option<String> {

@@ -323,7 +323,7 @@ impl transport::Device for Device {
             (Choice::Named(_), _) => Ok(self.addresses()),
             (Choice::Free(_), None) => Ok(Vec::new()),
             (Choice::Free(patterns), Some(store)) => {
-                let found = Surroundings::here(patterns.as_ref())?.towards_store(store);
+                let found = Surroundings::here(patterns.as_ref())?.towards_store(store)?;
                 Ok(found.into_iter().map(|c| c.address).collect())
             }
         }

@@ -95,11 +95,21 @@ pub fn one_rank_without_descriptors(rank: &Rank) {
     let made = Context::new(own.clone(), 0, 2, &options).map(drop);
     let device = gloo_rs::transport::tcp::Device::create(&Default::default()).map(drop);
     let store = gloo_rs::rendezvous::TcpStore::connect("127.0.0.1", rank.port, Duration::from_millis(300)).map(drop);
+    // What other ranks learn of this host must not be guessed.
+    let host = gloo_rs::net::address::host().map(drop);
+    let network = gloo_rs::net::address::network().map(drop);
+    let place = gloo_rs::sys::topology::place().map(drop).map_err(|error| Error::io("place", &error));
+    let to = ([127, 0, 0, 1], rank.port).into();
+    let route = gloo_rs::sys::connect::source(to).map(drop).map_err(|error| Error::io("route", &error));
     allow(&before);
     drop(kept);
     rank.report("context", started, &made);
     rank.report("device", started, &device);
     rank.report("store", started, &store);
+    rank.report("host", started, &host);
+    rank.report("network", started, &network);
+    rank.report("place", started, &place);
+    rank.report("route", started, &route);
     // With descriptors everything works again.
     drop(Context::new(own.clone(), 0, 2, &options).unwrap());
 }
@@ -107,7 +117,7 @@ pub fn one_rank_without_descriptors(rank: &Rank) {
 #[test]
 fn without_descriptors_operations_fail_at_the_beginning() {
     let cells = by_cell(&Job::start("rendezvous", "-").finish(&[]));
-    for cell in ["context", "device", "store"] {
+    for cell in ["context", "device", "store", "host", "network", "place", "route"] {
         let report = &cells[cell][0];
         assert!(report.text.contains("Too many open files (os error 24)"), "{cell}: {report:?}");
         assert_eq!(report.kind, "ResourceExhausted", "{cell}: {report:?}");

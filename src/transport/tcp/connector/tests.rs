@@ -22,11 +22,11 @@ fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
     let mut connector = transport::Device::connector(device, &JobToken::none()).unwrap();
     connector.set_rank(0, 2);
     let host = if here {
-        address::host()
+        address::host().unwrap()
     } else {
         // Loopback addresses are not used for another host.
         connector.set_sockets(vec![SocketAddr::from(([0; 4], 0))]);
-        address::host() ^ 1
+        address::host().unwrap() ^ 1
     };
     connector
         .set_peer(
@@ -88,7 +88,7 @@ fn a_connection_to_itself_is_refused() {
         TcpConnector::new(&JobToken::none(), Vec::new(), device.shared.clone(), Arrivals::default()).unwrap();
     connector.set_rank(0, 2);
     let identity = [9; 16];
-    let (sockets, host) = (vec![own.as_socket().unwrap()], address::host());
+    let (sockets, host) = (vec![own.as_socket().unwrap()], address::host().unwrap());
     let address = Address {
         identity,
         sockets,
