@@ -21,6 +21,14 @@ static void creating(void) {
   CHECK_OK(gloo_rs_context_timeout(context, &timeout));
   CHECK_INT(timeout, 30000);
   gloo_rs_context_destroy(context);
+  CHECK_OK(gloo_rs_timeout_from_env(&timeout));
+  CHECK_INT(timeout, 30000);
+  CHECK_INT(setenv("GLOO_RS_TIMEOUT", "2.5", 1), 0);
+  CHECK_OK(gloo_rs_timeout_from_env(&timeout));
+  CHECK_INT(timeout, 2500);
+  CHECK_INT(setenv("GLOO_RS_TIMEOUT", "soon", 1), 0);
+  CHECK_INVALID(gloo_rs_timeout_from_env(&timeout), "GLOO_RS_TIMEOUT is \"soon\"");
+  CHECK_INT(unsetenv("GLOO_RS_TIMEOUT"), 0);
 
   gloo_rs_context_options_init(&options, sizeof options);
   CHECK_INT(options.connect, GLOO_RS_CONNECT_LAZY);

@@ -1122,6 +1122,12 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_set_timeout(struct gloo_rs_context_t *context,
                                                   int64_t timeout_ms);
 
+/// Sets `*timeout_ms` to the timeout, in milliseconds, of starts and calls that name none: the value of the environment variable
+/// GLOO_RS_TIMEOUT, or 30 s. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the variable is not a number of seconds. No thread may change the
+/// environment during the call.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_timeout_from_env(int64_t *timeout_ms);
+
 /// Reserves `n` slots for the caller's messages and sets `*slot` to the first. All ranks get the same slots if they
 /// reserve the same numbers in the same order. Numbers start at 0, and slots that the program chose itself are not
 /// skipped: a program that uses both kinds should take its own from another range, such as from 1 << 63 on. The slots

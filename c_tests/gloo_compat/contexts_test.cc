@@ -70,6 +70,18 @@ TEST(Context, ReservesSlotsInOrder) {
   EXPECT_THROW(context.nextSlot(0), gloo::EnforceNotMet);
 }
 
+TEST(Context, HasTheTimeoutOfTheEnvironment) {
+  ASSERT_EQ(setenv("GLOO_RS_TIMEOUT", "7.5", 1), 0);
+  EXPECT_EQ(gloo::rendezvous::Context(0, 1).getTimeout(), milliseconds(7500));
+  ASSERT_EQ(setenv("GLOO_RS_TIMEOUT", "0.2", 1), 0);
+  gloo::rendezvous::HashStore store;
+  EXPECT_THROW(store.get("nothing"), gloo::IoException);
+  EXPECT_THROW(store.wait({"nothing"}), gloo::IoException);
+  ASSERT_EQ(setenv("GLOO_RS_TIMEOUT", "soon", 1), 0);
+  EXPECT_THROW(gloo::rendezvous::Context(0, 1), gloo::EnforceNotMet);
+  ASSERT_EQ(unsetenv("GLOO_RS_TIMEOUT"), 0);
+}
+
 TEST(Context, HasATimeout) {
   gloo::rendezvous::Context context(0, 1);
   EXPECT_EQ(context.getTimeout(), milliseconds(30000));

@@ -96,7 +96,7 @@ class Context {
   std::shared_ptr<transport::Device> device_;
   std::shared_ptr<transport::Context> transportContext_;
   int slot_ = 0;
-  std::chrono::milliseconds timeout_ = std::chrono::seconds(30);
+  std::chrono::milliseconds timeout_ = detail::default_timeout();
 
  private:
   transport::Context& connected() const {

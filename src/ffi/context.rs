@@ -375,6 +375,20 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
     })
 }
 
+/// Sets `*timeout_ms` to the timeout, in milliseconds, of starts and calls that name none: the value of the environment variable
+/// GLOO_RS_TIMEOUT, or 30 s. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the variable is not a number of seconds. No thread may change the
+/// environment during the call.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_timeout_from_env(timeout_ms: *mut i64) -> gloo_rs_status_t {
+    guard("gloo_rs_timeout_from_env", || {
+        // SAFETY: the header demands that `timeout_ms` is NULL or valid for a write.
+        let out = unsafe { Out::new(timeout_ms, "timeout_ms") }?;
+        out.set(pointer::timeout_to_c(environment::default_timeout()?));
+        Ok(())
+    })
+}
+
 /// Reserves `n` slots for the caller's messages and sets `*slot` to the first. All ranks get the same slots if they
 /// reserve the same numbers in the same order. Numbers start at 0, and slots that the program chose itself are not
 /// skipped: a program that uses both kinds should take its own from another range, such as from 1 << 63 on. The slots

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds, sum, value_of};
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Store};
+use crate::environment::{self, by_default};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::{try_reserve, try_with_capacity, try_zeros};
 use crate::sys;
@@ -29,12 +30,12 @@ const MAX_ENCODED_BYTES: usize = 200;
 /// Prefix of names that contain a hash.
 const HASHED: &str = "gloo_rs.hash.";
 
-/// A writer holds the lock only for one small write. If it is held this long, the process that holds it is stopped.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// A store with one file per key in a directory. Dropping it removes nothing: use a new directory for each job.
 pub struct FileStore {
     directory: PathBuf,
+    /// How long calls without a timeout wait for the lock. A writer holds it only for one small write: if it is held so long, the process that
+    /// holds it is stopped.
+    timeout: Duration,
     /// Serializes the threads that use this store, so that only one of them at a time polls for the file lock.
     turn: Mutex<()>,
 }
@@ -53,7 +54,7 @@ impl FileStore {
         fs::create_dir_all(&directory).map_err(failed)?;
         // Ranks may change their working directory later.
         let directory = directory.canonicalize().map_err(failed)?;
-        let store = Self { directory, turn: Mutex::new(()) };
+        let store = Self { directory, timeout: environment::default_timeout()?, turn: Mutex::new(()) };
         store.lock(|| "opening the store".to_owned())?;
         Ok(store)
     }
@@ -73,7 +74,7 @@ impl FileStore {
 
     /// Waits for the lock. Opens the file each time: a child by fork would share the lock of an open file.
     fn lock(&self, doing: impl Fn() -> String) -> Result<Lock<'_>> {
-        self.lock_within(LOCK_TIMEOUT, doing)
+        self.lock_within(self.timeout, doing).map_err(by_default)
     }
 
     fn lock_within(&self, timeout: Duration, doing: impl Fn() -> String) -> Result<Lock<'_>> {
@@ -255,7 +256,7 @@ fn fnv1a_128(bytes: &[u8]) -> u128 {
 
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.set_within(key, value, LOCK_TIMEOUT)
+        self.set_within(key, value, self.timeout).map_err(by_default)
     }
 
     fn set_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
@@ -282,7 +283,7 @@ impl Store for FileStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.append_within(key, value, LOCK_TIMEOUT)
+        self.append_within(key, value, self.timeout).map_err(by_default)
     }
 
     fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {

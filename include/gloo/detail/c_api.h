@@ -98,6 +98,13 @@ inline int64_t timeout_ms(std::chrono::milliseconds timeout) {
   return timeout < kNoTimeout ? 0 : timeout.count();
 }
 
+/// The timeout of whoever sets none: GLOO_RS_TIMEOUT, or 30 s as in Gloo. Throws EnforceNotMet if the variable is not a number of seconds.
+inline std::chrono::milliseconds default_timeout() {
+  int64_t timeout = 0;
+  check(gloo_rs_timeout_from_env(&timeout));
+  return std::chrono::milliseconds(timeout);
+}
+
 /// Destroys a handle of the C functions, for std::unique_ptr.
 struct Destroy {
   void operator()(gloo_rs_device_t* device) const { gloo_rs_device_destroy(device); }

@@ -48,13 +48,13 @@ class CStore : public rendezvous::Store {
     check(gloo_rs_store_set(store_.get(), key.c_str(), data.data(), data.size()));
   }
 
-  /// Waits for the value at most kDefaultTimeout.
+  /// Waits for the value until the default timeout, GLOO_RS_TIMEOUT or 30 s.
   std::vector<char> get(const std::string& key) override {
     return std::move(multi_get({key}).front());
   }
 
   void wait(const std::vector<std::string>& keys) override {
-    wait(keys, kDefaultTimeout);
+    wait(keys, default_timeout());
   }
 
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
@@ -71,7 +71,7 @@ class CStore : public rendezvous::Store {
     std::vector<void*> values(keys.size());
     std::vector<size_t> bytes(keys.size());
     check(gloo_rs_store_multi_get(
-        store_.get(), pointers.data(), pointers.size(), timeout_ms(kDefaultTimeout), values.data(), bytes.data()));
+        store_.get(), pointers.data(), pointers.size(), GLOO_RS_TIMEOUT_DEFAULT, values.data(), bytes.data()));
     std::vector<std::vector<char>> copies(keys.size());
     for (size_t i = 0; i < keys.size(); i++) {
       const char* value = static_cast<const char*>(values[i]);

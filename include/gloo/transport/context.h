@@ -65,7 +65,7 @@ class Context {
   virtual gloo_rs_context_t* gloo_rs_handle() const = 0;
 
  protected:
-  std::chrono::milliseconds timeout_ = std::chrono::seconds(30);
+  std::chrono::milliseconds timeout_ = ::gloo::detail::default_timeout();
 };
 
 }  // namespace transport

@@ -13,15 +13,13 @@ use super::super::support::{
 use super::super::{MAX_VALUE_BYTES, Store};
 use super::connection::{Connection, Fault, Target, is_passing, reason};
 use super::{RedisOptions, tls};
+use crate::environment::{self, by_default};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::host;
 use crate::reserve::{SMALL_BYTES, check_room, try_with_capacity};
 
 /// Connections kept open for later calls; more are opened while more threads call at the same time.
 const IDLE_CONNECTIONS: usize = 4;
-
-/// Time limit of calls without a timeout.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time that a reply may take beyond the call's timeout, so that a call with timeout zero can succeed.
 const GRACE: Duration = Duration::from_millis(900);
@@ -56,6 +54,8 @@ pub struct RedisStore {
     sign: Vec<u8>,
     /// The address of the first connection to the server.
     server: Option<SocketAddr>,
+    /// The timeout of calls that name none.
+    timeout: Duration,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -93,8 +93,9 @@ impl RedisStore {
         }
         let tls = options.tls.as_ref().map(tls::client).transpose();
         let tls = tls.map_err(|why| Error::invalid(format!("{url}: {why}")))?;
-        let mut store =
-            Self { target: Target { options, tls }, url, sign: Vec::new(), server: None, idle: Mutex::default() };
+        let own = environment::default_timeout()?;
+        let (target, idle) = (Target { options, tls }, Mutex::default());
+        let mut store = Self { target, url, sign: Vec::new(), server: None, timeout: own, idle };
 
         let mut setup = pipe();
         let random = format!("{:016x}", RandomState::new().build_hasher().finish());
@@ -398,7 +399,7 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.set_within(key, value, CALL_TIMEOUT)
+        self.set_within(key, value, self.timeout).map_err(by_default)
     }
 
     fn set_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
@@ -421,14 +422,15 @@ impl Store for RedisStore {
         self.renew(&mut commands, &self.name(key));
         self.renew(&mut commands, &self.mark());
         let doing = format!("add {amount} to {}", quote(key));
-        match self.ask(&doing, &commands, Twice::Harmful, &Time::new(CALL_TIMEOUT))?.first() {
+        let replies = self.ask(&doing, &commands, Twice::Harmful, &Time::new(self.timeout)).map_err(by_default)?;
+        match replies.first() {
             Some(Value::Int(sum)) => Ok(*sum),
             other => Err(self.nonsense(&doing, other)),
         }
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.append_by(key, value, Twice::Harmful, CALL_TIMEOUT)
+        self.append_by(key, value, Twice::Harmful, self.timeout).map_err(by_default)
     }
 
     fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
@@ -461,14 +463,15 @@ impl Store for RedisStore {
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        self.set_all(pairs, &Time::new(CALL_TIMEOUT))
+        self.set_all(pairs, &Time::new(self.timeout)).map_err(by_default)
     }
 
     fn delete(&self, key: &str) -> Result<bool> {
         self.check(key, 0)?;
         let doing = doing("delete", [key]);
-        let replies =
-            self.ask(&doing, pipe().cmd("DEL").arg(self.name(key)), Twice::Harmful, &Time::new(CALL_TIMEOUT))?;
+        let (mut commands, time) = (pipe(), Time::new(self.timeout));
+        commands.cmd("DEL").arg(self.name(key));
+        let replies = self.ask(&doing, &commands, Twice::Harmful, &time).map_err(by_default)?;
         match replies.first() {
             Some(Value::Int(count)) => Ok(*count > 0),
             other => Err(self.nonsense(&doing, other)),
