@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use socket2::Domain;
+use socket2::{Domain, Socket};
 
 use crate::error::{self, Error, ErrorKind};
 use crate::log::{Level, LogCallback};
@@ -108,7 +108,7 @@ pub struct Listeners(Arc<Shared>);
 struct Shared {
     poller: Poller,
     /// Entries are only added.
-    sockets: Mutex<Vec<(Registration, Arc<TcpListener>)>>,
+    sockets: Mutex<Vec<(Registration, Arc<OwnedSocket>)>>,
     counters: Counters,
     /// Error number of the last failure to accept; 0 after a success.
     accept_error: AtomicI32,
@@ -121,13 +121,14 @@ impl Listeners {
         Self(Arc::new(Shared { poller, sockets, counters: Counters::default(), accept_error: AtomicI32::new(0) }))
     }
 
-    fn sockets(&self) -> MutexGuard<'_, Vec<(Registration, Arc<TcpListener>)>> {
+    fn sockets(&self) -> MutexGuard<'_, Vec<(Registration, Arc<OwnedSocket>)>> {
         self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a listener that [`listen`] has made. Returns its address.
     pub fn add(&self, listener: TcpListener) -> io::Result<SocketAddr> {
         let address = listener.local_addr()?;
+        let listener = OwnedSocket::from(Socket::from(listener));
         let registration = self.0.poller.add(&listener, sys::READ, LISTENER)?;
         self.sockets().push((registration, Arc::new(listener)));
         Ok(address)

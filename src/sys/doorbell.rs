@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use super::{check, random};
+use super::{NotInherited, check, random};
 
 /// The name of a doorbell, which the kernel shows to everyone, and the key without which it does not ring; half of the bytes each.
 pub type Bell = [u8; 32];
@@ -21,6 +21,8 @@ const MAX_CALLS: u32 = 16;
 /// The doorbell of this process, by which it also rings those of others.
 #[derive(Debug)]
 pub struct Doorbell {
+    /// Dropped before the socket is closed.
+    _registered: NotInherited,
     socket: UnixDatagram,
     bell: Bell,
 }
@@ -53,7 +55,7 @@ impl Doorbell {
         socket.set_nonblocking(true)?;
         // Where the system has no filters, every process may ring: the owner then looks in vain.
         let _ = admit(&socket, &bell[NAME_BYTES..]);
-        Ok(Self { socket, bell })
+        Ok(Self { _registered: NotInherited::new(socket.as_raw_fd()), socket, bell })
     }
 
     /// By which others find it. Only those who may ring should know it.

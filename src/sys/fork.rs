@@ -1,4 +1,4 @@
-//! Detection of a fork.
+//! Forks: how a process detects that it is a child, and what a child does not keep.
 
 use std::io;
 

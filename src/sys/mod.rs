@@ -2,6 +2,8 @@
 //! shared memory is absent. All descriptors are close-on-exec. Calls interrupted by a signal are repeated.
 
 mod fork;
+#[cfg(target_os = "linux")]
+mod inheritance;
 mod signal;
 mod waker;
 
@@ -38,6 +40,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use fork::ForkMark;
+#[cfg(target_os = "linux")]
+pub use inheritance::NotInherited;
 pub use poller::{Pollable, Poller, PollerKind, READ, Registration, WRITE};
 pub use signal::{block_signals, without_sigpipe};
 pub use socket::{AsRaw, OwnedSocket, RawSocket, call_when_ready, has_ended, receive, send, unacknowledged};

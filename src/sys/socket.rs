@@ -3,16 +3,19 @@
 use std::io::{self, IoSlice, IoSliceMut};
 #[cfg(target_os = "linux")]
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
+#[cfg(all(unix, not(target_os = "linux")))]
+pub use std::os::fd::OwnedFd as OwnedSocket;
 #[cfg(unix)]
-pub use std::os::fd::{OwnedFd as OwnedSocket, RawFd as RawSocket};
+pub use std::os::fd::RawFd as RawSocket;
 #[cfg(windows)]
 pub use std::os::windows::io::{OwnedSocket, RawSocket};
 
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsFd, OwnedFd};
 #[cfg(unix)]
 use std::os::fd::{AsRawFd, BorrowedFd as BorrowedSocket};
 #[cfg(windows)]
@@ -21,9 +24,9 @@ use std::os::windows::io::{AsRawSocket, BorrowedSocket};
 #[cfg(windows)]
 use windows_sys::Win32::Networking::WinSock;
 
-#[cfg(target_os = "linux")]
-use super::check;
 use super::poller::{BROKEN, HANGUP, PEER_ENDED, READ, WRITE};
+#[cfg(target_os = "linux")]
+use super::{NotInherited, check};
 
 /// What has a socket; on unix, a descriptor.
 pub trait AsRaw {
@@ -42,6 +45,46 @@ impl<T: AsRawFd + ?Sized> AsRaw for T {
 impl<T: AsRawSocket + ?Sized> AsRaw for T {
     fn raw(&self) -> RawSocket {
         self.as_raw_socket()
+    }
+}
+
+/// A socket that a child by fork does not keep.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+pub struct OwnedSocket {
+    /// Dropped before the socket is closed.
+    _registered: NotInherited,
+    socket: OwnedFd,
+}
+
+#[cfg(target_os = "linux")]
+macro_rules! from {
+    ($($socket:ty),*) => {
+        $(impl From<$socket> for OwnedSocket {
+            fn from(socket: $socket) -> Self {
+                let socket = OwnedFd::from(socket);
+                Self { _registered: NotInherited::new(socket.as_raw_fd()), socket }
+            }
+        })*
+    };
+}
+
+#[cfg(target_os = "linux")]
+from!(Socket);
+#[cfg(all(target_os = "linux", any(test, fuzzing)))]
+from!(OwnedFd, std::net::TcpStream, std::os::unix::net::UnixStream);
+
+#[cfg(target_os = "linux")]
+impl AsFd for OwnedSocket {
+    fn as_fd(&self) -> BorrowedSocket<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl AsRawFd for OwnedSocket {
+    fn as_raw_fd(&self) -> RawSocket {
+        self.socket.as_raw_fd()
     }
 }
 
@@ -280,7 +323,7 @@ pub fn stream(domain: Domain) -> io::Result<Socket> {
 }
 
 /// Accepts a connection as a socket that does not block.
-pub fn accept(listener: &TcpListener) -> io::Result<(Socket, SockAddr)> {
+pub fn accept(listener: &OwnedSocket) -> io::Result<(Socket, SockAddr)> {
     let listener = SockRef::from(listener);
     #[cfg(target_os = "linux")]
     return listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);

@@ -156,7 +156,7 @@ fn through_a_relay(certificate: Option<tls::Options>, work: impl Fn(&[Arc<Contex
                     OwnedFd::from(socket)
                 });
                 let [near, far] = sockets;
-                let ends = [security.accept(near).unwrap(), security.connect(far).unwrap()];
+                let ends = [security.accept(near.into()).unwrap(), security.connect(far.into()).unwrap()];
                 scope.spawn(|| pass_on(ends));
             }
         });

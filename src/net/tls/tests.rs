@@ -128,7 +128,7 @@ pub(super) fn sockets() -> [OwnedFd; 2] {
 /// Both ends of a connection: the one that connects first.
 pub(crate) fn pair(client: Options, server: Options) -> [Stream; 2] {
     let [left, right] = sockets();
-    [security(client).connect(left).unwrap(), security(server).accept(right).unwrap()]
+    [security(client).connect(left.into()).unwrap(), security(server).accept(right.into()).unwrap()]
 }
 
 pub(crate) fn send(stream: &mut Stream, bytes: &[u8]) -> std::io::Result<usize> {
@@ -317,7 +317,7 @@ fn pair_by(most: u64) -> ([Stream; 2], &'static Cipher) {
     let (configs, _) = read_for(&options, provider).unwrap();
     let security = Security::Tls(Arc::new(Credentials { options, log: None, current: Mutex::new((stamps, configs)) }));
     let [left, right] = sockets();
-    let mut ends = [security.connect(left).unwrap(), security.accept(right).unwrap()];
+    let mut ends = [security.connect(left.into()).unwrap(), security.accept(right.into()).unwrap()];
     settle(&mut ends);
     (ends, cipher)
 }
@@ -498,7 +498,7 @@ fn a_peer_without_a_certificate_or_with_tls_1_2_is_refused() {
         (&[&version::TLS12][..], Fault::Tls("it does not speak TLS 1.3 with certificates of both sides")),
     ] {
         let [left, right] = sockets();
-        let mut server = security(authority.member()).accept(right).unwrap();
+        let mut server = security(authority.member()).accept(right.into()).unwrap();
         let name = "rank.example".try_into().unwrap();
         let mut client = rustls::ClientConnection::new(Arc::new(anonymous(versions)), name).unwrap();
         let mut socket = UnixStream::from(left);
@@ -518,7 +518,7 @@ fn what_is_not_tls_is_refused_at_once() {
     let authority = Authority::new();
     for bytes in [&b"gloo_rs\x07rest"[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 64]] {
         let [left, right] = sockets();
-        let mut server = security(authority.member()).accept(right).unwrap();
+        let mut server = security(authority.member()).accept(right.into()).unwrap();
         UnixStream::from(left.try_clone().unwrap()).write_all(bytes).unwrap();
         let error = server.receive(&mut [IoSliceMut::new(&mut [0; 10])]).unwrap_err();
         let Some(Fault::Tls(why)) = crate::net::stream::fault(&error) else { panic!("{error}") };
@@ -536,8 +536,10 @@ fn records_may_arrive_byte_by_byte_and_changed_ones_are_noticed() {
     let authority = Authority::new();
     for changed in [None, Some(9), Some(400)] {
         let [[left, near], [far, right]] = [sockets(), sockets()];
-        let mut ends =
-            [security(authority.member()).connect(left).unwrap(), security(authority.member()).accept(right).unwrap()];
+        let mut ends = [
+            security(authority.member()).connect(left.into()).unwrap(),
+            security(authority.member()).accept(right.into()).unwrap(),
+        ];
         send(&mut ends[0], b"hello").unwrap();
         let (mut near, mut far) = (UnixStream::from(near), UnixStream::from(far));
         let (mut received, mut passed) = (Vec::<u8>::new(), 0);
@@ -749,8 +751,10 @@ fn renewed_files_are_used_and_bad_ones_are_not() {
     let connects = |names: &str| {
         let [left, right] = sockets();
         let only = Options { names: vec![names.into()], ..authority.member() };
-        let mut ends =
-            [Security::Tls(credentials.clone()).connect(left).unwrap(), security(only).accept(right).unwrap()];
+        let mut ends = [
+            Security::Tls(credentials.clone()).connect(left.into()).unwrap(),
+            security(only).accept(right.into()).unwrap(),
+        ];
         send(&mut ends[0], b"hello").unwrap();
         settle(&mut ends)[1].0 == b"hello"
     };

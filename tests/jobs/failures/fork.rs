@@ -5,11 +5,15 @@ use std::time::{Duration, Instant};
 
 use gloo_rs::context::{Context, ContextOptions};
 use gloo_rs::error::ErrorKind;
+use gloo_rs::rendezvous::Store;
 
 use super::calls::count_ranks;
 use super::job::{Job, LONG, Rank, SIZE, VICTIM, by_collective, device, wait_all};
 
 pub fn one_rank(rank: &Rank) {
+    if rank.what == "orphan" {
+        return leave_an_orphan(rank);
+    }
     let options = ContextOptions { timeout: LONG, ..Default::default() };
     let idle = rank.connect("idle", &[0, 1, 2, 3], &options).unwrap();
     assert_eq!(count_ranks(&idle).unwrap(), SIZE as f32);
@@ -45,6 +49,53 @@ pub fn one_rank(rank: &Rank) {
             contexts.iter().for_each(|(_, context)| context.close());
         }
     });
+}
+
+/// The rank that will be killed has a child, which does nothing; the others wait for that rank.
+fn leave_an_orphan(rank: &Rank) {
+    let options = ContextOptions { timeout: LONG, ..Default::default() };
+    let context = rank.connect("orphan", &[0, 1, 2, 3], &options).unwrap();
+    assert_eq!(count_ranks(&context).unwrap(), SIZE as f32);
+    if rank.rank == VICTIM {
+        // SAFETY: after fork, the child makes async-signal-safe system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the calls access no memory. The timer ends the child if the test does not.
+            unsafe {
+                libc::alarm(300);
+                libc::pause();
+                libc::_exit(0);
+            }
+        }
+        rank.store.set("child", child.to_string().as_bytes()).unwrap();
+    }
+    let started = Instant::now();
+    // The rank that will be killed waits for its end.
+    let result =
+        if rank.rank == VICTIM { rank.store.get("never", LONG).map(drop) } else { count_ranks(&context).map(drop) };
+    rank.report("orphan", started, &result);
+}
+
+#[test]
+fn a_child_that_lives_on_does_not_hide_that_its_parent_was_killed() {
+    let mut job = Job::start_with("fork", "orphan", &Default::default(), vec![("GLOO_RS_SHM", "0".into())]);
+    let child: i32 = String::from_utf8(job.store.get("child", LONG).unwrap()).unwrap().parse().unwrap();
+    job.signal(VICTIM, libc::SIGKILL);
+    job.children[VICTIM].wait().unwrap();
+    // SAFETY: the calls access no memory. The child is in this job only, and lives until it is killed here.
+    let lives = || unsafe { libc::kill(child, 0) } == 0;
+    assert!(lives());
+    let others: Vec<_> = [0, 1, 3].into_iter().map(|rank| job.children[rank].wait().unwrap()).collect();
+    let lived = lives();
+    // SAFETY: as above.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    let reports = job.finish(&[VICTIM]);
+    assert!(lived && others.iter().all(|status| status.success()), "{reports:?}");
+    assert_eq!(reports.len(), 3, "{reports:?}");
+    for report in reports {
+        assert_eq!(report.kind, "ConnectionLost", "{}", report.text);
+        assert!(report.text.contains("rank 2 at 127.0.0.1:"), "{}", report.text);
+    }
 }
 
 /// Returns 0 if everything behaves as documented.

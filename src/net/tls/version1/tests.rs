@@ -134,7 +134,7 @@ fn a_peer_must_have_its_key() {
             (Security::Tls(Arc::new(credentials)), security(authority.issue("honest", &Terms::default())));
         let [left, right] = sockets();
         let (client, server) = if thief_connects { (&thief, &honest) } else { (&honest, &thief) };
-        let mut ends = [client.connect(left).unwrap(), server.accept(right).unwrap()];
+        let mut ends = [client.connect(left.into()).unwrap(), server.accept(right.into()).unwrap()];
         send(&mut ends[0], b"hello").unwrap();
         let got = settle(&mut ends);
         let why = got[usize::from(thief_connects)].1.as_ref().expect("an end").as_ref().unwrap_err();
