@@ -149,7 +149,9 @@ impl TcpConnector {
         } else {
             let ours_is_kept = self.rank < rank;
             match &self.entry(rank).state {
-                State::Connecting(_) if ours_is_kept => Answer::Yield,
+                // It has got this rank's hello, and may have accepted. Before, it has not: a firewall may let connections pass in its
+                // direction only.
+                State::Connecting(Attempt::Handshaking(..)) if ours_is_kept => Answer::Yield,
                 // The peer has accepted the first connection of this link, and may not have seen its end.
                 State::Joining(joining) if joining.ours => Answer::Yield,
                 State::Established => Answer::Refused(Reason::Connected),
