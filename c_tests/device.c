@@ -78,6 +78,38 @@ static void nothing_named(void) {
   gloo_rs_store_destroy(store);
 }
 
+/* A device takes a free port of a range. */
+static void ranges(void) {
+  gloo_rs_device_t *device = NULL, *other = NULL;
+  gloo_rs_device_options_t options;
+  char text[64];
+  gloo_rs_device_options_init(&options, sizeof options);
+  CHECK(options.port_range == NULL);
+  /* An address that no other test uses. */
+  options.hostname = "127.83.18.1";
+  options.port_range = "23000-";
+  CHECK_INVALID(gloo_rs_device_create(&options, &device), "port_range is \"23000-\"");
+  options.port_range = "23000-23000";
+  options.port = 5;
+  CHECK_INVALID(gloo_rs_device_create(&options, &device), "port is 5, and port_range is set");
+  options.port = 0;
+  CHECK_OK(gloo_rs_device_create(&options, &device));
+  CHECK_OK(gloo_rs_device_address(device, text, sizeof text, NULL));
+  CHECK_TEXT(text, "127.83.18.1:23000");
+  CHECK_FAILS(gloo_rs_device_create(&options, &other), GLOO_RS_ERROR_RESOURCE_EXHAUSTED,
+              "no port of port_range=23000-23000 is free; the last one tried was 127.83.18.1:23000");
+  options.port_range = NULL;
+  CHECK_INT(setenv("GLOO_RS_PORT_RANGE", "0", 1), 0);
+  CHECK_INVALID(gloo_rs_device_create(&options, &other), "GLOO_RS_PORT_RANGE is \"0\"");
+  CHECK_INT(setenv("GLOO_RS_PORT_RANGE", "23000-23001", 1), 0);
+  CHECK_OK(gloo_rs_device_create(&options, &other));
+  CHECK_OK(gloo_rs_device_address(other, text, sizeof text, NULL));
+  CHECK_TEXT(text, "127.83.18.1:23001");
+  CHECK_INT(unsetenv("GLOO_RS_PORT_RANGE"), 0);
+  gloo_rs_device_destroy(other);
+  gloo_rs_device_destroy(device);
+}
+
 static void failures(void) {
   gloo_rs_device_t *device = create_device(), *other = device;
   gloo_rs_device_options_t options;
@@ -284,6 +316,7 @@ int main(int argc, char **argv) {
       {"addresses", 1, addresses, -1},
       {"interfaces", 1, interfaces, -1},
       {"nothing_named", 1, nothing_named, -1},
+      {"ranges", 1, ranges, -1},
       {"failures", 1, failures, -1},
       {"statistics", 1, statistics, -1},
       {"stray_connections", 1, stray_connections, -1},

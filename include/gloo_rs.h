@@ -448,7 +448,7 @@ typedef struct gloo_rs_device_options_t {
   const char *interface_name;
   /// A host name, IPv4 address or IPv6 address of this host; NULL for none.
   const char *hostname;
-  /// TCP port to listen on; 0 lets the system choose.
+  /// TCP port to listen on; 0 for one of `port_range`.
   uint16_t port;
   /// Callback for log messages that no call returns. If it is NULL and the environment variable GLOO_RS_LOG is
   /// `warning`, `notice` or `detail`, messages of that severity or higher are written to stderr.
@@ -471,6 +471,9 @@ typedef struct gloo_rs_device_options_t {
   const struct gloo_rs_tls_options_t *tls;
   /// Which ports are used with the transport `ibverbs`, which this implies. NULL for what the environment says. Copied.
   const struct gloo_rs_ibverbs_options_t *ibverbs;
+  /// The TCP ports of which the device takes the first free one at each address, both ends included: `20000-20100`. Not together with
+  /// `port`. NULL for what the environment variable GLOO_RS_PORT_RANGE says; the system chooses if it is not set. Copied.
+  const char *port_range;
 } gloo_rs_device_options_t;
 
 /// Options of a store over TCP. Initialise with gloo_rs_tcp_store_options_init.
@@ -818,7 +821,7 @@ void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_
 /// Creates a device and starts its thread. The device listens at once if the options select an address or an interface.
 /// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
 /// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
-/// GLOO_RS_ERROR_IO if the port is in use. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
+/// GLOO_RS_ERROR_IO if the port is in use, with GLOO_RS_ERROR_RESOURCE_EXHAUSTED if no port of a range is free. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
 /// (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names the file, and the line. No thread may change the environment during the call.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *options,

@@ -81,7 +81,7 @@ pub struct gloo_rs_device_options_t {
     pub interface_name: *const c_char,
     /// A host name, IPv4 address or IPv6 address of this host; NULL for none.
     pub hostname: *const c_char,
-    /// TCP port to listen on; 0 lets the system choose.
+    /// TCP port to listen on; 0 for one of `port_range`.
     pub port: u16,
     /// Callback for log messages that no call returns. If it is NULL and the environment variable GLOO_RS_LOG is
     /// `warning`, `notice` or `detail`, messages of that severity or higher are written to stderr.
@@ -104,6 +104,9 @@ pub struct gloo_rs_device_options_t {
     pub tls: *const gloo_rs_tls_options_t,
     /// Which ports are used with the transport `ibverbs`, which this implies. NULL for what the environment says. Copied.
     pub ibverbs: *const gloo_rs_ibverbs_options_t,
+    /// The TCP ports of which the device takes the first free one at each address, both ends included: `20000-20100`. Not together with
+    /// `port`. NULL for what the environment variable GLOO_RS_PORT_RANGE says; the system chooses if it is not set. Copied.
+    pub port_range: *const c_char,
 }
 
 // SAFETY: repr(C), a usize first, then integers, pointers, and an enumeration that may have any number.
@@ -172,7 +175,7 @@ pub unsafe extern "C" fn gloo_rs_device_options_init(options: *mut gloo_rs_devic
 /// Creates a device and starts its thread. The device listens at once if the options select an address or an interface.
 /// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
 /// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
-/// GLOO_RS_ERROR_IO if the port is in use. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
+/// GLOO_RS_ERROR_IO if the port is in use, with GLOO_RS_ERROR_RESOURCE_EXHAUSTED if no port of a range is free. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
 /// (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names the file, and the line. No thread may change the environment during the call.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -184,10 +187,11 @@ pub unsafe extern "C" fn gloo_rs_device_create(
         // SAFETY: the header demands that `device` is NULL or valid for a write, and `options` is NULL or valid for
         // reads of its `struct_size` bytes.
         let (out, options) = unsafe { (Out::handle(device, "device")?, options::read_or_default(options)?) };
-        // SAFETY: the header demands that `interface_name` and `hostname` are NULL or strings.
-        let (interface, hostname) = unsafe {
+        // SAFETY: the header demands that `interface_name`, `hostname` and `port_range` are NULL or strings.
+        let (interface, hostname, port_range) = unsafe {
             let interface = pointer::optional_text(options.interface_name, "interface_name")?;
-            (interface, pointer::optional_text(options.hostname, "hostname")?)
+            let hostname = pointer::optional_text(options.hostname, "hostname")?;
+            (interface, hostname, pointer::optional_text(options.port_range, "port_range")?)
         };
         // SAFETY: C initialised `shared_memory`, or it has its default.
         let shared_memory = unsafe {
@@ -206,6 +210,7 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             interface: interface.map(str::to_owned),
             hostname: hostname.map(str::to_owned),
             port: options.port,
+            port_range: port_range.map(str::to_owned),
             log: log.as_ref().map(Log::callback),
             shared_memory,
             transport,

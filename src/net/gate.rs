@@ -4,7 +4,6 @@
 //! to the gate, which returns authenticated connections.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket};
 
-use crate::error::{self, Error, ErrorKind};
+use crate::error;
 use crate::log::{Level, LogCallback};
 use crate::net::admission::{
     Admissions, ConnectionStatistics, Counters, MIN_HANDSHAKE_TIME, Refusal, connection_to_drop, max_handshakes, origin,
@@ -90,15 +89,6 @@ pub fn listen(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-/// The error of listening at `port`, which is 0 if the system was to choose one.
-pub fn cannot_listen(doing: impl Display, port: u16, error: &io::Error) -> Error {
-    if port == 0 && error.kind() == io::ErrorKind::AddrInUse {
-        let text = format!("{doing}: {}", sys::connect::ports_in_words(error));
-        return Error::new(ErrorKind::ResourceExhausted, text).with_errno(error.raw_os_error());
-    }
-    Error::io(doing, error)
 }
 
 /// A gate's listeners, for all threads; clones share them.

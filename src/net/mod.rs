@@ -9,6 +9,7 @@ pub mod handshake;
 pub mod host;
 pub mod interface;
 pub mod pattern;
+pub mod ports;
 pub mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -171,9 +171,14 @@ impl Namespace {
 
     /// Drops every arriving packet that `matches`, in nft's language.
     pub fn swallow(&self, matches: &str) {
+        self.treat(matches, "drop");
+    }
+
+    /// Does with every arriving packet that `matches` what `verdict` says, in nft's language.
+    pub fn treat(&self, matches: &str, verdict: &str) {
         self.run(&format!(
             "nft 'add table inet cut; add chain inet cut in {{ type filter hook input priority 0; }}; \
-             add rule inet cut in {matches} drop'"
+             add rule inet cut in {matches} {verdict}'"
         ));
     }
 }

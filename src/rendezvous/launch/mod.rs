@@ -20,13 +20,17 @@ use super::{InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::net::host;
+use crate::net::ports::{PORT_RANGE, PortRange};
 use crate::sys;
 use crate::types::Rank;
 
-/// Ports for jobs whose launcher names none: below the range that systems assign to outgoing connections.
+/// Ports for jobs whose launcher names none, unless [`PORT_RANGE`] does: below the range that systems assign to outgoing connections.
 const PORTS: std::ops::Range<u16> = 10_000..30_000;
 /// How many of them a job tries.
 const JOB_PORTS: usize = 3;
+/// How many ports of a given range a job tries: other jobs' ranks listen there, too. If each takes the whole of [`PORT_PATIENCE`], the last one's turn
+/// comes within the default timeout.
+const RANGE_PORTS: usize = 12;
 /// How long a server at one of these ports may take to answer before the next one is tried.
 const PORT_PATIENCE: Duration = Duration::from_secs(2);
 /// What the user can do if the launcher does not provide a store.
@@ -147,7 +151,7 @@ fn master_store(
     for name in ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"] {
         job += &format!("-{}", variables.text(name)?.unwrap_or_default());
     }
-    store_at_job_port(&job, host, position.rank, timeout)
+    store_at_job_port(&job, host, position.rank, variables, timeout)
 }
 
 fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
@@ -208,27 +212,38 @@ fn claim_rank(store: &dyn Store, rank: Rank, deadline: &Deadline) -> Result<()> 
 
 /// Rank 0's TCP store on a port computed from the job's name, or on another one if that is taken. Keys have the name as a prefix, and one key
 /// says that the server is the job's, so ranks of another job that gets the same port do not take this store for theirs.
-fn store_at_job_port(job: &str, host: &str, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
-    let (ports, mark) = (job_ports(job), format!("gloo_rs/job/{job}"));
+fn store_at_job_port(
+    job: &str,
+    host: &str,
+    rank: Rank,
+    variables: &Variables<'_>,
+    timeout: Duration,
+) -> Result<Arc<dyn Store>> {
+    let range = PortRange::of_variable((variables.0)(PORT_RANGE))?;
+    let (ports, mark) = (job_ports(job, range.as_ref()), format!("gloo_rs/job/{job}"));
     let store = if rank == 0 {
         serve_at_one_of(&ports, host, &mark)
     } else {
         open_unused(rank, timeout, |timeout| connect_at_one_of(&ports, host, &mark, timeout))
     };
-    let store =
-        store.map_err(|error| error.context(format_args!("the store of {job} ({STORE_ADVICE}, to choose another)")))?;
+    let of = range.map(|range| format!(", at ports of {range}")).unwrap_or_default();
+    let store = store
+        .map_err(|error| error.context(format_args!("the store of {job}{of} ({STORE_ADVICE}, to choose another)")))?;
     Ok(Arc::new(PrefixStore::new(job, store)))
 }
 
 /// The ports that a job tries, in this order. Different jobs rarely have one in common.
-fn job_ports(job: &str) -> [u16; JOB_PORTS] {
-    let port = |attempt: usize| {
+fn job_ports(job: &str, range: Option<&PortRange>) -> Vec<u16> {
+    let number = |attempt: usize| {
         let mut hasher = QuickHasher::default();
         hasher.write(job.as_bytes());
         hasher.write_usize(attempt);
-        PORTS.start + (hasher.finish() % PORTS.len() as u64) as u16
+        hasher.finish()
     };
-    std::array::from_fn(port)
+    match range {
+        Some(range) => range.ports_from(number(0) as usize).take(RANGE_PORTS).collect(),
+        None => (0..JOB_PORTS).map(|attempt| PORTS.start + (number(attempt) % PORTS.len() as u64) as u16).collect(),
+    }
 }
 
 fn list_of(ports: &[u16]) -> String {
@@ -311,7 +326,7 @@ fn slurm_store(position: &JobPosition, variables: &Variables<'_>, timeout: Durat
     });
     let host = first.map_err(|error| error.context(format_args!("the environment variable {name}")))?;
     nodes::check_rank_0_is_on(&host, name, position.rank, variables)?;
-    store_at_job_port(&format!("slurm-{job}.{step}"), &host, position.rank, timeout)
+    store_at_job_port(&format!("slurm-{job}.{step}"), &host, position.rank, variables, timeout)
 }
 
 /// Fails if the job is on several hosts: the launcher sets the numbers of processes in the variables `size` and
@@ -337,7 +352,7 @@ fn pmi_store(position: &JobPosition, variables: &Variables<'_>, timeout: Duratio
     )?;
     let fd = variables.needed("PMI_FD", &format!("the launcher's socket; without it, {STORE_ADVICE}"))?;
     let launcher = pmi::launcher(&fd)?;
-    store_at_job_port(&format!("pmi-{launcher}"), "127.0.0.1", position.rank, timeout)
+    store_at_job_port(&format!("pmi-{launcher}"), "127.0.0.1", position.rank, variables, timeout)
 }
 
 fn open_mpi_store(position: &JobPosition, variables: &Variables<'_>, deadline: &Deadline) -> Result<Arc<dyn Store>> {

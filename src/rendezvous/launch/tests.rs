@@ -331,27 +331,59 @@ fn a_job_whose_port_is_taken_uses_another_one() {
         socket.bind(&std::net::SocketAddr::new(host.parse().unwrap(), port).into()).unwrap();
         socket
     };
-    let ports = job_ports("slurm-18.0");
+    let ports = job_ports("slurm-18.0", None);
     let (_bound, other) = (bound(ports[0]), crate::rendezvous::TcpStore::serve(host, ports[1]).unwrap());
     let stores = meet(["0", "1"].map(|rank| step("0", rank)).into());
     assert!(stores.iter().all(|store| store.starts_with(&at(ports[2]))), "{stores:?} {ports:?}");
     assert_eq!(other.add("gloo_rs/rank/1", 0).unwrap(), 0, "the other job's ranks are not disturbed");
 
-    let ports = job_ports("slurm-18.1");
+    let ports = job_ports("slurm-18.1", None);
     let _silent = std::net::TcpListener::bind((host, ports[0])).unwrap();
     let stores = meet(["0", "1"].map(|rank| step("1", rank)).into());
     assert!(stores.iter().all(|store| store.starts_with(&at(ports[1]))), "{stores:?} {ports:?}");
 
-    let taken = job_ports("slurm-18.2").map(bound);
+    let taken = job_ports("slurm-18.2", None).into_iter().map(bound).collect::<Vec<_>>();
     let error = Launch::from_variables(step("2", "0"), TIMEOUT).err().unwrap();
     assert!(error.message().contains("are taken") && error.message().contains("MASTER_ADDR"), "{error}");
     drop(taken);
-    let ports = job_ports("slurm-18.2");
+    let ports = job_ports("slurm-18.2", None);
     let other = crate::rendezvous::TcpStore::serve(host, ports[1]).unwrap();
     let error = Launch::from_variables(step("2", "1"), Duration::from_millis(100)).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     for part in [&ports[2].to_string(), &other.describe(), "the store of another job"] {
         assert!(error.message().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_range_gives_the_computed_ports() {
+    let host = "127.83.12.7";
+    let job = |step: &'static str, rank: &'static str, range: &'static str| {
+        owned(&[
+            &[("SLURM_JOB_ID", "19"), ("SLURM_STEP_ID", step), ("SLURM_PROCID", rank), ("SLURM_STEP_NUM_TASKS", "2")],
+            &[("SLURM_STEP_NODELIST", host), ("GLOO_RS_PORT_RANGE", range)],
+        ])
+    };
+    let range = PortRange::of_variable(Some("21000-21002".into())).unwrap().unwrap();
+    let ports = job_ports("slurm-19.0", Some(&range));
+    let mut sorted = ports.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, [21000, 21001, 21002]);
+    let wide = PortRange::of_variable(Some("1-65535".into())).unwrap().unwrap();
+    assert_eq!(job_ports("slurm-19.0", Some(&wide)).len(), RANGE_PORTS);
+
+    let mut taken: Vec<_> = ports[..2].iter().map(|port| std::net::TcpListener::bind((host, *port)).unwrap()).collect();
+    let stores = meet(["0", "1"].map(|rank| job("0", rank, "21000-21002")).into());
+    assert!(stores.iter().all(|store| store.contains(&format!("{host}:{}", ports[2]))), "{stores:?} {ports:?}");
+
+    taken.push(std::net::TcpListener::bind((host, ports[2])).unwrap());
+    let error = Launch::from_variables(job("1", "0", "21000-21002"), TIMEOUT).err().unwrap();
+    for part in ["GLOO_RS_PORT_RANGE=21000-21002", "are taken", "21000", "21001", "21002", host] {
+        assert!(error.message().contains(part), "no {part:?} in {error}");
+    }
+    for rank in ["0", "1"] {
+        let error = Launch::from_variables(job("2", rank, "21000-"), TIMEOUT).err().unwrap();
+        assert!(error.message().contains("GLOO_RS_PORT_RANGE is \"21000-\""), "{error}");
     }
 }
 

@@ -3,7 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
-use crate::net::{gate, interface};
+use crate::net::interface;
+use crate::net::ports::{self, PortRange};
 use crate::sys;
 
 /// Listens so that ranks that connect to `host` reach it:
@@ -12,8 +13,10 @@ use crate::sys;
 /// - `localhost`: on the first loopback address;
 /// - another name: on all addresses of this host, since other hosts may resolve it to another address (a host's own table
 ///   often maps its name to 127.0.1.1).
-pub(super) fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
-    listen_on_first(&candidates(host), port)
+///
+/// If `port` is 0, a range or the system gives one.
+pub(super) fn listen(host: &str, port: u16, range: Option<&PortRange>) -> io::Result<TcpListener> {
+    listen_on_first(&candidates(host), port, range)
 }
 
 fn candidates(host: &str) -> [IpAddr; 2] {
@@ -27,10 +30,10 @@ fn candidates(host: &str) -> [IpAddr; 2] {
 }
 
 /// Tries the next address only if this host does not have the address or its family.
-fn listen_on_first(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
+fn listen_on_first(addresses: &[IpAddr], port: u16, range: Option<&PortRange>) -> io::Result<TcpListener> {
     let mut result = Err(io::Error::from(ErrorKind::AddrNotAvailable));
     for &address in addresses {
-        result = gate::listen(SocketAddr::new(address, port), true);
+        result = ports::listen(SocketAddr::new(address, port), true, range);
         match &result {
             Err(error) if sys::socket::is_foreign_address(error) => continue,
             _ => break,
@@ -92,10 +95,10 @@ mod tests {
     #[test]
     fn the_next_address_is_tried_only_when_this_host_lacks_the_first() {
         // 192.0.2.0/24 is reserved for documentation: no host has it.
-        let listener = listen_on_first(&[address("192.0.2.1"), address("127.0.0.1")], 0).unwrap();
+        let listener = listen_on_first(&[address("192.0.2.1"), address("127.0.0.1")], 0, None).unwrap();
         let taken = listener.local_addr().unwrap();
         assert_eq!(taken.ip(), address("127.0.0.1"));
-        let error = listen_on_first(&[address("127.0.0.1"), address("127.0.0.2")], taken.port()).unwrap_err();
+        let error = listen_on_first(&[address("127.0.0.1"), address("127.0.0.2")], taken.port(), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
     }
 

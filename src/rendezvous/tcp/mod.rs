@@ -19,11 +19,13 @@ use std::time::Duration;
 
 use super::Store;
 use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, seconds, times};
+use crate::environment::{self, by_default};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{self, Level, LogCallback};
 use crate::net::admission::ConnectionStatistics;
+use crate::net::host;
+use crate::net::ports::{self, PortRange};
 use crate::net::stream::{Security, Transport};
-use crate::net::{gate, host};
 use crate::reserve::{try_copy, try_with_capacity};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::ForkMark;
@@ -34,9 +36,6 @@ use server::{Limits, Server};
 
 /// Connections kept open for later calls; more are opened while more threads call at the same time.
 const IDLE_CONNECTIONS: usize = 4;
-
-/// Time limit for a reply to a call without a timeout: a server may be busy if thousands of ranks call at the same time.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit for a server's reply to its own process.
 const OWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +48,7 @@ const GRACE: Duration = Duration::from_millis(900);
 /// Each call uses a connection of its own, so a wait on one thread does not block the others. Connections
 /// are kept open for later calls. A server that has ended is not replaced: calls fail with `ConnectionLost`, and a new server at the
 /// same address is not taken for the old one. If the server does not answer, calls fail with `Timeout` at most 1 s after their
-/// timeout; calls without a timeout after 30 s.
+/// timeout; calls without a timeout after that of [`environment::TIMEOUT`].
 ///
 /// Dropping the store of the rank that serves ends the server after all other clients have disconnected, or after 2 s, so
 /// that ranks that are slightly behind can still read their keys.
@@ -65,6 +64,8 @@ pub struct TcpStore {
     instance: u64,
     key: SecretKey,
     security: Security,
+    /// The timeout of calls that name none.
+    timeout: Duration,
     idle: Mutex<Vec<Connection>>,
     /// Whether claims outlive this store if it ends in order.
     keeps_claims: AtomicBool,
@@ -90,7 +91,8 @@ impl TcpStoreOptions {
 }
 
 impl TcpStore {
-    /// Starts a server and connects to it. With `port` 0 the system chooses the port; [`TcpStore::port`] returns it.
+    /// Starts a server and connects to it. With `port` 0 it is one of [`ports::PORT_RANGE`], or the system chooses it; [`TcpStore::port`]
+    /// returns it.
     ///
     /// `host` is the name or address by which the other ranks connect. The server listens on it if it is an IP address of this host,
     /// or `localhost`; otherwise it listens on all addresses.
@@ -105,15 +107,15 @@ impl TcpStore {
 
     fn start(host: &str, port: u16, options: &TcpStoreOptions, limits: Limits) -> Result<Self> {
         check_host(host)?;
-        let key = options.key();
+        let (key, range, timeout) = (options.key(), PortRange::choose(None)?, environment::default_timeout()?);
         let log = log::or_environment(options.log.clone())?;
         let security = Security::of(&Transport::choose(options.transport.as_ref())?, log.as_ref())?;
         let failed = |error: &io::Error| {
-            gate::cannot_listen(format_args!("{}: cannot serve a store", url(host, port)), port, error)
+            ports::cannot_listen(format_args!("{}: cannot serve a store", url(host, port)), port, error)
         };
         let mark = ForkMark::new().map_err(|error| failed(&error))?;
         let warn = log.clone();
-        let server = listen::listen(host, port)
+        let server = listen::listen(host, port, range.as_ref())
             .and_then(|listener| Server::start(listener, limits, key.clone(), security.clone(), log));
         let server = server.map_err(|error| failed(&error))?;
         let bound = server.address();
@@ -133,7 +135,7 @@ impl TcpStore {
         {
             log(Level::Warning, &format!("{url}: {obstacle}"));
         }
-        Ok(Self::over((address, connection), url, host, (key, security), Some(server), mark))
+        Ok(Self::over((address, connection), url, host, (key, security, timeout), Some(server), mark))
     }
 
     /// A store whose server is at the address of `connection`, the first to it, and is `server` if this process runs it.
@@ -141,13 +143,13 @@ impl TcpStore {
         (address, connection): (SocketAddr, Connection),
         url: String,
         host: &str,
-        (key, security): (SecretKey, Security),
+        (key, security, timeout): (SecretKey, Security, Duration),
         server: Option<Server>,
         mark: ForkMark,
     ) -> Self {
         let (instance, idle) = (connection.instance, Mutex::new(vec![connection]));
         let (host, keeps_claims) = (host.to_owned(), AtomicBool::new(true));
-        Self { url, host, address, instance, key, security, idle, keeps_claims, server, mark }
+        Self { url, host, address, instance, key, security, timeout, idle, keeps_claims, server, mark }
     }
 
     /// Connects to the store that another rank serves; retries until `timeout`.
@@ -169,7 +171,7 @@ impl TcpStore {
 
     fn reach(host: &str, port: u16, (timeout, again): (Duration, bool), options: &TcpStoreOptions) -> Result<Self> {
         check_host(host)?;
-        let key = options.key();
+        let (key, own) = (options.key(), environment::default_timeout()?);
         let security = Security::of(&Transport::choose(options.transport.as_ref())?, options.log.as_ref())?;
         let url = url(host, port);
         if port == 0 {
@@ -182,7 +184,7 @@ impl TcpStore {
         loop {
             tries += 1;
             let failure = match connect_once(host, port, &key, &security, &deadline) {
-                Ok(connected) => return Ok(Self::over(connected, url, host, (key, security), None, mark)),
+                Ok(connected) => return Ok(Self::over(connected, url, host, (key, security, own), None, mark)),
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
                 Err(Fault::NoMemory(error)) => return Err(error.context(format_args!("{url}: connect"))),
@@ -322,6 +324,11 @@ impl TcpStore {
         self.ask_now(&doing("append to", [key]), &Request::Append { key, value }, patience, nothing)
     }
 
+    /// How long a call without a timeout waits for the reply.
+    fn patience(&self) -> Duration {
+        self.timeout.saturating_add(GRACE)
+    }
+
     fn check(&self, key: &str, value_bytes: usize) -> Result<()> {
         check_key(|| self.describe(), key)?;
         check_value(|| self.describe(), key, value_bytes)
@@ -431,7 +438,7 @@ fn nothing(_: &mut Reader<'_>) -> Result<()> {
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.set_all(&[(key, value)], ANSWER_TIMEOUT)
+        self.set_within(key, value, self.timeout).map_err(by_default)
     }
 
     fn set_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
@@ -465,13 +472,12 @@ impl Store for TcpStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
         self.check(key, 0)?;
-        self.ask_now(&doing("add to", [key]), &Request::Add { key, amount }, ANSWER_TIMEOUT, |rest| {
-            Ok(rest.u64()? as i64)
-        })
+        let read = |rest: &mut Reader<'_>| Ok(rest.u64()? as i64);
+        self.ask_now(&doing("add to", [key]), &Request::Add { key, amount }, self.patience(), read).map_err(by_default)
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.append_all(key, value, ANSWER_TIMEOUT)
+        self.append_within(key, value, self.timeout).map_err(by_default)
     }
 
     fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
@@ -527,12 +533,13 @@ impl Store for TcpStore {
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        self.set_all(pairs, ANSWER_TIMEOUT)
+        self.set_all(pairs, self.patience()).map_err(by_default)
     }
 
     fn delete(&self, key: &str) -> Result<bool> {
         self.check(key, 0)?;
-        self.ask_now(&doing("delete", [key]), &Request::Delete { key }, ANSWER_TIMEOUT, |rest| Ok(rest.u8()? != 0))
+        let read = |rest: &mut Reader<'_>| Ok(rest.u8()? != 0);
+        self.ask_now(&doing("delete", [key]), &Request::Delete { key }, self.patience(), read).map_err(by_default)
     }
 
     fn describe(&self) -> String {

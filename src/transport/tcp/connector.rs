@@ -25,6 +25,7 @@ use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address, BY_NAME, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Part, Proven, Reason};
+use crate::net::ports::PORT_RANGE;
 use crate::net::stream::Stream;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
@@ -308,9 +309,17 @@ impl TcpConnector {
         }
         format!(
             "; rank {rank} listens at {theirs}, this rank at {}: if these are of networks that do not reach each other, name interfaces \
-             of a common one, {BY_NAME}",
+             of a common one, {BY_NAME}; if a firewall is between them, let it pass connections to the ports of {PORT_RANGE}",
             ips(&self.local.sockets)
         )
+    }
+
+    /// What else may be the reason if the host of `rank` refuses connections.
+    fn rejecting(&self, rank: Rank) -> String {
+        if self.is_here(rank) {
+            return String::new();
+        }
+        format!("; or a firewall rejects connections to it: let it pass those to the ports of {PORT_RANGE}")
     }
 
     /// Handles a failed attempt: tries the next address, after a delay if all have been tried. An error is final.
@@ -324,7 +333,7 @@ impl TcpConnector {
         entry.refused_since[entry.target] =
             if refused { entry.refused_since[entry.target].or(Some(now)) } else { None };
         if entry.refused_since[..targets].iter().all(|since| since.is_some_and(|since| now - since >= patience)) {
-            let text = format!("{name} is gone: {error} ({} attempts)", entry.attempts + 1);
+            let text = format!("{name} is gone: {error} ({} attempts)", entry.attempts + 1) + &self.rejecting(rank);
             return Err(Error::new(ErrorKind::ConnectionLost, text).with_errno(error.details().errno));
         }
         entry.target = (entry.target + 1) % targets;

@@ -28,8 +28,9 @@ use crate::log::{self, Level, LogCallback};
 use crate::net::address::Address;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::choice::{Choice, Chosen, Surroundings};
-use crate::net::gate::{self, Listeners};
+use crate::net::gate::Listeners;
 use crate::net::handshake::{self, Answer, Handle, MAX_STREAMS};
+use crate::net::ports::{self, PortRange};
 use crate::net::stream::{Security, Stream, Transport};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, ForkMark, Pollable, Poller, Registration, Waker};
@@ -67,6 +68,8 @@ pub struct DeviceOptions {
     pub hostname: Option<String>,
     /// The port to listen on; 0: the kernel chooses one.
     pub port: u16,
+    /// The ports of which the device takes a free one if `port` is 0, as `20000-20100`. `None`: as [`ports::PORT_RANGE`] says.
+    pub port_range: Option<String>,
     /// Callback for log messages that no call returns.
     pub log: Option<LogCallback>,
     /// Whether contexts share memory with ranks of this host. `None`: as [`shm::VARIABLE`] says, else yes. If a rank does not, no
@@ -128,6 +131,7 @@ struct Listening {
 pub(super) struct Shared {
     choice: Choice,
     port: u16,
+    port_range: Option<PortRange>,
     listening: Mutex<Vec<Listening>>,
     listeners: Listeners,
     pub(super) log: Option<LogCallback>,
@@ -183,6 +187,13 @@ impl Device {
     /// Creates a device and starts its thread. Listens at once if the options name an address or an interface.
     pub fn create(options: &DeviceOptions) -> Result<Arc<Device>> {
         let choice = Choice::make(options.interface.as_deref(), options.hostname.as_deref())?;
+        let port_range = PortRange::choose(options.port_range.as_deref())?;
+        if options.port != 0 && options.port_range.is_some() {
+            return Err(Error::invalid(format!(
+                "port is {}, and port_range is set: one of them says where to listen",
+                options.port
+            )));
+        }
         let failed = |e: io::Error| Error::io("cannot create a device", &e);
         let log = log::or_environment(options.log.clone())?;
         let transport = Transport::choose(options.transport.as_ref())?;
@@ -199,6 +210,7 @@ impl Device {
         let shared = Arc::new(Shared {
             choice,
             port: options.port,
+            port_range,
             listening: Mutex::default(),
             listeners: Listeners::new(&poller),
             log,
@@ -274,8 +286,15 @@ fn rails(
         return Ok((Vec::new(), ibverbs::Options::default().path()));
     }
     let options = options.unwrap_or_default().or_environment()?;
-    let rails = ibverbs::choose(&Library::load()?, &options)?;
+    let library = Library::load()?;
+    let rails = ibverbs::choose(&library, &options)?;
     if let Some(log) = log {
+        if let Some(error) = library.fork_error() {
+            let text = format!(
+                "this process must not fork: ibv_fork_init: {error}, since memory was registered before; set RDMAV_FORK_SAFE=1"
+            );
+            log(Level::Warning, &text);
+        }
         rails.iter().for_each(|rail| log(Level::Notice, &format!("using {}", ibverbs::choice::summary(rail))));
     }
     Ok((rails, options.path()))
@@ -535,7 +554,9 @@ impl Shared {
             }
             wanted.set_port(self.port);
             let on = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
-            match gate::listen(wanted, false).and_then(|listener| self.listeners.add(listener)) {
+            match ports::listen(wanted, false, self.port_range.as_ref())
+                .and_then(|listener| self.listeners.add(listener))
+            {
                 Ok(address) => {
                     self.log(Level::Notice, &format!("listening at {address}{on}: {why}"));
                     listening.push(Listening { address, interface: interface.clone() });
@@ -547,7 +568,7 @@ impl Shared {
                     self.log(Level::Warning, &format!("not listening on {wanted}{on}: {e}"));
                 }
                 Err(e) => {
-                    return Err(gate::cannot_listen(format_args!("cannot listen on {wanted}{on}"), self.port, &e));
+                    return Err(ports::cannot_listen(format_args!("cannot listen on {wanted}{on}"), self.port, &e));
                 }
             }
         }

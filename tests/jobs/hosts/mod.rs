@@ -1,5 +1,6 @@
 //! Jobs on several hosts (network namespaces): where ranks listen, and their errors when the network fails.
 
+mod firewalls;
 mod memory;
 
 use std::process::Stdio;
@@ -12,7 +13,7 @@ use crate::netns::{Namespace, Network, Rank, Report, ran_as_root_elsewhere};
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::error::Error;
-use gloo_rs::rendezvous::{self, PrefixStore, Store};
+use gloo_rs::rendezvous::{self, Launch, PrefixStore, Store};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
@@ -20,6 +21,10 @@ const RANK: &str = "GLOO_RS_TEST_RANK";
 const SIZE: &str = "GLOO_RS_TEST_SIZE";
 const STORE: &str = "GLOO_RS_TEST_STORE";
 const HOSTNAME: &str = "GLOO_RS_TEST_HOSTNAME";
+/// In place of a store's URL: that of the launcher.
+const LAUNCHED: &str = "launched";
+/// Timeout of the context.
+const SECONDS: &str = "GLOO_RS_TEST_SECONDS";
 const ENDLESS: &str = "GLOO_RS_TEST_ENDLESS";
 const INTERFACES: &str = "GLOO_RS_SOCKET_IFNAME";
 
@@ -62,8 +67,12 @@ fn one_rank() {
     let variable = |name: &str| std::env::var(name).ok();
     let rank: usize = variable(RANK).unwrap().parse().unwrap();
     let size = variable(SIZE).unwrap().parse().unwrap();
-    let timeout = Duration::from_secs(20);
-    let store = rendezvous::url::open(&variable(STORE).unwrap(), rank, timeout).unwrap();
+    let timeout = variable(SECONDS).map_or(20, |seconds| seconds.parse().unwrap());
+    let timeout = Duration::from_secs(timeout);
+    let store = match variable(STORE).unwrap() {
+        url if url == LAUNCHED => Launch::from_environment(timeout).unwrap().store,
+        url => rendezvous::url::open(&url, rank, timeout).unwrap(),
+    };
     let device = Device::create(&DeviceOptions { hostname: variable(HOSTNAME), ..Default::default() }).unwrap();
     if variable(ENDLESS).is_some() {
         return run_all_until_they_fail(&store, &device, rank, size);
@@ -75,7 +84,11 @@ fn one_rank() {
     }
     let addresses: Vec<String> = device.addresses().iter().map(|a| a.ip().to_string()).collect();
     println!("\nlistens: {} on {}", addresses.join(" "), device.interface().unwrap_or_default());
-    allreduce(&context).unwrap();
+    println!("port: {}", device.addresses()[0].port());
+    if let Err(error) = allreduce(&context) {
+        println!("failed: {error}");
+        return;
+    }
     // For a moment no data is in flight, so the ranks that wait have only keepalive probes to send.
     let until = Instant::now() + Duration::from_secs(5);
     while kept_alive() == 0 && Instant::now() < until {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
+use gloo_rs::net::ports::PortRange;
 use socket2::{Domain, Socket, Type};
 
 /// Ports that no system reserves and that most do not assign by themselves.
@@ -18,7 +19,12 @@ const TRIES: usize = 50;
 /// It is a random one of those that the system does not assign to outgoing connections and to sockets bound to port 0. With one of
 /// those, another process would often get it before rank 0 does. Keeping it bound here would prevent that, but also prevent rank 0
 /// from binding it without SO_REUSEADDR.
+///
+/// If `GLOO_RS_PORT_RANGE` is set, it is one of that.
 pub fn free(address: Ipv4Addr) -> io::Result<u16> {
+    if let Some(range) = PortRange::choose(None).map_err(|error| io::Error::other(error.message().to_owned()))? {
+        return free_of(&range, address);
+    }
     let assigned = assigned_by_the_system();
     for _ in 0..TRIES {
         let port = CANDIDATES.start() + (RandomState::new().hash_one(()) % CANDIDATES.len() as u64) as u16;
@@ -27,6 +33,13 @@ pub fn free(address: Ipv4Addr) -> io::Result<u16> {
         }
     }
     bind(address, 0)
+}
+
+/// Begins at a random port, so that jobs that start at the same time get different ones.
+fn free_of(range: &PortRange, address: Ipv4Addr) -> io::Result<u16> {
+    let mut ports = range.ports_from(RandomState::new().hash_one(()) as usize);
+    let free = ports.find(|port| bind(address, *port).is_ok());
+    free.ok_or_else(|| io::Error::other(format!("no port of {range} is free at {address}")))
 }
 
 /// Binds a socket for a moment; returns its port.
@@ -61,6 +74,19 @@ mod tests {
             ports.iter().any(|port| *port != ports[0]),
             "jobs that start at the same time get the same port {ports:?}"
         );
+    }
+
+    #[test]
+    fn a_range_is_respected() {
+        let range = PortRange::of_variable(Some("22000-22001".into())).unwrap().unwrap();
+        // An address that no other test uses.
+        let here = Ipv4Addr::new(127, 83, 17, 1);
+        let mut taken = vec![std::net::TcpListener::bind((here, 22000)).unwrap()];
+        assert_eq!(free_of(&range, here).unwrap(), 22001);
+        taken.push(std::net::TcpListener::bind((here, 22001)).unwrap());
+        let error = free_of(&range, here).unwrap_err().to_string();
+        assert!(error.contains("GLOO_RS_PORT_RANGE=22000-22001") && error.contains("127.83.17.1"), "{error}");
+        drop(taken);
     }
 
     #[test]

@@ -38,6 +38,27 @@ fn a_server_that_cannot_be_reached_for_a_while_is_not_lost() {
 }
 
 #[test]
+fn calls_without_a_timeout_have_the_default_one_and_say_so() {
+    let server = serve();
+    let mut client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
+    assert_eq!(client.timeout, environment::default_timeout().unwrap());
+    let (_listener, unanswered, _queue) = unanswered();
+    client.idle.lock().unwrap().clear();
+    (client.address, client.timeout) = (unanswered, SHORT);
+    for error in [
+        client.set("k", b"").unwrap_err(),
+        client.add("k", 1).unwrap_err(),
+        client.append("k", b"").unwrap_err(),
+        client.multi_set(&[("k", b"")]).unwrap_err(),
+        client.delete("k").unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        assert!(error.message().contains("the default, which GLOO_RS_TIMEOUT"), "{error}");
+    }
+    client.address = server.address;
+}
+
+#[test]
 fn a_refused_client_tries_again() {
     let server = serve();
     let mut client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
