@@ -38,7 +38,7 @@ impl Execution {
         let is_late = || is_past(deadline.as_ref());
         let its_turn = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
         let act = |part: &mut Part, steps: &SharedSteps, work: &Work<'_>| {
-            its_turn(part, steps).then(|| part.execute(work, &is_late).map(|done| (done, part.awaited(work.shared))))
+            its_turn(part, steps).then(|| part.execute(work, is_late).map(|done| (done, part.awaited(work.shared))))
         };
         match self.in_memory(plan, act) {
             None => self.fail("a schedule uses shared memory, which this run does not"),
