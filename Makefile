@@ -168,7 +168,7 @@ advisories: ## whether an advisory is known against a crate that is depended on;
 
 test-rust: ## the library's and the tool's own tests; T=PATTERN, TIER=test, TIER=more
 	$(heading) "Rust tests of library and tool"
-	@GLOO_RS_TEST_TIER=$(TIER) scripts/cargo.sh test --lib --bins -- $(if $(T),"$(T)",$(if $(filter check,$(TIER)),,--skip simulation::seeds))
+	@GLOO_RS_TEST_TIER=$(TIER) scripts/cargo.sh test --lib --bins -- $(if $(T),"$(T)",$(if $(filter check,$(TIER)),,--skip simulation::seeds --skip simulation::shared))
 
 test-jobs: ## integration tests: jobs of threads, of processes, on several hosts; the tool; T=PATTERN, TIER=test, TIER=more
 	$(heading) "Integration tests"
@@ -176,7 +176,7 @@ test-jobs: ## integration tests: jobs of threads, of processes, on several hosts
 
 test-seeds: ## whole jobs in simulation, a seed each; SEED=n in the environment repeats one
 	$(heading) "Whole jobs in simulation"
-	@DRAW=$$(scripts/draw.sh) GLOO_RS_TEST_TIER=$(TIER) scripts/cargo.sh test --lib simulation::seeds -- --nocapture
+	@DRAW=$$(scripts/draw.sh) GLOO_RS_TEST_TIER=$(TIER) scripts/cargo.sh test --lib -- simulation::seeds simulation::shared --nocapture
 
 test-sweep: ## all schedules, for up to 1024 ranks; every rank of 2 to 6 killed at every step
 	$(heading) "Schedules of many ranks"

@@ -233,7 +233,7 @@ impl Context {
 
     /// Sets the addresses of all peers, and returns what this rank can share with those of its host. `named`: the numbers of ranks in
     /// errors. Threads poll as long as `constants` says.
-    pub(super) fn use_addresses(
+    pub(crate) fn use_addresses(
         &self,
         addresses: &[Address],
         named: &dyn Fn(Rank) -> Rank,

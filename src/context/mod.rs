@@ -19,7 +19,7 @@ mod shared;
 mod split;
 #[cfg(test)]
 mod tests;
-mod tuning;
+pub(crate) mod tuning;
 mod unbound_buffer;
 
 pub use crate::engine::UserFunction;

@@ -55,7 +55,7 @@ impl Links {
 }
 
 /// The distribution of ranks over hosts, equal on all ranks.
-pub(super) fn topology(addresses: &[Address]) -> Topology {
+pub(crate) fn topology(addresses: &[Address]) -> Topology {
     let hosts = address::number_hosts(addresses).into_vec();
     let count = hosts.iter().max().map_or(0, |last| last + 1);
     let of = |host: u32| addresses.iter().zip(&hosts).filter(move |(_, own)| **own == host).map(|(address, _)| address);

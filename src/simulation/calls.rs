@@ -26,6 +26,8 @@ pub struct CollectiveCall {
     rounds: usize,
     /// The ranks that make it by a persistent request, as bits.
     requests: u64,
+    /// The cache of each rank, if all are on one host and share memory.
+    caches: Vec<u32>,
     seed: i64,
 }
 
@@ -100,7 +102,17 @@ impl CollectiveCall {
                 _ => u64::MAX,
             },
             seed: random.bits() as i64,
+            caches: Vec::new(),
         }
+    }
+
+    /// A random call of an algorithm for ranks of one host, with at most `most` elements per rank.
+    pub fn of_one_host(random: &mut Random, size: usize, most: usize) -> Self {
+        let shared = |c: &Collective| c.algorithms().iter().filter(|a| a.uses.needs_shared_memory());
+        let all: Vec<_> = collectives(size).flat_map(|c| shared(&c).map(move |algorithm| (c, algorithm))).collect();
+        let (collective, algorithm) = all[random.below(all.len())];
+        let caches = (0..size).map(|_| random.below(3) as u32).collect();
+        Self { algorithm: Some(algorithm), caches, ..Self::new(random, collective, None, size, most) }
     }
 
     fn serves(algorithm: &Algorithm, collective: Collective, size: usize) -> bool {
@@ -142,8 +154,10 @@ impl CollectiveCall {
             Gatherv | Scatterv => self.counts[rank],
             _ => self.count,
         };
+        let has_caches = self.algorithm.is_some_and(|algorithm| algorithm.uses == Uses::Domains);
         Shape {
             root: self.root,
+            groups: if has_caches { &self.caches } else { &[] },
             send_counts: &self.counts,
             recv_counts: &self.counts,
             inputs,
@@ -246,10 +260,10 @@ impl CollectiveCall {
 impl std::fmt::Display for CollectiveCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let algorithm = self.algorithm.map_or("auto", |algorithm| algorithm.name);
-        let Self { count, counts, root, in_place, requests, .. } = self;
+        let Self { count, counts, root, in_place, requests, caches, .. } = self;
         write!(
             f,
-            "{} {algorithm} of {count} {counts:?}, root {root}, in place {in_place}, requests {requests:x}",
+            "{} {algorithm} of {count} {counts:?}, root {root}, in place {in_place}, requests {requests:x}, caches {caches:?}",
             self.collective.name()
         )
     }

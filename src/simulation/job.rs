@@ -8,11 +8,16 @@ use std::time::{Duration, Instant};
 use super::calls::{Buffers, CollectiveCall};
 use super::messages::{Messages, Sealed};
 use super::{Body, run, sleep};
+use crate::collective::Constants;
+use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions};
 use crate::engine::Spin;
 use crate::error::{Error, Result};
+use crate::net::address::Address;
 use crate::transport::Device;
 use crate::transport::loopback::{LinkModel, Network, Node, NodeStatus};
+use crate::transport::shm::Sharing;
+use crate::tuner::Tuner;
 
 /// Timeout of a call.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -264,6 +269,30 @@ pub fn contexts_on(devices: Vec<Arc<dyn Device>>, options: &ContextOptions) -> V
         for (rank, address) in addresses.iter().enumerate() {
             context.lock().expect("the lock").messenger.set_peer(rank, address).expect("an address");
         }
+    }
+    contexts
+}
+
+/// As [`contexts`], for ranks of one host, which share memory; `found`: whether they read each other's.
+pub fn contexts_of_one_host(
+    network: &Network,
+    size: usize,
+    options: &ContextOptions,
+    found: Sharing,
+) -> Vec<Arc<Context>> {
+    let contexts =
+        contexts_on((0..size).map(|_| -> Arc<dyn Device> { Node::sharing(network, sleep) }).collect(), options);
+    let addresses: Vec<Address> =
+        contexts.iter().map(|c| c.lock().expect("the lock").messenger.connector().address().clone()).collect();
+    for context in &contexts {
+        context.use_addresses(&addresses, &|rank| rank, &Constants::BUILT_IN).expect("memory to share");
+    }
+    let (found, ranks): (_, Vec<_>) = (vec![found; size], (0..size).collect());
+    let tuner = Tuner::built_in(size, options.max_segment_bytes).of_ranks(&ranks, topology(&addresses));
+    for context in &contexts {
+        context.lock().expect("the lock").messenger.share_memory(&found).expect("shared memory");
+        context.adopt(tuner.inherit(options.max_segment_bytes), &addresses, &found).expect("a tuner");
+        context.lock().expect("the lock").set_spin(Spin::For(Duration::ZERO));
     }
     contexts
 }

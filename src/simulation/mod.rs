@@ -12,6 +12,7 @@ mod job;
 mod messages;
 mod requests;
 mod seeds;
+mod shared;
 mod split;
 mod timeouts;
 mod unexpected;
@@ -57,6 +58,9 @@ pub fn idle_until(network: &Network, context: &Context, until: Instant, mut met:
         }
         sleep(until);
         context.lock().expect("the lock").progress();
+        if network.is_rung(context.rank()) {
+            network.drive(context.rank());
+        }
     }
     met()
 }

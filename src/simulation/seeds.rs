@@ -57,7 +57,10 @@ fn play(seed: u64) -> Result<(), String> {
     job.check(culprit)
 }
 
-fn played(seed: u64) -> Result<(), String> {
+/// The job of one seed.
+pub type Play = fn(u64) -> Result<(), String>;
+
+fn played(play: Play, seed: u64) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(|| play(seed))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned())
@@ -74,20 +77,19 @@ fn listed(text: &str) -> impl Iterator<Item = u64> {
     lines.filter(|line| !line.is_empty()).map(|line| line.parse().unwrap_or_else(|_| panic!("seeds.txt: {line}")))
 }
 
-/// Those of every run: the same numbers for one tier, and what was found before. Where DRAW is set, also [`DRAWN`] that its text, a commit's
-/// name or a time, gives.
-fn seeds() -> Vec<u64> {
+/// The numbers below `fixed`, and those `found` before. Where DRAW is set, also as many as `drawn`, which its text, a commit's name or a time,
+/// gives. SEED, in the environment, is the only one, and SEEDS replaces `fixed`.
+pub fn seeds(fixed: u64, found: &str, drawn: u64) -> Vec<u64> {
     if let Some(seed) = number("SEED") {
         return vec![seed];
     }
-    let fixed = number("SEEDS").unwrap_or_else(|| Tier::from_environment().of(300, 20_000, 200_000));
-    let mut seeds: Vec<u64> = (0..fixed).chain(listed(FOUND)).collect();
+    let mut seeds: Vec<u64> = (0..number("SEEDS").unwrap_or(fixed)).chain(listed(found)).collect();
     if let Ok(text) = std::env::var("DRAW") {
         let digest = Sha256::digest(text.as_bytes());
         // Above all fixed ones.
         let first = (1 << 32) | u64::from(u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]));
-        println!("{DRAWN} seeds drawn from {text}: {first} and up");
-        seeds.extend(first..first + DRAWN);
+        println!("{drawn} seeds drawn from {text}: {first} and up");
+        seeds.extend(first..first + drawn);
     }
     seeds
 }
@@ -95,17 +97,27 @@ fn seeds() -> Vec<u64> {
 /// `SEEDS=20000` sets the number of fixed seeds; `SEED=7` runs only that one.
 #[test]
 fn random_jobs() {
-    let seeds = seeds();
+    let fixed = Tier::from_environment().of(300, 20_000, 200_000);
+    run(
+        &seeds(fixed, FOUND, DRAWN),
+        play,
+        "simulation::seeds",
+        "Add it to src/simulation/seeds.txt, with what it found, if it is not among the first 20000.",
+    );
+}
+
+/// Runs the jobs of `seeds`, of the tests in `module`. `then`: what to do with a seed whose job goes wrong.
+pub fn run(seeds: &[u64], play: Play, module: &str, then: &str) {
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 loop {
                     let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                    if let Err(wrong) = played(seed) {
+                    if let Err(wrong) = played(play, seed) {
                         failed.fetch_add(1, Ordering::Relaxed);
-                        println!("{wrong}\nThis was SEED={seed}. To repeat it: SEED={seed} cargo test --lib simulation::seeds -- --nocapture");
-                        println!("Add {seed} to src/simulation/seeds.txt, with what it found, if it is not among the first 20000.");
+                        println!("{wrong}\nThis was SEED={seed}. To repeat it: SEED={seed} cargo test --lib {module} -- --nocapture");
+                        println!("{then}");
                     }
                 }
             });

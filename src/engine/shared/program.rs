@@ -64,6 +64,23 @@ pub const MOST_ELEMENT_BYTES: usize = 64;
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(MAX_PUBLICATIONS * PIECES * LINE * (MOST_ELEMENT_BYTES - 1) <= CELL_BYTES);
 
+/// Bytes of the longest publication that is copied as a whole, and of the longest ring.
+#[cfg(not(test))]
+fn longest() -> (usize, usize) {
+    (COPIED_BYTES, RING_BYTES)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Shorter ones, for the simulation of jobs.
+    pub(crate) static LONGEST: std::cell::Cell<(usize, usize)> = const { std::cell::Cell::new((COPIED_BYTES, RING_BYTES)) };
+}
+
+#[cfg(test)]
+fn longest() -> (usize, usize) {
+    LONGEST.get()
+}
+
 impl Program {
     /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared memory.
     pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
@@ -91,7 +108,7 @@ impl Program {
         // Such a publication is a copy itself.
         let is_copy = |(publication, len): (usize, &usize)| {
             let bytes = len * element;
-            bytes <= COPIED_BYTES && !self.is_by_reference(publication, bytes)
+            bytes <= longest().0 && !self.is_by_reference(publication, bytes)
         };
         self.aside.filter(|_| self.published.iter().enumerate().all(is_copy))
     }
@@ -107,8 +124,9 @@ impl Program {
     /// processes; if not, elements have at most [`MOST_ELEMENT_BYTES`], there are streams, and no publication is by reference.
     pub fn memory(&self, element: usize, reads: bool) -> Memory {
         // While all ranks copy, none waits; but if only this one publishes, the others read while it writes.
-        let (mut copied, mut ring) =
-            (if self.fetches() || !self.streams { COPIED_BYTES } else { COPIED_ALONE_BYTES }, 0);
+        let (longest_copy, longest_ring) = longest();
+        let alone = longest_copy.min(COPIED_ALONE_BYTES);
+        let (mut copied, mut ring) = (if self.fetches() || !self.streams { longest_copy } else { alone }, 0);
         let by_reference = |publication: usize, bytes: usize| reads && self.is_by_reference(publication, bytes);
         let all = || self.published.iter().map(|len| len * element).enumerate();
         let bytes = || all().filter(|(publication, bytes)| !by_reference(*publication, *bytes)).map(|(_, bytes)| bytes);
@@ -120,24 +138,26 @@ impl Program {
         if self.streams && (longer(copied) > 0 || taken(copied, 0) > CELL_BYTES) {
             let rings = |number: usize, room: usize| {
                 let unit = ring_unit(element);
-                let ring = (room / number.max(1)).min(RING_BYTES) / unit * unit;
+                let ring = (room / number.max(1)).min(longest_ring) / unit * unit;
                 if reads && ring < SHORTEST_RING_BYTES { 0 } else { ring }
             };
             // As many as possible are copied as a whole, or all get the same.
             let rest = CELL_BYTES.saturating_sub(taken(copied, 0));
             ring = rings(longer(copied), rest);
-            if ring < RING_BYTES / 2 {
+            if ring < longest_ring / 2 {
                 ring = rings(self.published.len(), CELL_BYTES);
                 copied = if ring > 0 { ring } else { copied };
                 // Many short streams of one reader each take longer than reads by the operating system: an alltoall of 4 to 32 MiB
                 // of eight ranks on two cores 1.2 to 1.6 times as long.
-                if reads && ring < RING_BYTES / 2 && self.sole.iter().all(|sole| *sole) {
+                if reads && ring < longest_ring / 2 && self.sole.iter().all(|sole| *sole) {
                     ring = 0;
                 }
             }
         }
         let room = match *self.published {
             [only] if only * element <= INLINE_BYTES => 0,
+            // There are no streams in short cells.
+            _ if longer(copied) > 0 && ring > 0 => taken(copied, ring).max(SHORT_CELL_BYTES + 1),
             _ => taken(copied, ring),
         };
         Memory { room, copied, ring }

@@ -13,7 +13,8 @@ use crate::hash::QuickMap;
 use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::secret::JobToken;
-use crate::sys::Pollable;
+use crate::sys::{Pollable, PollerKind};
+use crate::transport::shm::{Processes, ShmConnector};
 use crate::transport::{BackgroundProgress, Clock, Connector, Device, Watch};
 use crate::types::Rank;
 
@@ -25,16 +26,32 @@ pub struct Node {
     network: Network,
     number: usize,
     clock: Arc<dyn Clock>,
+    /// If its contexts share memory with those of other nodes, as on one host.
+    processes: Option<Arc<Processes>>,
 }
 
 impl Node {
     /// Creates a node. Its context waits by calling `sleep` with a deadline; `sleep` may return earlier.
     pub fn new(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
+        Self::with(network, None, sleep)
+    }
+
+    /// The same, for contexts that share memory, as all do that are on one host. The end of a process is not noticed there.
+    pub fn sharing(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
+        Self::with(network, Some(Arc::default()), sleep)
+    }
+
+    fn with(
+        network: &Network,
+        processes: Option<Arc<Processes>>,
+        sleep: impl Fn(Instant) + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let clock = Arc::new(VirtualClock { network: network.clone(), sleep: Box::new(sleep) });
         Arc::new(Self {
             network: network.clone(),
             number: network.state().add_node(None),
             clock,
+            processes,
             taken: AtomicBool::new(false),
         })
     }
@@ -80,7 +97,7 @@ impl Watch for ArmedFlag {
 }
 
 impl Device for Node {
-    fn connector(self: Arc<Self>, _: &JobToken) -> Result<Box<dyn Connector>> {
+    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>> {
         let (network, mut node, mut identity) = (self.network.clone(), self.number, [0; 16]);
         if self.taken.swap(true, Ordering::Relaxed) {
             node = network.state().add_node(Some(self.number));
@@ -97,7 +114,11 @@ impl Device for Node {
             network: 0,
             streams: 1,
         };
-        Ok(Box::new(LoopbackConnector { network, node, address, peers: QuickMap::default() }))
+        let inner = Box::new(LoopbackConnector { network: network.clone(), node, address, peers: QuickMap::default() });
+        let Some(processes) = &self.processes else { return Ok(inner) };
+        let connector = ShmConnector::over(inner, PollerKind::Poll, token, processes.clone(), None)?;
+        network.state().nodes[node].segment = connector.segment().cloned();
+        Ok(Box::new(connector))
     }
 
     fn watch(

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::placements::Placements;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::{self, Pollable};
+use crate::transport::shm::segment::OwnSegment;
 use crate::transport::{BackgroundProgress, CloseNotice, Interest, LastWords};
 
 /// A pseudo-random number generator: xorshift64* by Marsaglia and Vigna.
@@ -160,6 +162,15 @@ pub(super) struct NodeState {
     planned_failure: Option<(u64, NodeStatus)>,
     /// When something happens at this node that is not of this network.
     wakes: BTreeSet<Instant>,
+    /// What its context shares with others of its host.
+    pub segment: Option<Arc<OwnSegment>>,
+}
+
+impl NodeState {
+    /// Whether a rank of its host has rung it.
+    fn is_rung(&self) -> bool {
+        self.segment.as_ref().is_some_and(|own| sys::poll(&[Pollable::Socket(own.doorbell())], Duration::ZERO))
+    }
 }
 
 /// The state of a simulated network; see [`super`].
@@ -294,11 +305,22 @@ impl Network {
         self.state().failures
     }
 
+    /// Whether a rank with which the context of `node` shares memory has rung it, and nobody has answered.
+    pub fn is_rung(&self, node: usize) -> bool {
+        self.state().nodes[node].is_rung()
+    }
+
     /// Makes progress for the context of `node`, as the device of a process on which no thread waits.
     pub fn drive(&self, node: usize) {
-        let context = self.state().nodes[node].context.clone();
+        let (context, is_rung) = {
+            let state = self.state();
+            (state.nodes[node].context.clone(), state.nodes[node].is_rung())
+        };
         if let Some(context) = context.and_then(|context| context.upgrade()) {
             context.arrived();
+            if is_rung {
+                context.drive();
+            }
         }
     }
 
@@ -327,6 +349,7 @@ impl State {
             sent: 0,
             planned_failure: None,
             wakes: BTreeSet::new(),
+            segment: None,
         });
         self.nodes.len() - 1
     }
@@ -677,6 +700,9 @@ impl State {
         let this = &self.nodes[node];
         if self.status(node) != NodeStatus::Running {
             return None;
+        }
+        if this.is_rung() {
+            return Some(self.now);
         }
         let pending = this.pending.iter().map(|(at, _)| *at);
         let links = this.incoming.iter().filter_map(|&index| {
