@@ -317,8 +317,7 @@ impl Call {
         for source in sources {
             let Source::Stream { member, number, cell, bytes: all, at } = *source else { continue };
             let stream = board.incoming(member, number, cell).ok_or_else(|| malformed(work.shared, member))?;
-            board.consume(&stream, at.saturating_add(bytes).min(all));
-            self.unannounced = true;
+            self.unannounced |= board.consume(&stream, at.saturating_add(bytes).min(all));
         }
         Ok(())
     }

@@ -401,8 +401,9 @@ impl Call {
             return None;
         }
         // The peers' calls wait for this rank's acknowledgement as this call does for theirs.
-        work.shared.board.acknowledge(&mut own.seat, |member| last_fetch[member] < next);
-        self.unannounced = true;
+        let acknowledged = work.shared.board.acknowledge(&mut own.seat, |member| last_fetch[member] < next);
+        // A call that waits comes here again and again. If it woke others each time, two that wait would not let each other sleep.
+        self.unannounced |= acknowledged;
         while self.write_streams(work) {}
         self.missing_reader(work)
     }

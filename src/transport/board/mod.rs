@@ -279,14 +279,16 @@ impl Board {
 
     /// Acknowledges the publications of the members of which one was found and for which `finished` says so: this rank does not
     /// read them any more. Each is acknowledged once: the member may then use its slot for another call, whose acknowledgement a
-    /// second one would replace.
+    /// second one would replace. Returns whether any was.
     #[inline(always)] // On the path of small collectives.
-    pub fn acknowledge(&self, seat: &mut Seat, finished: impl Fn(usize) -> bool) {
+    pub fn acknowledge(&self, seat: &mut Seat, finished: impl Fn(usize) -> bool) -> bool {
+        let before = seat.found;
         for member in each(seat.found).filter(|member| finished(*member)) {
             let at = usize::from(seat.slots.0[member]);
             seat.found &= !(1 << member);
             self.own.acknowledgement(member, at).store(seat.hash, Ordering::Release);
         }
+        seat.found != before
     }
 
     /// A reader that has not acknowledged this rank's publications of this call; `None` if all have.

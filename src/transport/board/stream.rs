@@ -121,10 +121,14 @@ impl Board {
         usize::try_from(total.wrapping_sub(stream.start)).unwrap_or(0)
     }
 
-    /// Says that this rank does not read the first `bytes` bytes of `stream` any more.
-    pub fn consume(&self, stream: &Incoming, bytes: usize) {
+    /// Says that this rank does not read the first `bytes` bytes of `stream` any more. Returns whether it has not said so before.
+    pub fn consume(&self, stream: &Incoming, bytes: usize) -> bool {
         let read = stream.start.wrapping_add(bytes as u64);
-        self.own.consumed(stream.member, stream.cell, stream.number).store(read, Ordering::Release);
+        // Only this rank writes it.
+        let consumed = self.own.consumed(stream.member, stream.cell, stream.number);
+        let is_new = consumed.load(Ordering::Relaxed) != read;
+        consumed.store(read, Ordering::Release);
+        is_new
     }
 }
 
