@@ -4,12 +4,10 @@
 //! Some functions of verbs are in tables that a device's context holds, since providers implement them; the methods here call them there.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::io;
 use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use super::handles::checked;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::shared_library::SharedLibrary;
 
@@ -92,8 +90,6 @@ functions! {
     destroy_qp = c"ibv_destroy_qp": fn(*mut ffi::ibv_qp) -> c_int;
     /// Takes an asynchronous event of a device; waits for one unless its descriptor does not block.
     get_async_event = c"ibv_get_async_event": fn(*mut ffi::ibv_context, *mut ffi::ibv_async_event) -> c_int;
-    /// Lets the process fork while memory is registered, where the kernel does not do that by itself: then children do not have that memory.
-    fork_init = c"ibv_fork_init": fn() -> c_int;
     /// Acknowledges it.
     ack_async_event = c"ibv_ack_async_event": fn(*mut ffi::ibv_async_event);
 }
@@ -101,8 +97,6 @@ functions! {
 /// A loaded libibverbs.
 pub struct Library {
     functions: Functions,
-    /// Why registered memory is not safe if this process forks.
-    fork_error: Option<io::Error>,
     _library: Option<SharedLibrary>,
 }
 
@@ -134,21 +128,13 @@ impl Library {
                 missing.to_string_lossy()
             ))
         })?;
-        // SAFETY: the call has no arguments. It may be repeated, and does nothing where the kernel copies registered memory for a child.
-        let fork_error = checked(unsafe { (functions.fork_init)() }).err();
-        Ok(Arc::new(Self { functions, fork_error, _library: Some(library) }))
-    }
-
-    /// Why a fork may move the pages that adapters write to away from this process, if it may: another part of the program had
-    /// registered memory before, and this kernel does not copy it for a child.
-    pub fn fork_error(&self) -> Option<&io::Error> {
-        self.fork_error.as_ref()
+        Ok(Arc::new(Self { functions, _library: Some(library) }))
     }
 
     /// A table of other functions in place of the library's.
     #[cfg(test)]
     pub fn of(functions: Functions) -> Arc<Self> {
-        Arc::new(Self { functions, fork_error: None, _library: None })
+        Arc::new(Self { functions, _library: None })
     }
 }
 
@@ -212,10 +198,9 @@ mod tests {
         assert!(text.ends_with("(Debian: libibverbs1 and ibverbs-providers)"), "{text}");
     }
 
-    /// Makes a library with these functions, which do nothing and return `result`.
-    fn compile(path: &std::path::Path, functions: &[&str], result: i32) {
-        let source: String =
-            functions.iter().map(|name| format!("int {name}(void) {{ return {result}; }}\n")).collect();
+    /// Makes a library with these functions, and nothing in them.
+    fn compile(path: &std::path::Path, functions: &[&str]) {
+        let source: String = functions.iter().map(|name| format!("void {name}(void) {{}}\n")).collect();
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-x", "c", "-", "-o"]).arg(path).stdin(Stdio::piped());
         let mut compiler = compiler.spawn().expect("a C compiler");
@@ -228,23 +213,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // Of the first two functions, one.
         let path = folder.path().join("libibverbs.so.1");
-        compile(&path, &["ibv_get_device_list"], 0);
+        compile(&path, &["ibv_get_device_list"]);
         let path = path.to_str().unwrap();
         let text = refused(path);
         assert!(text.starts_with(&format!("the transport ibverbs cannot use {path}: ")), "{text}");
         assert!(text.ends_with("it has no function ibv_free_device_list; rdma-core 32 or later has it"), "{text}");
-    }
-
-    #[test]
-    fn the_library_is_told_that_the_process_may_fork() {
-        let folder = tempfile::tempdir().unwrap();
-        let all: Vec<_> = NAMES.iter().map(|name| name.to_str().unwrap()).collect();
-        for result in [0, libc::EINVAL] {
-            let path = folder.path().join(format!("lib{result}.so"));
-            compile(&path, &all, result);
-            let library = Library::open(path.to_str().unwrap()).unwrap();
-            assert_eq!(library.fork_error().map_or(0, |error| error.raw_os_error().unwrap()), result);
-        }
     }
 
     /// What a library of rdma-core 31 lacks.
@@ -253,11 +226,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libibverbs.so.1");
         let all: Vec<_> = NAMES.iter().map(|name| name.to_str().unwrap()).collect();
-        compile(&path, &all, 0);
+        compile(&path, &all);
         assert!(Library::open(path.to_str().unwrap()).is_ok());
         let (older, without) =
             (folder.path().join("older.so"), all.iter().filter(|name| **name != "_ibv_query_gid_ex"));
-        compile(&older, &without.copied().collect::<Vec<_>>(), 0);
+        compile(&older, &without.copied().collect::<Vec<_>>());
         let text = refused(older.to_str().unwrap());
         assert!(text.ends_with("it has no function _ibv_query_gid_ex; rdma-core 32 or later has it"), "{text}");
     }

@@ -38,7 +38,6 @@ pub const TABLE: Functions = Functions {
     modify_qp,
     destroy_qp,
     get_async_event,
-    fork_init,
     ack_async_event,
 };
 
@@ -459,10 +458,6 @@ unsafe extern "C" fn get_async_event(context: *mut ffi::ibv_context, into: *mut 
     };
     // SAFETY: the caller guarantees that `into` is valid for writes.
     unsafe { into.write(ffi::ibv_async_event { element, event_type: event.kind }) };
-    0
-}
-
-unsafe extern "C" fn fork_init() -> c_int {
     0
 }
 
