@@ -85,12 +85,17 @@ impl Context {
 
     /// Before the call of `run` starts: refuses it if an operation of which it is no round excludes it. Until the returned lock is dropped, none
     /// begins.
+    #[inline]
     pub(super) fn admit(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
         use Collective::{Alltoallv, Gatherv, Scatterv};
         // With `check_calls`, all calls have several rounds; without it, those of these collectives.
-        if run.is_round || !matches!(run.call.shape.collective, Gatherv | Scatterv | Alltoallv) {
-            return Ok(None);
+        match run.call.shape.collective {
+            Gatherv | Scatterv | Alltoallv if !run.is_round => self.admit_alone(run),
+            _ => Ok(None),
         }
+    }
+
+    fn admit_alone(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
         let (operations, line) = (self.rounds.lock(), (kind(run.binding.digest), run.binding.tag));
         match find(&operations, line) {
             Some(other) => Err(self.described(run, &refused(other, line))),

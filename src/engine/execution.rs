@@ -78,8 +78,10 @@ pub struct Execution {
     element: usize,
     segment: usize,
     combine: Combine,
-    /// When it fails, even if it waits for nobody; and by which clock.
-    deadline: Option<(Instant, Arc<dyn Clock>)>,
+    /// When it fails, even if it waits for nobody.
+    deadline: Option<Instant>,
+    /// The context's clock.
+    clock: Option<Arc<dyn Clock>>,
     /// Bytes of results in memory since the last look at the clock.
     touched: usize,
     /// Sender and receiver compare it; see [`crate::wire::fingerprint`].
@@ -186,8 +188,13 @@ impl Execution {
 
     /// Sets when it fails, even if it waits for nobody, by `clock`. For one that has not begun.
     pub fn set_deadline(&mut self, deadline: Option<Instant>, clock: &Arc<dyn Clock>) {
-        self.deadline = deadline.map(|deadline| (deadline, clock.clone()));
-        self.touched = 0;
+        self.clock.get_or_insert_with(|| clock.clone());
+        (self.deadline, self.touched) = (deadline, 0);
+    }
+
+    /// Whether its deadline has passed.
+    fn is_late(&self) -> bool {
+        self.deadline.zip(self.clock.as_ref()).is_some_and(|(deadline, clock)| clock.now() >= deadline)
     }
 
     /// Describes a call that its own thread executes.
@@ -316,11 +323,7 @@ impl Execution {
         if posted == step.len {
             return false;
         }
-        let end = match &step.action {
-            action if action.is_shared() => step.len,
-            action if action.is_message() => step.len.min(posted + self.segment),
-            _ => step.len.min(posted + self.segment.min(LOOK_BYTES / self.element)),
-        };
+        let end = if step.action.is_shared() { step.len } else { step.len.min(posted + self.segment) };
         for dependency in plan.after(step) {
             let other = dependency.step as usize;
             let need = (end as isize).saturating_add(dependency.shift).clamp(0, plan.steps[other].len as isize);
@@ -379,12 +382,11 @@ impl Execution {
                 return false;
             }
             local => {
-                if self.touched >= LOOK_BYTES && is_past(self.deadline.as_ref()) {
-                    self.failed = Some(too_slow());
-                    return false;
+                self.touched = self.touched.saturating_add(bytes);
+                match self.touched > LOOK_BYTES {
+                    true => self.do_long(&local, posted, count),
+                    false => self.do_local(&local, posted, count),
                 }
-                self.touched = self.touched % LOOK_BYTES + bytes;
-                self.do_local(&local, posted, count);
                 self.progress[index as usize].posted = end;
                 self.advance_done(plan, index, count);
                 return end < step.len;
@@ -392,6 +394,20 @@ impl Execution {
         }
         self.progress[index as usize].posted = end;
         end < step.len
+    }
+
+    /// [`Execution::do_local`] in pieces, with a look at the clock after each.
+    #[cold]
+    fn do_long(&mut self, action: &Action, at: usize, count: usize) {
+        let piece = LOOK_BYTES / self.element;
+        for done in (0..count).step_by(piece) {
+            self.do_local(action, at + done, piece.min(count - done));
+            if self.is_late() {
+                self.failed = Some(too_slow());
+                return;
+            }
+        }
+        self.touched = 0;
     }
 
     fn do_local(&mut self, action: &Action, at: usize, count: usize) {
@@ -420,10 +436,6 @@ impl Execution {
     fn fail(&mut self, text: &str) {
         self.failed = Some(internal(text));
     }
-}
-
-fn is_past(deadline: Option<&(Instant, Arc<dyn Clock>)>) -> bool {
-    deadline.is_some_and(|(deadline, clock)| clock.now() >= *deadline)
 }
 
 /// The error of a call whose deadline passes while it waits for nobody.
