@@ -85,7 +85,7 @@ impl Context {
 
     /// Before the call of `run` starts: refuses it if an operation of which it is no round excludes it. Until the returned lock is dropped, none
     /// begins.
-    #[inline]
+    #[inline(always)] // On the path of small collectives.
     pub(super) fn admit(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
         use Collective::{Alltoallv, Gatherv, Scatterv};
         // With `check_calls`, all calls have several rounds; without it, those of these collectives.

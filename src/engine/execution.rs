@@ -410,6 +410,7 @@ impl Execution {
         self.touched = 0;
     }
 
+    #[inline(always)] // Into the steps of small calls.
     fn do_local(&mut self, action: &Action, at: usize, count: usize) {
         match (*action, self.combine) {
             (Action::Copy { from, into }, _) => {
