@@ -36,6 +36,6 @@ fn play(seed: u64) -> Result<(), String> {
 /// `SEEDS=20000` sets the number of fixed seeds; `SEED=7` runs only that one.
 #[test]
 fn random_jobs_of_one_host() {
-    let fixed = Tier::from_environment().of(60, 1500, 20_000);
+    let fixed = Tier::from_environment().of(60, 500, 20_000);
     run(&seeds(fixed, "", DRAWN), play, "simulation::shared", "Write a test of what it has found.");
 }
