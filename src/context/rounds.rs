@@ -8,11 +8,9 @@ use crate::context::Context;
 use crate::context::call::Run;
 use crate::context::digest::explain;
 use crate::engine::already_running;
+use crate::engine::shared::Line;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::fingerprint::{COMPARISON, Purpose, SETUP, kind};
-
-/// Kind and tag of messages.
-type Line = (u8, u64);
 
 /// The operations in progress: their lines, and the digests that describe them.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use crate::reserve::try_zeros;
 use crate::types::DataType;
 use crate::wire::fingerprint::Purpose;
 
-/// Of splits, and of broadcasts to the ranks of a context that connects.
+/// The tag of the exchanges of a split, and of the broadcasts to the ranks of a context that connects.
 pub(super) const TAG: u64 = u64::MAX;
 
 /// Most bytes that rank 0 can broadcast.

@@ -194,7 +194,7 @@ impl Execution {
 
     /// Whether its deadline has passed.
     fn is_late(&self) -> bool {
-        self.deadline.zip(self.clock.as_ref()).is_some_and(|(deadline, clock)| clock.now() >= deadline)
+        is_past(self.deadline, self.clock.as_ref())
     }
 
     /// Describes a call that its own thread executes.
@@ -437,6 +437,10 @@ impl Execution {
     fn fail(&mut self, text: &str) {
         self.failed = Some(internal(text));
     }
+}
+
+fn is_past(deadline: Option<Instant>, clock: Option<&Arc<dyn Clock>>) -> bool {
+    deadline.zip(clock).is_some_and(|(deadline, clock)| clock.now() >= deadline)
 }
 
 /// The error of a call whose deadline passes while it waits for nobody.

@@ -29,7 +29,7 @@ use crate::engine::numbers::Numbers;
 use crate::engine::plan::Plan;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
-use crate::engine::shared::Shared;
+use crate::engine::shared::{Line, Shared, excludes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
@@ -191,13 +191,12 @@ impl Core {
     }
 
     /// The fingerprint of a call that excludes a new one of this kind on this tag.
-    pub fn running(&self, line: (u8, u64)) -> Option<u64> {
+    pub fn running(&self, line: Line) -> Option<u64> {
         self.executing(line).or_else(|| self.shared.as_ref().and_then(|shared| shared.running(line)))
     }
 
-    fn executing(&self, (own, tag): (u8, u64)) -> Option<u64> {
-        let excludes = |e: &Execution| e.tag == tag && (e.kind == own || own == COMPARISON);
-        self.executions.iter().find(|(_, e)| excludes(e)).map(|(_, e)| e.fingerprint)
+    fn executing(&self, line: Line) -> Option<u64> {
+        self.executions.iter().find(|(_, e)| excludes(line, (e.kind, e.tag))).map(|(_, e)| e.fingerprint)
     }
 
     /// Whether a call of this kind runs on `tag`.

@@ -17,7 +17,7 @@ pub const MAX_RANKS: usize = 1 << 20;
 /// Upper bound of the memory for generating and compiling a schedule, per rank: 4 steps of two pieces.
 const BYTES_PER_RANK: usize = 4 << 10;
 
-/// The same, for each input and each output.
+/// Upper bound of the memory for generating and compiling a schedule, per input and output, besides that for the ranks.
 const BYTES_PER_BUFFER: usize = 1 << 10;
 
 /// Refuses a call with more than [`MAX_RANKS`] ranks.

@@ -125,7 +125,7 @@ impl Drop for Scratch {
     }
 }
 
-/// So many words, which are zero; the system makes pages of them when they are touched. `None` if there is not enough memory.
+/// Allocates `words` words of zeros. The system makes pages of them when they are touched. `None` if there is not enough memory.
 fn zeros(words: usize) -> Option<Vec<u128>> {
     let layout = Layout::array::<u128>(words).ok().filter(|layout| layout.size() > 0)?;
     // SAFETY: the layout is not empty.

@@ -273,7 +273,7 @@ pub fn contexts_on(devices: Vec<Arc<dyn Device>>, options: &ContextOptions) -> V
     contexts
 }
 
-/// As [`contexts`], for ranks of one host, which share memory; `found`: whether they read each other's.
+/// Creates connected contexts of ranks of one host, which share memory. `found` says whether each reads the memory of the others' processes.
 pub fn contexts_of_one_host(
     network: &Network,
     size: usize,

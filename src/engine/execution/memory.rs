@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Binding, Execution, internal, no_room};
+use super::{Binding, Execution, internal, is_past, no_room};
 use crate::engine::plan::Plan;
 use crate::engine::shared::part::{Part, SharedSteps};
 use crate::engine::shared::{Refused, Shared, Work};
@@ -35,7 +35,7 @@ impl Execution {
     /// Executes a step on shared memory if it is the next one, or waits for what it needs.
     pub(super) fn step_in_memory(&mut self, plan: &Plan, index: u32, messenger: &mut Messenger) {
         let (deadline, clock) = (self.deadline, self.clock.clone());
-        let is_late = || deadline.zip(clock.as_ref()).is_some_and(|(deadline, clock)| clock.now() >= deadline);
+        let is_late = || is_past(deadline, clock.as_ref());
         let its_turn = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
         let act = |part: &mut Part, steps: &SharedSteps, work: &Work<'_>| {
             its_turn(part, steps).then(|| part.execute(work, is_late).map(|done| (done, part.awaited(work.shared))))

@@ -4,8 +4,7 @@ use std::ffi::c_void;
 
 use super::Shared;
 use super::run::{Call, Wait, Work};
-use crate::engine::execution::Combine;
-use crate::engine::execution::LOOK_BYTES;
+use crate::engine::execution::{Combine, LOOK_BYTES};
 use crate::engine::scratch::Scratch;
 use crate::error::{Error, ErrorKind, Result, in_words};
 use crate::reduce::{self, Stores};

@@ -75,7 +75,7 @@ struct State {
 const FORGOTTEN: u32 = 1 << 20;
 
 /// Kind and tag of a call.
-type Line = (u8, u64);
+pub type Line = (u8, u64);
 
 /// The workspaces of calls.
 #[derive(Default)]
@@ -406,7 +406,7 @@ unsafe fn leave(workspace: NonNull<Workspace>, desk: &mut Desk) {
 /// Whether a call on the line `new` cannot start while one on `other` is in progress: calls of one kind need different tags, and
 /// a comparison of calls needs a tag on which nothing runs.
 #[inline]
-fn excludes(new: Line, other: Line) -> bool {
+pub fn excludes(new: Line, other: Line) -> bool {
     new.1 == other.1 && (new.0 == other.0 || new.0 == COMPARISON)
 }
 

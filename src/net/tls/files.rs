@@ -108,7 +108,7 @@ fn text(file: &Named<'_>, until: Until) -> Result<Vec<u8>> {
     }
     sys::file::read(file.path, MOST_BYTES, until).map_err(|error| {
         let error = Error::io(format_args!("cannot read {file}"), &error);
-        // Of a pipe only.
+        // Only a pipe that its writer does not close is read until the timeout.
         if error.kind() == ErrorKind::Timeout { environment::by_default(error) } else { error }
     })
 }
