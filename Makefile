@@ -28,6 +28,8 @@ TIER ?= check
 ifneq ($(TIER),check)
 # Optimised, the tests take a third of the time, which is worth it where much is tested.
 export CARGO_PROFILE_TEST_OPT_LEVEL := 1
+# Nothing is built a second time after a change, and what that needs is gigabytes.
+export CARGO_INCREMENTAL := 0
 endif
 # Which tests of a part: a part of their names; for C tests a regular expression.
 T ?=
@@ -64,7 +66,7 @@ build: setup-build ## builds library and tool
 
 prefix: build ## builds library and tool, and installs them into build/prefix
 	$(heading) "Install into $(local_prefix)"
-	@scripts/prefix.sh $(local_prefix)
+	@scripts/prefix.sh
 
 demo: setup-demo test-demo ## trains on handwritten digits with 1 rank and with 4, and compares
 
@@ -234,6 +236,10 @@ test-ibverbs: prefix ## the transport ibverbs over software RoCE, in an emulated
 	$(heading) "InfiniBand's verbs, in an emulated machine"
 	@scripts/test-ibverbs.sh $(local_prefix) one
 
+test-ibverbs-more: prefix ## the same of programs that have no code of their own for it
+	$(heading) "InfiniBand's verbs, more programs"
+	@scripts/test-ibverbs.sh $(local_prefix) more
+
 test-ibverbs-two: prefix ## the same between two emulated machines
 	$(heading) "InfiniBand's verbs, between two emulated machines"
 	@scripts/test-ibverbs.sh $(local_prefix) two
@@ -254,7 +260,7 @@ test-package: prefix ## find_package, add_subdirectory, pkg-config, moving the p
 	$(heading) "The package, as users take it"
 	@scripts/test-package.sh $(local_prefix)
 
-test-deb: deb ## the Debian package, installed in a minimal Debian
+test-deb: setup-fresh deb ## the Debian package, installed in a minimal Debian
 	$(heading) "The Debian package, in a minimal Debian"
 	@scripts/test-deb.sh
 
@@ -300,7 +306,7 @@ test-fuzz: setup-fuzz ## every fuzz target for SECONDS_EACH
 	$(heading) "Fuzzing"
 	@scripts/fuzz.sh run $(SECONDS_EACH)
 
-test-fresh: setup-fresh ## README's commands on a minimal Debian, as an ordinary user: set-up, builds and a bit of every part of make test; needs root
+test-fresh: setup-fresh ## README's commands on a minimal Debian, as an ordinary user: set-up, builds and a bit of what make test needs; needs root
 	$(heading) "A fresh machine"
 	@scripts/test-fresh.sh test
 

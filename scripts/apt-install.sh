@@ -32,7 +32,8 @@ fi
 # Says every few seconds how far it is.
 tell() {
   local began=$SECONDS
-  while sleep 10; do
+  # The sleep may outlive this, and must not hold the caller's output meanwhile.
+  while sleep 10 >/dev/null 2>&1; do
     echo "  ... $((SECONDS - began)) s: $(tail -n 1 "$log" | cut -c1-100)"
   done
 }

@@ -13,7 +13,7 @@ if ((EUID == 0)) && [ "$owner" != root ]; then
     echo "install: nothing is built yet, and root does not build in $owner's folder: run \`make build\` as $owner first" >&2
     exit 1
   fi
-  newer=$(find CMakeLists.txt cmake Cargo.toml Cargo.lock build.rs include src -type f -newer "$built" -print -quit)
+  newer=$(find CMakeLists.txt cmake Cargo.toml Cargo.lock .cargo build.rs include src tool/Cargo.toml tool/src -type f -newer "$built" -print -quit)
   if [ -n "$newer" ]; then
     echo "install: $newer is newer than what was built, and root does not build in $owner's folder: run \`make build\` as $owner first" >&2
     exit 1

@@ -21,4 +21,6 @@ if ((${#tests[@]} == 0)); then
 fi
 # Few cases of random tests, and no files that remember failures: Miri keeps files and clocks of this machine from the tests.
 export MIRIFLAGS="-Zmiri-env-set=PROPTEST_CASES=8 -Zmiri-env-set=PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 ${MIRIFLAGS:-}"
+# Miri does not use what an optimised build would give it.
+export CARGO_PROFILE_TEST_OPT_LEVEL=0
 exec cargo "+$toolchain" miri test --locked -p gloo_rs --no-default-features --lib --target-dir "${CARGO_TARGET_DIR:-target}/miri" -- "${tests[@]}"

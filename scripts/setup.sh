@@ -52,8 +52,7 @@ need "$all" g++ g++ --version
 need "$all" make make --version
 need "$built" cmake cmake --version
 need "$built" libclang-dev has_libclang
-# These, and python3, are what the crate ibverbs-sys builds rdma-core with, to read the verbs' header out of it.
-need "$built" libibverbs-dev test -e /usr/include/infiniband/verbs.h
+# These, pkg-config and python3 are what the crate ibverbs-sys builds rdma-core with, to read the verbs' header out of it.
 need "$built" libnl-3-dev test -e /usr/include/libnl3/netlink/netlink.h
 need "$built" libnl-route-3-dev has_libnl_route
 need "$built" pkg-config pkg-config --version
@@ -70,6 +69,8 @@ need test clang clang++ --version
 need test openmpi-bin mpirun.openmpi --version
 need test libopenmpi-dev has_mpi_h openmpi
 need "bench test torch" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V && rdma -V'
+# A program of the tests is built with it; the library loads libibverbs at run time.
+need test libibverbs-dev test -e /usr/include/infiniband/verbs.h
 need test abigail-tools abidiff --version
 need test ninja-build ninja --version
 need test valgrind valgrind --version
@@ -102,6 +103,7 @@ if [ "$(uname -m)" = x86_64 ]; then # whose programs it runs
   need systems wine wine --version
 fi
 need fresh mmdebstrap mmdebstrap --version
+need fresh dpkg-dev type -P dpkg-shlibdeps
 
 if ((${#missing[@]})); then
   if ((EUID == 0)); then

@@ -1,11 +1,14 @@
 #!/bin/bash
 # The transport ibverbs over software RoCE, in emulated machines (c_tests/rxe): in one, then in two that are connected.
-# usage: scripts/test-ibverbs.sh PREFIX [one | two [GROUP...]]    (where gloo_rs is installed)
-#   GROUP   those of c_tests/rxe/one-guest.sh or two-guests.sh; all, if none is named
+# usage: scripts/test-ibverbs.sh PREFIX [one | more | two [GROUP...]]    (where gloo_rs is installed)
+#   one     in one guest, what `make test` needs
+#   more    in one guest, the tests of what has no code of its own for ibverbs
+#   two     in two guests
+#   GROUP   those of c_tests/rxe/one-guest.sh or two-guests.sh
 # TRANSPORT names another transport, for comparison.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-which=${2:-"one two"}
+which=${2:-"one more two"}
 wanted=("${@:3}")
 rxe=c_tests/rxe
 at=$PWD/build/ibverbs
@@ -19,8 +22,8 @@ if [ "$(uname -m)" != x86_64 ]; then
 fi
 prefix=$(realpath "$1")
 case $which in
-  one | two | "one two") ;;
-  *) echo "test-ibverbs: one or two guests, not $which" >&2 && exit 2 ;;
+  one | more | two | "one more two") ;;
+  *) echo "test-ibverbs: one, more or two, not $which" >&2 && exit 2 ;;
 esac
 
 rm -rf "$at"
@@ -30,21 +33,21 @@ cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -Wall -Wextra -Wpedantic -Werror "$
 copies=(--copy "$at")
 for file in "$prefix"/lib/libgloo_rs.so* "$prefix/bin/gloo-rs"; do copies+=(--copy "$file"); done
 
-# ctest is not there, so the tests with the label ibverbs become a script, c-tests-KIND.sh, and their programs go to the same paths.
-list_c_tests() { # KIND OPTION OF cmake...: built in build/c_tests/KIND
-  local kind=$1 build=build/c_tests/$1 programs
-  cmake -S c_tests -B "$build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug "${@:2}" >/dev/null
+# ctest is not there, so the tests with the label LABEL become a script, c-tests-LABEL-KIND.sh, and their programs go to the same paths.
+list_c_tests() { # LABEL KIND OPTION OF cmake...: built in build/c_tests/KIND
+  local label=$1 kind=$2 build=build/c_tests/$2 programs
+  cmake -S c_tests -B "$build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug "${@:3}" >/dev/null
   cmake --build "$build" --parallel "$(nproc)" --target ibverbs_tests >/dev/null
-  ctest --test-dir "$build" -L '^ibverbs$' --show-only=json-v1 >"$at/c-tests.json"
-  python3 - "$slower" "$at" "$kind" <<'PYTHON'
+  ctest --test-dir "$build" -L "^$label\$" --show-only=json-v1 >"$at/c-tests.json"
+  python3 - "$slower" "$at" "$label" "$kind" <<'PYTHON'
 import json, os, shlex, sys
 
-slower, at, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+slower, at, label, kind = int(sys.argv[1]), *sys.argv[2:]
 tests = json.load(open(f"{at}/c-tests.json"))["tests"]
 if not tests:
-    sys.exit("test-ibverbs: no C test has the label ibverbs")
+    sys.exit(f"test-ibverbs: no C test has the label {label}")
 programs = set()
-with open(f"{at}/c-tests-{kind}.sh", "w") as script:
+with open(f"{at}/c-tests-{label}-{kind}.sh", "w") as script:
     for test in tests:
         properties = {each["name"]: each["value"] for each in test["properties"]}
         programs.update(word for word in test["command"] if os.path.isfile(word))
@@ -57,10 +60,10 @@ PYTHON
   for program in "${programs[@]}"; do copies+=(--copy "$program"); done
 }
 # The same with AddressSanitizer, and the library below them.
-list_c_tests_with_asan() {
+list_c_tests_with_asan() { # LABEL
   local built file
   built=$(scripts/asan.sh)
-  list_c_tests asan -DGLOO_RS_TESTS_ASAN="$built"
+  list_c_tests "$1" asan -DGLOO_RS_TESTS_ASAN="$built"
   export ASAN_SMOKE=$PWD/build/c_tests/asan/asan_smoke
   copies+=(--copy "$ASAN_SMOKE")
   # Names the functions in reports.
@@ -95,21 +98,28 @@ build_digits() {
 }
 in_guests() { # NUMBER SECONDS SCRIPT
   "$rxe/guest.sh" --guests "$1" --devices 2 --memory 2048 --seconds "$2" --log "$at/console" "${copies[@]}" --folder "$at" \
-    env GROUPS_WANTED="${wanted[*]}" TRANSPORT="$TRANSPORT" TOOL="$prefix/bin/gloo-rs" LIBRARY_TESTS="$LIBRARY_TESTS" \
+    env GROUPS_WANTED="${groups[*]}" TRANSPORT="$TRANSPORT" TOOL="$prefix/bin/gloo-rs" LIBRARY_TESTS="$LIBRARY_TESTS" \
     TRANSPORT_TESTS="$TRANSPORT_TESTS" ASAN_SMOKE="${ASAN_SMOKE:-}" DIGITS="${DIGITS:-}" DIGITS_DATA="${DIGITS_DATA:-}" bash "./$3"
 }
 
 failed=()
 build_rust_tests
-if [[ $which == one* ]]; then
-  list_c_tests plain
-  if ((${#wanted[@]} == 0)) || [[ " ${wanted[*]} " == *" asan "* ]]; then list_c_tests_with_asan; fi
+in_one_guest() { # LABEL SECONDS GROUP...: these groups, of those that are wanted
+  local groups=("${@:3}") group
+  ((${#wanted[@]} == 0)) || groups=("${wanted[@]}")
+  list_c_tests "$1" plain
+  for group in "${groups[@]}"; do
+    if [[ $group == asan* ]]; then list_c_tests_with_asan "$1"; fi
+  done
   build_digits
-  echo "test-ibverbs: in one guest"
-  in_guests 1 1800 one-guest.sh || failed+=("one guest")
-fi
+  echo "test-ibverbs: in one guest: ${groups[*]}"
+  in_guests 1 "$2" one-guest.sh || failed+=("one guest: ${groups[*]}")
+}
+if [[ $which == one* ]]; then in_one_guest ibverbs 1500 verbs gloo links rust failures asan example; fi
+if [[ $which == *more* ]]; then in_one_guest ibverbs-more 1500 gloo-more asan-more; fi
 if [[ $which == *two ]]; then
   echo "test-ibverbs: in two guests"
+  groups=("${wanted[@]}")
   in_guests 2 600 two-guests.sh || failed+=("two guests")
 fi
 if ((${#failed[@]})); then

@@ -10,25 +10,27 @@ cd "$(dirname "$0")/.."
 
 check=(test-format test-lint test-rust test-jobs test-c-core)
 
-# What is compiled first is what others wait for. Beside them runs what no clock counts for, and uses one core.
+# Set-up comes first, and what is compiled next is what others wait for. Beside them runs what does not depend on time, and uses one core.
 in_turn=(setup test-format prefix test-lint test-rust test-seeds test-jobs test-c test-valgrind test-asan test-ibverbs test-package test-instructions
-  test-readme test-demo test-header test-abi test-doc)
-beside=(test-miri test-loom)
+  test-readme test-demo test-header test-abi)
+beside=(test-miri test-loom test-doc)
 
 # NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
 shards=(
-  "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/rxe c_tests/with_tls.sh c_tests/with_redis.sh cmake scripts"
-  "fresh-more: test-fresh-more test-deb | Dockerfile scripts/cross examples/torch/CMakeLists.txt"
+  "fresh-more: test-fresh-more test-deb | Dockerfile scripts/container.sh scripts/cross scripts/deb.sh scripts/fuzz.sh scripts/pinned.sh scripts/test-aarch64.sh
+    scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
+  "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/gloo_compat/CMakeLists.txt c_tests/gloo_compat/headers.sh
+    c_tests/gloo_compat/mpi.sh c_tests/launchers.sh c_tests/rxe c_tests/with_tls.sh c_tests/with_redis.sh cmake examples/tls scripts"
   "systems: test-systems test-features test-deny | src/sys Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
   "torch: test-torch test-bench | examples/torch include/gloo benches"
-  "links: test-ibverbs-two test-c-more | src/transport/ibverbs c_tests"
-  "threads: test-threads test-loom test-aarch64 test-endurance | src/engine src/transport src/reduce"
-  "depth: test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/simulation fuzz"
+  "links: setup test-ibverbs-two test-ibverbs-more test-c-more | src/transport/ibverbs c_tests"
+  "threads: setup test-threads test-loom test-aarch64 test-endurance | src/engine src/transport src/reduce"
+  "depth: setup test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/simulation fuzz"
 )
 number=${#shards[@]}
 name_of() { local row=${shards[$1 - 1]}; echo "${row%%:*}"; }
 parts_of() { local row=${shards[$1 - 1]#*: }; echo "${row%% |*}"; }
-paths_of() { local row=${shards[$1 - 1]#* | }; echo "$row"; }
+paths_of() { local row=${shards[$1 - 1]#* | }; echo "${row//$'\n'/ }"; }
 
 # The files that have changed since the last landing. Nothing in the history tells a landing: LANDED names its commit, or else all commits of the
 # last three hours count, which is how long work goes on before it lands.
@@ -37,7 +39,7 @@ changed_files() {
   if [ -z "$since" ]; then
     since=$(git rev-list -n 1 --first-parent --before="$(($(git log -1 --format=%ct) - 3 * 3600))" HEAD)
   fi
-  git diff --name-only "${since:-$(git hash-object -t tree /dev/null)}" HEAD
+  git diff --name-only --no-renames "${since:-$(git hash-object -t tree /dev/null)}" HEAD
 }
 choose_shard() { # sets k and why
   local paths path file

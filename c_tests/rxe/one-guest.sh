@@ -1,6 +1,6 @@
 #!/bin/bash
-# The tests that scripts/test-ibverbs.sh runs in one guest. The folder also has verbs_smoke, and c-tests-plain.sh and c-tests-asan.sh, lists of the
-# C tests; LIBRARY_TESTS and TRANSPORT_TESTS are the programs of the Rust tests, ASAN_SMOKE that of asan_smoke.c, DIGITS and DIGITS_DATA the
+# The tests that scripts/test-ibverbs.sh runs in one guest. The folder also has verbs_smoke, and c-tests-LABEL-plain.sh and c-tests-LABEL-asan.sh,
+# lists of the C tests; LIBRARY_TESTS and TRANSPORT_TESTS are the programs of the Rust tests, ASAN_SMOKE that of asan_smoke.c, DIGITS and DIGITS_DATA the
 # example and its data.
 set -euo pipefail
 . ./groups.sh
@@ -16,7 +16,7 @@ if group verbs "the guest's devices work, without gloo_rs"; then
 fi
 
 if group gloo "programs written for Gloo, over $TRANSPORT"; then
-  . ./c-tests-plain.sh
+  . ./c-tests-ibverbs-plain.sh
 fi
 
 # What follows is about ibverbs, whatever TRANSPORT is.
@@ -41,20 +41,31 @@ if group failures "ranks that die or stop, too little memory, devices that are n
   for check in killed stopped locked names down absent; do try 60 "$check" ./checks.sh "$check"; done
 fi
 
-if group asan "C tests, over $TRANSPORT, with AddressSanitizer, as the library below them; leaks, too"; then
+with_asan() { # SCRIPT
   # Freed memory is kept from use, so that accesses to it are seen, but a guest has too little for 256 MiB of each process. An allocation that
   # is too large returns NULL, as without AddressSanitizer: there are tests of that. Stacks of functions that have returned are not watched,
   # which would take a quarter longer, or more. Reports name functions; the offsets are for a machine that has the lines.
   export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16:allocator_may_return_null=1:detect_stack_use_after_return=0
   ASAN_OPTIONS+=":allow_addr2line=1:stack_trace_format='#%n %p in %f (%m+%o)'"
   for error in program library leak; do try 60 "an error is seen: $error" ./checks.sh reported "$error" "$ASAN_SMOKE"; done
-  . ./c-tests-asan.sh
+  . "./$1"
   unset ASAN_OPTIONS
+}
+if group asan "C tests, over $TRANSPORT, with AddressSanitizer, as the library below them; leaks, too"; then
+  with_asan c-tests-ibverbs-asan.sh
 fi
 
 if group example "the tool and the digits example"; then
   try 20 info ./checks.sh info
   try 120 digits ./checks.sh digits "$DIGITS" "$DIGITS_DATA"
+fi
+
+# The same of what has no code of its own for ibverbs.
+if group gloo-more "more programs written for Gloo, over $TRANSPORT"; then
+  . ./c-tests-ibverbs-more-plain.sh
+fi
+if group asan-more "more C tests, over $TRANSPORT, with AddressSanitizer"; then
+  with_asan c-tests-ibverbs-more-asan.sh
 fi
 
 end_of_groups
