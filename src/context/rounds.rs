@@ -45,7 +45,7 @@ fn refused(other: u64, (own, tag): Line) -> Error {
     if own == SETUP {
         return Error::new(
             ErrorKind::InvalidOperation,
-            "another thread is splitting it, or connecting it or out of it",
+            "another thread is splitting this context, connecting it, or connecting another one from it",
         );
     }
     already_running(other, tag, own, explain)

@@ -284,8 +284,8 @@ pub const GLOO_RS_COLOR_UNDEFINED: i32 = -1;
 
 /// Splits the connected `context` into new contexts, as MPI_Comm_split does: the ranks that pass the same `color` (0 or
 /// more) form one, in the order of their `key`, and of their rank in `context` if keys are equal. A rank that passes
-/// GLOO_RS_COLOR_UNDEFINED takes part and gets NULL. Collective over `context`: every rank calls it, in the same order
-/// as its other collectives. It may run at the same time as any collective; fails with GLOO_RS_ERROR_INVALID_OPERATION
+/// GLOO_RS_COLOR_UNDEFINED takes part and gets NULL. Collective over `context`: every rank makes its splits of `context`
+/// in the same order. It may run at the same time as any collective; fails with GLOO_RS_ERROR_INVALID_OPERATION
 /// while another split runs on `context` in this process.
 ///
 /// The new context is connected. It has the device, timeout, options and tuning constants of `context`, and does not

@@ -94,7 +94,8 @@ pub struct gloo_rs_device_options_t {
     /// GLOO_RS_SHARED_MEMORY_DEFAULT, _ON or _OFF.
     pub shared_memory: MaybeUninit<gloo_rs_shared_memory_t>,
     /// The number of TCP connections between two ranks of different hosts, or of one host that share no memory: 1 to 16. Ranks that want
-    /// different numbers take the lower one. 0 for what the environment variable GLOO_RS_STREAMS says; 1 if it is not set.
+    /// different numbers take the lower one. 0 for what the environment variable GLOO_RS_STREAMS says; if that is not set, what rank 0's
+    /// tuning file says, else 1.
     pub streams: u32,
     /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or `ibverbs`, which is
     /// InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and `uv` fit together. All but `tcp` only if this

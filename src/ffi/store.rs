@@ -71,8 +71,8 @@ pub(super) fn within<T>(ms: i64, body: impl FnOnce(Duration) -> Result<T>) -> Re
 }
 
 /// Creates a store over TCP. The process with `serve` runs the server until it destroys the handle; the others connect
-/// to it. `host` is the server's name or address. `port` is its port; with `serve`, 0 lets the system choose
-/// (gloo_rs_store_port returns it). The others try to connect until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
+/// to it. `host` is the server's name or address. `port` is its port; with `serve`, 0 takes a free port of
+/// GLOO_RS_PORT_RANGE, or lets the system choose (gloo_rs_store_port returns it). The others try to connect until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
 /// GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]

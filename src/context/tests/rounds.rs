@@ -77,8 +77,11 @@ fn a_call_of_several_rounds_does_not_begin_while_another_of_its_kind_runs() {
 fn a_context_is_made_by_one_thread_at_a_time() {
     let contexts = group(2);
     let operation = contexts[0].begin_setup(TAG).unwrap();
-    is_refused(contexts[0].split(Some(0), 0), "another thread is splitting it");
-    is_refused(contexts[0].connect_oob(&mut |_, _| panic!("it is refused")), "another thread is splitting it");
+    is_refused(contexts[0].split(Some(0), 0), "another thread is splitting this context");
+    is_refused(
+        contexts[0].connect_oob(&mut |_, _| panic!("it is refused")),
+        "another thread is splitting this context",
+    );
     assert!(contexts[0].broken().is_none());
     drop(operation);
     let make = |context: &Context| {
@@ -86,7 +89,7 @@ fn a_context_is_made_by_one_thread_at_a_time() {
         made.connect_from(context, 5).map(|()| made)
     };
     let operation = contexts[0].begin_setup(5).unwrap();
-    is_refused(make(&contexts[0]), "another thread is splitting it");
+    is_refused(make(&contexts[0]), "another thread is splitting this context");
     drop(operation);
     run(&contexts, |context| assert_eq!(split::sum(&make(context).unwrap(), 1, 0), 2));
 }

@@ -125,7 +125,7 @@ fn a_second_split_at_once_is_refused_and_does_no_harm() {
         let error = contexts[0].split(Some(2), 0).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidOperation);
         assert!(error.message().contains("rank 0: cannot split a context: "), "{error}");
-        assert!(error.message().contains("another thread is splitting it"), "{error}");
+        assert!(error.message().contains("another thread is splitting this context"), "{error}");
         let other = contexts[1].split(Some(1), 0).unwrap().unwrap();
         let first = first.join().unwrap().unwrap().unwrap();
         run(&[first, other], |part| assert_eq!(sum(part, 1, 0), 2));

@@ -39,7 +39,8 @@ use crate::types::{DataType, Rank, ReduceOp};
 
 /// A reduction function of the caller: `into[i] = left[i] op right[i]` for `count` elements. Returns 0; any other
 /// number fails the collective with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. The operation must be
-/// associative, and commutative except for scan and exscan.
+/// associative. It must also be commutative, except for scan and exscan, and where the call names an algorithm that combines in
+/// the order of ranks: docs/semantics.md lists these.
 ///
 /// The function is called only on the thread that made the collective call, and only until that returns. It must not
 /// throw or longjmp. Other threads can use the context meanwhile, and so can the function: if it calls the collective
