@@ -7,9 +7,9 @@ use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
 use crate::context::call::{Call, Run};
 use crate::engine::Combine;
-use crate::engine::plan::Plan;
+use crate::engine::plan::{Plan, Usage};
 use crate::error::{Error, Result};
-use crate::hash::QuickHasher;
+use crate::hash::QuickMap;
 use crate::tuner::file::AUTO;
 use crate::tuner::{self, Decision, Tuner};
 use crate::types::{ElementType, Rank};
@@ -93,12 +93,12 @@ impl<'a> Asked<'a> {
             hosts: hosts.as_ptr().addr(),
         })
     }
+}
 
-    /// The index of the cache entry. Computed from the fields in which the calls of a program mostly differ.
-    fn index(&self) -> usize {
-        let mut hasher = QuickHasher::default();
-        (self.count, self.collective as u32, self.dtype.code(), self.op, self.root).hash(&mut hasher);
-        hasher.finish() as usize % ENTRIES
+/// Only of the fields in which the calls of a program mostly differ.
+impl Hash for Asked<'_> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        (self.count, self.collective as u32, self.dtype.code(), self.op, self.root).hash(hasher);
     }
 }
 
@@ -155,32 +155,38 @@ impl Context {
     }
 }
 
-/// The last prepared call for each index.
-pub(super) struct PreparedCalls(Mutex<Box<[Entry; ENTRIES]>>);
+/// Prepared calls.
+#[derive(Default)]
+pub(super) struct PreparedCalls(Mutex<Calls>);
 
-type Entry = Option<(Asked<'static>, Prepared)>;
-
-const ENTRIES: usize = 64;
-
-impl Default for PreparedCalls {
-    fn default() -> Self {
-        Self(Mutex::new(Box::new([const { None }; ENTRIES])))
-    }
+#[derive(Default)]
+struct Calls {
+    prepared: QuickMap<Asked<'static>, Prepared>,
+    usage: Usage,
 }
 
 impl PreparedCalls {
     /// The result of preparing an equal call, if it is in the cache.
     pub(super) fn get(&self, asked: &Asked<'_>) -> Option<Prepared> {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        calls[asked.index()].as_ref().filter(|(known, _)| known == asked).map(|(_, prepared)| prepared.clone())
+        // The keys live long enough to be compared with a shorter-lived one.
+        let prepared: &QuickMap<Asked<'_>, Prepared> = &calls.prepared;
+        prepared.get(asked).cloned()
     }
 
-    /// Adds a prepared call.
+    /// Adds a prepared call, if there is memory for it.
     pub(super) fn set(&self, asked: Asked<'_>, prepared: Prepared) {
         // The caller's text may be freed before the next comparison.
         let algorithm = asked.algorithm.map(|name| if name == AUTO { AUTO } else { prepared.algorithm.name });
         let asked = Asked { algorithm, ..asked };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[asked.index()] = Some((asked, prepared));
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !calls.usage.add(&prepared.plan) {
+            *calls = Calls::default();
+            calls.usage.add(&prepared.plan);
+        }
+        if calls.prepared.try_reserve(1).is_ok() {
+            calls.prepared.insert(asked, prepared);
+        }
     }
 }
 

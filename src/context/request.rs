@@ -285,7 +285,7 @@ impl Request {
             // Whoever progresses the context goes on with it.
             shared.leave(self.body.clone());
             context.engine().arm();
-            if self.body.go_on() == Progress::Ended {
+            if shared.continued(self.body.go_on()) == Progress::Ended {
                 // What it waited for may have come without a ring, so nobody else may find out that it has ended.
                 self.attend();
             }
@@ -321,7 +321,10 @@ impl Request {
                     self.body.work(&run).map_or(Ok(true), |work| self.body.context.test_shared(&run, &work, shared));
                 if matches!(done, Ok(false)) {
                     drop(running);
-                    self.body.running.attempt_if_wanted(|running| self.body.go_on_with(running));
+                    let progress = self.body.running.attempt_if_wanted(|running| self.body.go_on_with(running));
+                    if let Some(shared) = self.body.context.shared_memory.get() {
+                        let _ = shared.continued(progress);
+                    }
                 } else {
                     if done.is_ok() {
                         shared.keep(&self.claim);
@@ -429,7 +432,9 @@ impl Body {
         let Some((Running::Shared(shared), times)) = running else { return Progress::Ended };
         let call = self.call();
         let run = self.run(&call, times);
-        self.work(&run).map_or(Progress::None, |work| shared.go_on(&work))
+        // A call without any time may do what needs no waiting.
+        let is_late = || !times.timeout.is_zero() && self.context.engine().now() >= times.deadline;
+        self.work(&run).map_or(Progress::None, |work| shared.go_on(&work, is_late))
     }
 
     /// The call, which owns nothing.

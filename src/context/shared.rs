@@ -10,10 +10,10 @@ use crate::context::Context;
 use crate::context::call::Run;
 use crate::context::digest::explain;
 use crate::context::prepared::Prepared;
-use crate::engine::execution::too_slow;
+use crate::engine::execution::{no_room, too_slow};
 use crate::engine::plan::Plan;
 use crate::engine::shared::{Call, Claim, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
-use crate::engine::{Binding, Guard, already_running};
+use crate::engine::{Binding, Guard, already_running, uncounted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
 use crate::transport::board::MAX_MEMBERS;
@@ -76,16 +76,15 @@ impl SharedCall {
         self.attended.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, known, output) }
     }
 
-    /// Goes on without waiting, for a thread that does not wait for the call.
-    pub(super) fn go_on(&mut self, work: &Work<'_>) -> Progress {
+    /// Goes on without waiting, for a thread that does not wait for the call. The call fails if `is_late` while there is more to do.
+    pub(super) fn go_on(&mut self, work: &Work<'_>, is_late: impl Fn() -> bool) -> Progress {
         if self.outcome.is_some() {
             return Progress::Ended;
         }
-        let before = self.call.position();
         self.outcome = match self.call.go_on(work) {
-            Ok(false) if self.call.position() != before => return Progress::Some,
-            Ok(false) => return Progress::None,
-            Ok(true) => Some(Ok(())),
+            Ok(Progress::Ended) => Some(Ok(())),
+            Ok(Progress::More) if is_late() => Some(Err(too_slow())),
+            Ok(progress) => return progress,
             Err(error) => Some(Err(error)),
         };
         Progress::Ended
@@ -220,7 +219,7 @@ impl Context {
     /// whether it has ended.
     pub(super) fn advance_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
         match call.call.go_on(work) {
-            Ok(ended) => Ok(ended),
+            Ok(progress) => Ok(progress == Progress::Ended),
             Err(error) => self.fail_shared(run, work, call, error).map(|()| true),
         }
     }
@@ -249,8 +248,12 @@ impl Context {
             if now >= run.deadline {
                 return self.complete_shared(run, work, call).map(|()| true);
             }
+            if wait == Wait::Clock {
+                work.shared.continued(Progress::More);
+                return Ok(false);
+            }
             // Progresses the context, so that the call fails when its peer has.
-            if wait == Wait::Clock || !self.wait_shared(run, work, call, wait, now)? {
+            if !self.wait_shared(run, work, call, wait, now)? {
                 return Ok(false);
             }
         }
@@ -459,6 +462,7 @@ impl Context {
                 line: (kind(check), call.tag),
                 digest: check,
                 counted: true,
+                from_table: false,
                 memory: program.memory(element, shared.reads()),
                 readers: program.readers,
             },
@@ -481,11 +485,12 @@ impl Context {
         let error = match (refused, broken) {
             (Refused::Unusable, Some(error)) => error.context("the context is broken"),
             (Refused::Unusable, None) => Error::new(ErrorKind::Closed, "the context is closed"),
-            (Refused::NoMemory, _) => {
-                let (scratch, element) = (work.plan.scratch, run.binding.element);
-                let text =
-                    format!("no memory for {scratch} elements of {element} bytes that the algorithm keeps aside");
-                let error = self.described(run, &Error::new(ErrorKind::ResourceExhausted, text));
+            (Refused::NoMemory | Refused::Uncounted, _) => {
+                let error = match refused {
+                    Refused::Uncounted => uncounted(run.binding.tag),
+                    _ => no_room(work.plan.scratch, run.binding.element),
+                };
+                let error = self.described(run, &error);
                 // The other ranks wait for this one, so they are sent the reason.
                 if let Ok(mut guard) = self.lock() {
                     guard.break_with(&error, Some(&error));

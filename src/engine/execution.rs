@@ -399,7 +399,7 @@ impl Execution {
     /// [`Execution::do_local`] in pieces, with a look at the clock after each.
     #[cold]
     fn do_long(&mut self, action: &Action, at: usize, count: usize) {
-        let piece = LOOK_BYTES / self.element;
+        let piece = (LOOK_BYTES / self.element).max(1);
         for done in (0..count).step_by(piece) {
             self.do_local(action, at + done, piece.min(count - done));
             if self.is_late() {
@@ -453,7 +453,9 @@ fn internal(text: &str) -> Error {
     Error::new(ErrorKind::Internal, text)
 }
 
-fn no_room(elements: usize, element: usize) -> Error {
+/// The error for a call without scratch memory.
+#[cold]
+pub fn no_room(elements: usize, element: usize) -> Error {
     let text = format!("no memory for {elements} elements of {element} bytes that the algorithm keeps aside");
     Error::new(ErrorKind::ResourceExhausted, text)
 }

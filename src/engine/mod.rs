@@ -25,11 +25,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::execution::Execution;
-use crate::engine::numbers::Numbers;
+use crate::engine::numbers::{MOST, Numbers};
 use crate::engine::plan::Plan;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
-use crate::engine::shared::{Line, Shared, excludes};
+use crate::engine::shared::{Line, Progress, Shared, excludes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
@@ -89,6 +89,8 @@ pub struct Core {
     /// Number of calls of `progress`. From it the watch sees at a tick whether a thread has progressed the context since the last one.
     turns: u64,
     seen_turns: u64,
+    /// Whether the last turn took long, and has left more to be done at once.
+    long_turn: bool,
     /// Whether messages have come or gone since the watch last looked.
     moved: bool,
     /// Whether the watch is to be armed by a tick only, unless something is left to be done; see [`Engine::hand_over`].
@@ -310,7 +312,7 @@ impl Core {
         again
     }
 
-    /// Whether a run goes on although no thread waits for it, nor is in its reduction function, or a call on shared memory does.
+    /// Whether something is left to be done: a run that is not over and not in its reduction function, or a started call on shared memory.
     fn has_runs(&self) -> bool {
         self.executions.iter().any(|(_, execution)| !execution.is_over() && !execution.reducing)
             || self.shared.as_ref().is_some_and(|shared| shared.has_started_calls())
@@ -340,6 +342,7 @@ impl Core {
     /// Moves data as far as possible without blocking. Returns whether anything was moved.
     pub fn progress(&mut self) -> bool {
         self.turns += 1;
+        self.long_turn = false;
         if self.turns.is_multiple_of(DETECTION_TURNS) {
             self.detect_other_calls();
         }
@@ -356,6 +359,7 @@ impl Core {
         let Some(shared) = &self.shared else { return false };
         let mut any = false;
         let others = shared.go_on();
+        self.long_turn = others == Progress::More;
         for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| execution.waits_in_memory()) {
             any |= execution.look(&mut self.messenger);
             self.ended |= execution.is_over() || execution.wants_function();
@@ -363,7 +367,7 @@ impl Core {
         if any {
             self.dispatch();
         }
-        any | others
+        any | (others != Progress::None)
     }
 
     /// `progress`, for threads that do not return soon: no descriptor becomes readable when more of an offered message can be
@@ -390,6 +394,13 @@ impl Core {
         }
     }
 
+    /// The calls on shared memory in progress that no thread waits for with the lock: tag, fingerprint, and whether each waits for a peer.
+    fn only_in_memory(&self) -> Vec<(u64, u64, bool)> {
+        let mut calls = self.shared.as_ref().map_or_else(Vec::new, |shared| shared.in_progress());
+        calls.retain(|(_, fingerprint, _)| self.executions.iter().all(|(_, e)| e.fingerprint != *fingerprint));
+        calls
+    }
+
     /// What this rank is doing, for a peer that waits for it.
     fn doing(&self) -> String {
         let calls = self.executions.iter().take(MAX_REPORTED).map(|(index, e)| {
@@ -398,7 +409,10 @@ impl Core {
             let waits = if e.reducing { format!(", inside its reduction function{waits}") } else { waits };
             format!("in {what}, {} elements, tag {}{waits}", e.count, e.tag)
         });
-        let calls: Vec<String> = calls.collect();
+        let in_memory = self.only_in_memory().into_iter().map(|(tag, fingerprint, _)| {
+            format!("in {}, tag {tag}, which it has started", (self.explain)(digest(fingerprint)))
+        });
+        let calls: Vec<String> = calls.chain(in_memory).take(MAX_REPORTED).collect();
         if calls.is_empty() {
             return format!("it says that it is in no collective, after {} on this context", self.begun());
         }
@@ -451,7 +465,8 @@ impl Core {
                 Outcome::Queried { rank, slot, fingerprint } => {
                     let (doing, instead) = (self.doing(), self.instead_of(fingerprint, slot));
                     let waits = |(index, e): (u32, &Execution)| !e.reducing && self.messenger.waits(index);
-                    let waiting = self.executions.iter().map(|(index, e)| (index, &**e)).any(waits);
+                    let waiting = self.executions.iter().map(|(index, e)| (index, &**e)).any(waits)
+                        || self.only_in_memory().iter().any(|(.., waits)| *waits);
                     self.messenger.reply(rank, &doing, waiting, instead);
                 }
                 _ => {}
@@ -509,6 +524,16 @@ impl Core {
     pub fn fail(&mut self, index: u32, error: Error) {
         self.executions[index].failed.get_or_insert(error);
     }
+}
+
+/// The error for a call on shared memory that has no number; see [`numbers`].
+#[cold]
+pub fn uncounted(tag: u64) -> Error {
+    let text = format!(
+        "more than {MOST} ranges of tags were used on this context, so the calls on tag {tag} are not counted, and in \
+         shared memory not told apart: use adjacent tags, a new context, or GLOO_RS_SHM=0"
+    );
+    Error::new(ErrorKind::ResourceExhausted, text)
 }
 
 /// The error for a call of kind `own` on `tag` that cannot start while a call with the fingerprint `other` runs there.

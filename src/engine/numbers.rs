@@ -4,17 +4,17 @@
 //! the same numbers, whatever their threads do with other kinds and tags. A count must never be dropped, because peers could not
 //! distinguish a rank that restarts a count from one that has skipped calls. Adjacent tags with the same count share an entry, so
 //! programs that use each tag once, or a range of tags in turn, use little memory. When the table is full, further tags are not
-//! counted: their number is 0, which matches every number.
+//! counted: their number is 0, which matches every number in messages. Calls on shared memory are refused without one.
 
 use std::collections::BTreeMap;
 
 use crate::wire::fingerprint::{MAX_NUMBER, next_number};
 
 /// Lines in the direct-mapped cache.
-const RECENT: usize = 64;
+pub(super) const RECENT: usize = 64;
 
 /// Entries for other lines, at most; about 30 bytes each.
-const MOST: usize = 1 << 16;
+pub(super) const MOST: usize = 1 << 16;
 
 /// What is counted: a [kind](crate::wire::fingerprint::kind), which is not 0, and a tag.
 type Line = (u8, u64);

@@ -9,7 +9,7 @@ use crate::engine::shared::program::Program;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
 use crate::reserve::{check_room, try_copy, try_reserve_entry};
-use crate::schedule::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
+use crate::schedule::{Action, Dependency, Schedule, Step};
 
 /// Most ranks for which schedules are generated. Most schedules take memory for each rank, in all some kilobytes.
 pub const MAX_RANKS: usize = 1 << 20;
@@ -97,6 +97,15 @@ impl Plan {
         }
     }
 
+    /// Bytes of memory that it takes, about.
+    pub fn bytes(&self) -> usize {
+        let lists = [size_of_val(&*self.steps), size_of_val(&*self.dependencies), size_of_val(&*self.dependents)];
+        let programs = [self.program.as_ref(), self.shared_steps.as_ref().map(|steps| &steps.program)];
+        size_of::<Self>()
+            + lists.iter().sum::<usize>()
+            + programs.into_iter().flatten().map(|p| p.bytes()).sum::<usize>()
+    }
+
     /// The steps that `step` depends on.
     pub fn after(&self, step: &PlanStep) -> &[Dependency] {
         &self.dependencies[step.after.0 as usize..step.after.1 as usize]
@@ -106,41 +115,6 @@ impl Plan {
     pub fn before(&self, step: &PlanStep) -> &[u32] {
         &self.dependents[step.before.0 as usize..step.before.1 as usize]
     }
-}
-
-/// Returns `schedule` with every step that receives (or fetches) and reduces replaced by one that receives into scratch memory
-/// and a reduction. For callers' reduction functions, which only the thread that made the call may run.
-pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
-    let mut out = Schedule { steps: Vec::with_capacity(schedule.steps.len()), scratch: schedule.scratch };
-    // The new index of each step; of the reduction, if the step was replaced by two.
-    let mut place = Vec::with_capacity(schedule.steps.len());
-    for step in &schedule.steps {
-        let mut after: Vec<Dependency> =
-            step.after.iter().map(|d| Dependency { step: place[d.step as usize], shift: d.shift }).collect();
-        match step.action {
-            Action::RecvReduce { into, with, incoming, .. } | Action::FetchReduce { into, with, incoming, .. } => {
-                let arrived = Span { buffer: Buffer::Scratch, offset: out.scratch, len: into.len };
-                out.scratch += into.len;
-                let recv = match step.action {
-                    Action::FetchReduce { from, publication, at, .. } => {
-                        Action::Fetch { from, publication, at, into: arrived }
-                    }
-                    Action::RecvReduce { from, .. } => Action::Recv { from, into: arrived },
-                    other => other,
-                };
-                after.push(Dependency { step: out.steps.len() as u32, shift: 0 });
-                out.steps.push(Step { action: recv, channel: step.channel, after: Vec::new() });
-                let (left, right) = match incoming {
-                    Side::Left => (arrived, with),
-                    Side::Right => (with, arrived),
-                };
-                out.steps.push(Step { action: Action::Reduce { left, right, into }, channel: 0, after });
-            }
-            action => out.steps.push(Step { action, channel: step.channel, after }),
-        }
-        place.push(out.steps.len() as u32 - 1);
-    }
-    out
 }
 
 /// Empty slices of readable memory. `memcmp` of zero bytes at an unmapped address, such as that of `&[]`, takes tens of
@@ -221,11 +195,36 @@ pub struct PlanCache(Mutex<Plans>);
 #[derive(Debug, Default)]
 struct Plans {
     cached: QuickMap<u64, Vec<Cached>>,
-    len: usize,
+    usage: Usage,
 }
 
-/// Most plans in the cache. When it is full, all are removed.
-const MAX_CACHED: usize = 1024;
+/// Most plans that a cache holds, and most of their bytes.
+pub const MAX_CACHED: usize = 4096;
+const MAX_CACHED_BYTES: usize = 32 << 20;
+
+/// How many plans a cache holds. When it is full, all are removed: which of them a program will use again is not known.
+#[derive(Debug, Default)]
+pub struct Usage {
+    plans: usize,
+    bytes: usize,
+}
+
+impl Usage {
+    /// Counts one more, unless the cache is full. An empty one takes a plan of any size.
+    pub fn add(&mut self, plan: &Plan) -> bool {
+        let sum = self.bytes + plan.bytes();
+        if self.plans > 0 && (self.plans == MAX_CACHED || sum > MAX_CACHED_BYTES) {
+            return false;
+        }
+        (self.plans, self.bytes) = (self.plans + 1, sum);
+        true
+    }
+
+    /// Number of plans.
+    pub fn plans(&self) -> usize {
+        self.plans
+    }
+}
 
 impl PlanCache {
     /// The plan of `algorithm` for `shape`; with `apart`, without receive-and-reduce steps.
@@ -245,7 +244,7 @@ impl PlanCache {
         check_schedule_room(shape)?;
         let mut schedule = (algorithm.generate)(shape)?;
         if apart {
-            schedule = without_receive_and_reduce(&schedule);
+            schedule = schedule.without_receive_and_reduce();
         }
         let mut plan = Plan::new(&schedule);
         if shape.shared {
@@ -264,13 +263,12 @@ impl PlanCache {
         if let Some(plan) = find(&plans) {
             return Ok(plan);
         }
-        if plans.len >= MAX_CACHED {
-            plans.cached.clear();
-            plans.len = 0;
-        }
         let cached = Cached { shape: OwnedShape::new(shape)?, algorithm: algorithm.name, apart, plan: plan.clone() };
+        if !plans.usage.add(&plan) {
+            *plans = Plans::default();
+            plans.usage.add(&plan);
+        }
         try_reserve_entry(&mut plans.cached, "the cache of schedules")?;
-        plans.len += 1;
         plans.cached.entry(hash).or_default().push(cached);
         Ok(plan)
     }

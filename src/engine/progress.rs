@@ -98,6 +98,7 @@ impl Engine {
                 connecting: 0,
                 turns: 0,
                 seen_turns: 0,
+                long_turn: false,
                 moved: false,
                 is_lazy: false,
                 spin,
@@ -246,7 +247,7 @@ impl Engine {
                 if std::mem::take(&mut announced) {
                     guard.messenger.wake(false);
                 }
-                busy_turns += 1;
+                busy_turns = if guard.long_turn { BUSY_TURNS } else { busy_turns + 1 };
                 // The progress may concern only other threads: this thread must still observe its deadline, and release the lock
                 // to them.
                 if busy_turns == BUSY_TURNS {
@@ -392,13 +393,21 @@ impl Engine {
     /// Arms the watch if `urgent`, else disarms it. While there is a timer, which an armed watch would not see, disarms it: then it checks
     /// the context at every tick.
     fn entrust(&self, guard: &mut Guard<'_>, watch: &dyn Watch, urgent: bool) {
-        if !urgent || guard.messenger.next_timer().is_some() {
+        // A thread without the lock may have started a call meanwhile, and have seen the watch armed.
+        let urgent = urgent || self.disarm() && guard.has_runs();
+        if guard.messenger.next_timer().is_some() {
             self.disarm();
-        } else {
-            let publications = guard.waits_in_memory();
-            if guard.sleep(publications) {
-                guard.serve();
-                self.notify(guard);
+        } else if urgent {
+            loop {
+                let publications = guard.waits_in_memory();
+                if guard.sleep(publications) {
+                    guard.serve();
+                    self.notify(guard);
+                }
+                // What came in that turn may have led to a wait for a publication, of which peers do not know yet.
+                if publications || !guard.waits_in_memory() {
+                    break;
+                }
             }
             watch.arm();
         }
@@ -413,10 +422,10 @@ impl Engine {
         }
     }
 
-    fn disarm(&self) {
-        if let Some(watch) = self.watch.get().filter(|watch| watch.is_armed()) {
-            watch.disarm();
-        }
+    /// Returns whether the watch was armed.
+    fn disarm(&self) -> bool {
+        let watch = self.watch.get().filter(|watch| watch.is_armed());
+        watch.inspect(|watch| watch.disarm()).is_some()
     }
 
     /// The current time.

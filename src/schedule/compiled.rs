@@ -120,6 +120,15 @@ impl Compiled {
         })
     }
 
+    /// Bytes of memory that its lists take.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.ops)
+            + size_of_val(&*self.operands)
+            + size_of_val(&*self.published)
+            + size_of_val(&*self.to)
+            + size_of_val(&*self.last_fetch)
+    }
+
     /// Whether it reads what other ranks have published.
     pub fn fetches(&self) -> bool {
         self.operands.iter().any(|operand| matches!(operand, Operand::Peer { .. }))

@@ -12,6 +12,7 @@
 mod builder;
 pub mod compiled;
 pub mod cost;
+mod functions;
 pub mod simulate;
 pub mod verify;
 

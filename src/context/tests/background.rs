@@ -81,6 +81,32 @@ fn a_rank_that_is_in_no_call_replies_that_it_is_in_none() {
     });
 }
 
+/// Rank 0 waits for the result of ranks 1 and 2, of which rank 1 has started the call and computes, and rank 2 does not come.
+#[test]
+fn a_rank_with_a_started_call_replies_that_it_is_in_it() {
+    let contexts = fresh(3);
+    let start = |rank: usize, data: &mut [i64], timeout| {
+        let shape = Shape { inputs: 0, groups: &[0, 1, 1], ..Shape::new(Collective::Allreduce, rank, 3, data.len()) };
+        let call = Call {
+            algorithm: Some("shared_hierarchical_flat"),
+            outputs: &[data.as_mut_ptr().cast()],
+            timeout: Some(timeout),
+            ..Call::new(shape, DataType::Int64)
+        };
+        // SAFETY: the arrays are as long as the shape says, and outlive the requests.
+        let request = unsafe { contexts[rank].request(&call) }.unwrap();
+        request.start().unwrap();
+        request
+    };
+    let mut data = [[1i64; 4]; 2];
+    let [first, second] = &mut data;
+    let others = start(1, second, LONG);
+    let error = start(0, first, Duration::from_millis(300)).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(error.message().contains("it says that it is in allreduce shared_hierarchical_flat"), "{error}");
+    drop(others);
+}
+
 /// Of a pair's few bytes, in a slot, copied, and piece by piece; the last with others before it that are longer.
 #[test]
 fn a_started_call_ends_though_no_thread_waits_for_it() {

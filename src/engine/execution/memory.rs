@@ -6,6 +6,7 @@ use super::{Binding, Execution, internal, is_past, no_room};
 use crate::engine::plan::Plan;
 use crate::engine::shared::part::{Part, SharedSteps};
 use crate::engine::shared::{Refused, Shared, Work};
+use crate::engine::uncounted;
 use crate::error::{Error, Result};
 use crate::messaging::{Messenger, Token};
 use crate::wire::fingerprint::digest;
@@ -26,6 +27,7 @@ impl Execution {
         let work = Work { shared, plan, program: &steps.program, binding };
         let part = Part::start(&work, self.fingerprint).map_err(|refused| match refused {
             Refused::NoMemory => no_room(plan.scratch, binding.element),
+            Refused::Uncounted => uncounted(binding.tag),
             Refused::Running(_) | Refused::Unusable => internal("a call with its tag uses the shared memory"),
         })?;
         (self.part, self.shared) = (Some(part), Some(shared.clone()));

@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 
 use super::Shared;
-use super::run::{Call, Wait, Work};
+use super::run::{Call, Work};
+use super::wait::Wait;
 use crate::engine::execution::{Combine, LOOK_BYTES};
 use crate::engine::scratch::Scratch;
 use crate::error::{Error, ErrorKind, Result, in_words};
@@ -14,6 +15,9 @@ use crate::transport::board::{MAX_MEMBERS, Place, Publication};
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
 const STAGED_BYTES: usize = 128 << 10;
+
+/// Results of this length count for the next look at the clock. All shorter ones of a call are not much.
+const COUNTED_BYTES: usize = 64 << 10;
 
 /// From this length on, the stores of results may have to bypass the caches.
 const STREAMED_BYTES: usize = 1 << 20;
@@ -82,8 +86,13 @@ impl Call {
     #[inline]
     pub(super) fn combine(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
         let bytes = into.len * work.binding.element;
-        if bytes >= STREAMED_BYTES {
-            return self.combine_many(work, operands, into);
+        if bytes >= COUNTED_BYTES {
+            if bytes >= STREAMED_BYTES {
+                return self.combine_many(work, operands, into);
+            }
+            if self.is_clock_due() {
+                return Ok(Some(Wait::Clock));
+            }
         }
         // The most frequent cases by themselves, because they take a third of the instructions.
         if let [from] = operands
@@ -91,6 +100,7 @@ impl Call {
         {
             // SAFETY: both spans are valid for `bytes`, and `copy` permits overlap.
             unsafe { std::ptr::copy(from, self.pointer(work, into), bytes) };
+            self.count(bytes);
             return Ok(None);
         }
         if let ([left, right], Combine::Kernel(kernel, ..)) = (operands, work.binding.combine)
@@ -100,6 +110,7 @@ impl Call {
             // SAFETY: both operands and the result are valid for `into.len` elements; by the verified schedule, the result equals
             // an operand or does not overlap it.
             unsafe { kernel(self.pointer(work, into), left, right, into.len) };
+            self.count(bytes);
             return Ok(None);
         }
         self.combine_many(work, operands, into)
@@ -124,6 +135,10 @@ impl Call {
     ) -> Result<Option<Wait>> {
         if self.is_clock_due() {
             return Ok(Some(Wait::Clock));
+        }
+        if let Combine::User(..) = work.binding.combine {
+            // The function may take long, and peers may sleep until they know of the last publication.
+            self.announce(work);
         }
         let bytes = into.len * work.binding.element;
         let mut apart = false;
@@ -176,6 +191,14 @@ impl Call {
             _ => reduce(work, sources, into_pointer, into.len),
         };
         self.check_read(work, sources, read)
+    }
+
+    /// Counts bytes of results for the next look at the clock.
+    #[inline(always)] // On the path of small collectives.
+    fn count(&mut self, bytes: usize) {
+        if bytes >= COUNTED_BYTES {
+            self.workspace().touched += bytes;
+        }
     }
 
     /// Whether the caller should look at the clock before the call touches more memory.
@@ -386,7 +409,8 @@ fn reduce(work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> R
     let stores = stores(work);
     match (binding.combine, sources) {
         (_, [from]) => {
-            // SAFETY: both spans are valid for `count` elements, and what a peer has published does not overlap this rank's buffers.
+            // SAFETY: both spans are valid for `count` elements. By the verified schedule an operand of this rank's does not overlap `into`, and a
+            // peer's memory is not this rank's.
             unsafe { reduce::copy(into, here(from), count * binding.element, stores) };
             Ok(())
         }

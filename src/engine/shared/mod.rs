@@ -4,6 +4,7 @@
 //! [operations](program) one after the other. Where it must wait for a peer it polls the peer's board for a short time; the
 //! caller of [`Call::advance`] then waits with the context's lock, as for messages.
 
+mod claim;
 mod combine;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -12,15 +13,19 @@ pub mod program;
 mod quick;
 mod run;
 mod started;
+mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod wait;
 
+pub use claim::Claim;
 pub use quick::{First, Key, Known, Pair, Room};
-pub use run::{Call, Claim, Start, Wait, Work};
+pub use run::{Call, Start, Work};
 pub use started::{Attempted, Progress, Unattended};
+pub use wait::Wait;
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::numbers::Numbers;
@@ -33,8 +38,8 @@ use crate::types::Rank;
 use crate::wire::fingerprint::{COMPARISON, replaces};
 use combine::Source;
 use program::Memory;
-use quick::Quick;
 use started::StartedCalls;
+use table::Table;
 
 /// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or readers read them
 /// from the publisher's buffer.
@@ -62,7 +67,7 @@ struct State {
     desk: Desk,
     numbers: Numbers,
     begun: u64,
-    quick: Quick,
+    plain: Table,
     calls: Calls,
     /// Calls in progress that send messages: kind and tag, and fingerprint.
     elsewhere: Vec<(Line, u64)>,
@@ -100,11 +105,15 @@ const ENDED: u8 = 2;
 /// Memory of a call that later calls reuse.
 #[derive(Default)]
 struct Workspace {
+    /// The fingerprint of the call, if it waited for a peer when a thread last went on with it that does not wait for it.
+    awaits_peer: AtomicU64,
     /// What its call does. Set, as its last access to this, by the thread that makes the call; then by the one that ends its claim.
     stage: AtomicU8,
     line: Line,
     fingerprint: u64,
-    /// Whether the call has a slot on the board that must be given back.
+    /// Whether the call is from the table of plain calls, and uses what that has of it.
+    from_table: bool,
+    /// Whether it has a slot on the board that must be given back.
     seated: bool,
     /// Whether it had one from the beginning, with memory for copies of all that may be copied.
     copies: bool,
@@ -135,6 +144,8 @@ pub enum Refused {
     Running(u64),
     /// There is no memory for what the algorithm keeps aside.
     NoMemory,
+    /// The call has got no number, without which its publications are not told from those of an earlier one.
+    Uncounted,
 }
 
 impl Shared {
@@ -181,6 +192,12 @@ impl Shared {
         state.calls.running(line)
     }
 
+    /// The tags and fingerprints of the calls in progress, and whether each waited for a peer when a thread last went on with it that does not
+    /// wait for it.
+    pub fn in_progress(&self) -> Vec<(u64, u64, bool)> {
+        self.state().calls.in_progress()
+    }
+
     /// For a call that sends messages: none that it excludes starts from now on, until [`Shared::release`]. Returns its number if it
     /// is `counted`, else 0. Fails with the fingerprint of one that is in progress.
     pub fn claim(&self, line: Line, digest: u64, counted: bool) -> std::result::Result<u32, u64> {
@@ -193,7 +210,7 @@ impl Shared {
             return Ok(0);
         }
         let number = state.numbers.next(line);
-        if number.is_multiple_of(FORGOTTEN) {
+        if number != 0 && number.is_multiple_of(FORGOTTEN) {
             let State { calls, desk, .. } = &mut *state;
             calls.leave(desk);
             desk.forget(&self.board);
@@ -234,9 +251,17 @@ impl Shared {
         self.started.remove(self.group.waiting(), call);
     }
 
-    /// Goes on with the calls for which no thread waits. Returns whether anything was done.
-    pub fn go_on(&self) -> bool {
-        self.started.go_on(self.group.waiting())
+    /// Goes on with the calls for which no thread waits. Returns what was done.
+    pub fn go_on(&self) -> Progress {
+        self.continued(self.started.go_on(self.group.waiting()))
+    }
+
+    /// After an attempt to go on: if there is more to do, the device does it, unless another thread comes first.
+    pub fn continued(&self, progress: Progress) -> Progress {
+        if progress == Progress::More {
+            self.group.wake_self();
+        }
+        progress
     }
 
     /// See [`StartedCalls::enter`].
@@ -247,7 +272,7 @@ impl Shared {
 
     /// See [`StartedCalls::exit`].
     pub fn exit(&self) {
-        self.started.exit(self.group.waiting());
+        self.continued(self.started.exit(self.group.waiting()));
     }
 
     /// Whether a call has started, has not ended, and no thread waits for it.
@@ -263,8 +288,8 @@ impl Shared {
     /// Remembers a plain call, which later calls with the same arguments start by [`Call::start_quick`].
     pub fn remember(&self, key: Key, known: Known) {
         let mut state = self.state();
-        let idle = state.calls.is_idle();
-        state.quick.set(key, known, idle);
+        let is_used = state.calls.uses_table();
+        state.plain.set(key, known, !is_used);
     }
 
     /// The scratch memory that no call uses, nor has needed all of since the last time.
@@ -303,10 +328,27 @@ impl Calls {
         })
     }
 
-    /// Whether no call is in progress.
-    fn is_idle(&self) -> bool {
-        // SAFETY: the list owns them, and `stage` is atomic.
-        self.begun.iter().all(|call| unsafe { &(*call.as_ptr()).stage }.load(Ordering::Acquire) != RUNNING)
+    /// See [`Shared::in_progress`].
+    #[cold]
+    fn in_progress(&self) -> Vec<(u64, u64, bool)> {
+        let of = |call: &NonNull<Workspace>| {
+            let call = call.as_ptr();
+            // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and the others are atomic.
+            let (stage, awaits, line, fingerprint) =
+                unsafe { (&(*call).stage, &(*call).awaits_peer, (*call).line, (*call).fingerprint) };
+            let runs = stage.load(Ordering::Acquire) == RUNNING;
+            runs.then(|| (line.1, fingerprint, awaits.load(Ordering::Relaxed) == fingerprint))
+        };
+        self.begun.iter().filter_map(of).collect()
+    }
+
+    /// Whether a call from the table of plain calls is in progress.
+    fn uses_table(&self) -> bool {
+        self.begun.iter().any(|call| {
+            // SAFETY: the list owns it. `from_table` does not change while a call uses it, and `stage` is atomic.
+            let (stage, from_table) = unsafe { (&(*call.as_ptr()).stage, (*call.as_ptr()).from_table) };
+            from_table && stage.load(Ordering::Acquire) == RUNNING
+        })
     }
 
     fn release_scratch(&mut self, released: &mut Vec<Scratch>) {

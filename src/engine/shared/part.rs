@@ -8,6 +8,7 @@ use crate::engine::execution::too_slow;
 use crate::error::Result;
 use crate::schedule::{Action, Readers, Schedule, Step};
 use crate::types::Rank;
+use crate::wire::fingerprint::number;
 
 /// The steps on shared memory of a schedule, compiled.
 #[derive(Debug)]
@@ -65,6 +66,9 @@ pub struct Part {
 impl Part {
     /// Starts the steps of a call for which [`Shared::claim`] has succeeded.
     pub fn start(work: &Work<'_>, fingerprint: u64) -> std::result::Result<Self, Refused> {
+        if work.binding.counted && number(fingerprint) == 0 {
+            return Err(Refused::Uncounted);
+        }
         Ok(Self { call: Call::join(work, fingerprint)?, wait: None, unannounced: false })
     }
 

@@ -99,24 +99,17 @@ pub struct Known {
     pub pair: Option<Pair>,
 }
 
-// SAFETY: `combine` is a kernel of the library.
+// SAFETY: if `combine` is a function of the caller, this belongs to a request, whose caller allows that the thread which waits calls it with
+// its `user`; else it is a kernel of the library.
 unsafe impl Send for Known {}
 // SAFETY: as above.
 unsafe impl Sync for Known {}
 
-/// The last plain calls.
-#[derive(Default)]
-pub struct Quick {
-    entries: [Option<(Key, Arc<Known>)>; ENTRIES],
-    /// What calls in progress may use, and has been replaced.
-    replaced: Vec<Arc<Known>>,
-}
-
-const ENTRIES: usize = 32;
-
 /// Of a key's buffers: the input is NULL; it is also the output.
 const NO_INPUT: u64 = 1 << 24;
 const IN_PLACE: u64 = 1 << 25;
+/// The first of the bits between these and the root.
+const UNUSED_BITS: u32 = 26;
 
 impl Key {
     /// `None` if a number is that of no type or operation.
@@ -167,26 +160,11 @@ impl Key {
         self.what & (NO_INPUT | IN_PLACE) == 0
     }
 
-    #[inline]
-    fn position(&self) -> usize {
-        ((self.what ^ self.count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59) as usize % ENTRIES
-    }
-}
-
-impl Quick {
-    /// The call with these arguments, if it is in the cache. Valid until [`Quick::set`] is called while no quick call is in progress.
-    #[inline]
-    pub fn get(&self, key: &Key) -> Option<&Known> {
-        self.entries[key.position()].as_ref().filter(|(own, _)| own == key).map(|(_, known)| &**known)
-    }
-
-    /// Adds a call, and removes another one. `idle`: no quick call is in progress.
-    pub fn set(&mut self, key: Key, known: Known, idle: bool) {
-        let replaced = self.entries[key.position()].replace((key, Arc::new(known)));
-        self.replaced.extend(replaced.map(|(_, known)| known));
-        if idle {
-            self.replaced.clear();
-        }
+    /// A hash, of which the highest bits are the best.
+    #[inline(always)] // On the path of small collectives.
+    pub fn hash(&self) -> u64 {
+        // The lowest bits of the length meet bits that are always 0.
+        (self.what ^ (self.count as u64).rotate_left(UNUSED_BITS)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -294,12 +272,12 @@ impl Call {
         output: *mut u8,
     ) -> Option<(Self, NonNull<Known>)> {
         let mut state = shared.state();
-        let known = state.quick.get(key).filter(|known| known.fits(input, output))?;
+        let known = state.plain.get(key).filter(|known| known.fits(input, output))?;
         let pointer = NonNull::from(known);
         // SAFETY: the cache keeps it alive until no call is in progress.
         let known = unsafe { pointer.as_ref() };
         // What is constant takes fewer instructions.
-        let start = Start { line: (known.start.line.0, 0), counted: true, ..known.start };
+        let start = Start { line: (known.start.line.0, 0), counted: true, from_table: true, ..known.start };
         // SAFETY: by the contract.
         let (begun, first) = unsafe { Self::publish_first(shared, &mut state, known, &start, input, output) }?;
         drop(state);
@@ -412,7 +390,7 @@ impl Call {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::tests::{binding, plan};
+    use super::super::tests::{known, plan};
     use super::*;
     use crate::transport::shm::HostGroup;
 
@@ -422,18 +400,9 @@ mod tests {
         let (input, mut output) = ([1f32; COUNT], [0f32; COUNT]);
         let (from, into) = (input.as_ptr().cast::<u8>(), output.as_mut_ptr().cast::<u8>());
         let shared = Shared::new(HostGroup::in_process(2).remove(0), Arc::default());
-        let (plan, combine) = (Arc::new(plan(0, 2, COUNT)), binding(&[], &[], 0).combine);
+        let plan = Arc::new(plan(0, 2, COUNT));
         let key = Key::new(1, (2, 3), 0, COUNT, from.cast(), into.cast()).unwrap();
-        let remember = || {
-            let (program, room) = (plan.program.as_ref().unwrap(), Some(Room::new(size_of_val(&input), 4)));
-            let (memory, readers) = (program.memory(4, true), program.readers);
-            let start = Start { line: (1, 0), digest: 1, counted: true, memory, readers };
-            let (input, output) = (room, room);
-            let (element, count, first, pair) = (4, COUNT, None, None);
-            let plan = plan.clone();
-            let known = Known { plan, algorithm: "", combine, start, element, count, input, output, first, pair };
-            shared.remember(key, known);
-        };
+        let remember = || shared.remember(key, known(plan.clone(), COUNT));
         remember();
         // SAFETY: the buffers are valid until the call is withdrawn.
         let (mut call, used) = unsafe { Call::start_quick(&shared, &key, from, into) }.unwrap();

@@ -1,9 +1,11 @@
 //! One run of a program.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::program::{Memory, Program, ring_unit};
+use super::started::Progress;
+use super::wait::Wait;
 use super::{CLAIMED, COPIED_IN_PLACE_BYTES, ENDED, Full, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
@@ -26,8 +28,8 @@ pub struct Work<'a> {
     pub binding: &'a Binding<'a>,
 }
 
-/// The state of a call that the calling thread executes. All methods are called with the same work. Ends by
-/// [`Call::advance`] or [`Call::withdraw`].
+/// The state of a call that the calling thread executes. All methods are called with the same work. Ends when all operations are
+/// executed, or by [`Call::withdraw`].
 pub struct Call {
     /// Not used after the call has ended.
     pub(super) workspace: NonNull<Workspace>,
@@ -46,31 +48,6 @@ pub struct Call {
     pub claims: bool,
 }
 
-/// The workspace of a call that has ended, and still excludes others of its kind on its tag; or none.
-#[derive(Default)]
-pub struct Claim(AtomicPtr<Workspace>);
-
-impl Claim {
-    /// That of `call`, which [claims](Call::claims), and has ended well.
-    #[inline]
-    pub fn set(&self, call: &Call) {
-        debug_assert!(call.claims, "its workspace may be another call's");
-        self.0.store(call.workspace.as_ptr(), Ordering::Relaxed);
-    }
-
-    /// Ends it, if there is one.
-    ///
-    /// # Safety
-    /// The [`Shared`] with which the call was made still exists.
-    #[inline]
-    pub unsafe fn release(&self) {
-        if let Some(workspace) = NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Relaxed)) {
-            // SAFETY: by the contract, since the list of calls neither frees it nor gives it to another call before this; it is atomic.
-            unsafe { &(*workspace.as_ptr()).stage }.store(ENDED, Ordering::Release);
-        }
-    }
-}
-
 // SAFETY: the workspace belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
 unsafe impl Send for Call {}
 
@@ -83,45 +60,12 @@ pub struct Start {
     pub digest: u64,
     /// Whether calls of this kind are counted.
     pub counted: bool,
+    /// Whether the call is from the table of plain calls.
+    pub from_table: bool,
     /// How the publications use the board's memory.
     pub memory: Memory,
     /// Who reads this rank's publications.
     pub readers: Members,
-}
-
-/// What a call waits for.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// A publication of a member.
-    Publication { member: usize, number: u32 },
-    /// The first `bytes` bytes of a publication of a member.
-    Piece { member: usize, number: u32, bytes: usize },
-    /// As [`Wait::Piece`] of member `from`, or that `member`, which delays a stream of this rank, reads on.
-    Laggard { member: usize, from: usize, number: u32, bytes: usize },
-    /// The end of a member's reads of this call's publications.
-    Reader { member: usize },
-    /// The end of a member's reads of an earlier call's publications.
-    Earlier { member: usize },
-    /// Why a member has ended this call while its memory was read, or that its process has ended: its link says so.
-    Reason { member: usize },
-    /// Nothing: much was done since the caller has looked at the clock.
-    Clock,
-}
-
-impl Wait {
-    /// The member for which the call waits, if there is one.
-    pub fn member(self) -> Option<usize> {
-        match self {
-            Self::Clock => None,
-            Self::Publication { member, .. }
-            | Self::Piece { member, .. }
-            | Self::Laggard { member, .. }
-            | Self::Reader { member }
-            | Self::Earlier { member }
-            | Self::Reason { member } => Some(member),
-        }
-    }
 }
 
 impl Start {
@@ -133,6 +77,7 @@ impl Start {
             line: (kind(binding.digest), binding.tag),
             digest: binding.digest,
             counted: binding.counted,
+            from_table: false,
             memory: program.memory(binding.element, shared.reads),
             readers: program.readers,
         }
@@ -188,6 +133,11 @@ impl Call {
         }
         let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
+        if start.counted && number == 0 {
+            // SAFETY: the list of calls owns the workspace, and the call does not begin.
+            unsafe { &(*workspace.as_ptr()).stage }.store(ENDED, Ordering::Release);
+            return Err(Refused::Uncounted);
+        }
         let fingerprint = fingerprint(start.digest, number);
         Self::occupy(shared, state, workspace, start, fingerprint, publish);
         state.begun += u64::from(start.counted);
@@ -208,9 +158,9 @@ impl Call {
     ) {
         // SAFETY: the call uses the workspace from now on.
         let own = unsafe { &mut *workspace.as_ptr() };
-        let Start { line: (_, tag), memory, readers, .. } = *start;
+        let Start { line: (_, tag), from_table, memory, readers, .. } = *start;
         let opened = state.desk.open(&shared.board, &mut own.seat, tag, fingerprint, memory.room, publish);
-        (own.fingerprint, own.readers, own.memory) = (fingerprint, readers, memory);
+        (own.fingerprint, own.from_table, own.readers, own.memory) = (fingerprint, from_table, readers, memory);
         (own.seated, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
 
@@ -225,11 +175,6 @@ impl Call {
             looks: 0,
             claims: false,
         }
-    }
-
-    /// Number of operations that were executed.
-    pub fn position(&self) -> usize {
-        self.next
     }
 
     /// The call's fingerprint.
@@ -269,25 +214,36 @@ impl Call {
     }
 
     /// As [`Call::advance`], for a thread that does not wait for the call: it does not call the caller's function, looks around, and
-    /// peers that sleep find what was published. Returns whether the call has ended.
-    pub fn go_on(&mut self, work: &Work<'_>) -> Result<bool> {
+    /// peers that sleep find what was published. Returns what was done.
+    pub fn go_on(&mut self, work: &Work<'_>) -> Result<Progress> {
+        let before = self.next;
+        let progress = |call: &Self| if call.next == before { Progress::None } else { Progress::Some };
         let is_local = |op: &Op| !matches!(op, Op::Combine { operands, .. } if operands.len() > 1);
         loop {
             let wait = match work.binding.combine {
                 Combine::User(..) => self.advance_while(work, is_local)?,
                 _ => match self.advance(work)? {
-                    None => return Ok(true),
+                    None => return Ok(Progress::Ended),
                     wait => wait,
                 },
             };
             let Some(wait) = wait else {
+                if self.next == work.program.ops.len() {
+                    self.end(work.shared);
+                    return Ok(Progress::Ended);
+                }
                 self.write_streams(work);
                 self.announce(work);
-                return Ok(false);
+                return Ok(progress(self));
             };
             self.look_around(work, wait);
+            if wait == Wait::Clock {
+                return Ok(Progress::More);
+            }
             if !self.is_ready(work, wait) {
-                return Ok(false);
+                let fingerprint = if wait.member().is_some() { self.fingerprint } else { 0 };
+                self.workspace().awaits_peer.store(fingerprint, Ordering::Relaxed);
+                return Ok(progress(self));
             }
         }
     }
@@ -362,6 +318,7 @@ impl Call {
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
             Wait::Earlier { .. } => !matches!(self.sit(work), Ok(Some(its)) if its == wait),
             Wait::Reason { .. } => false,
+            // Whoever waits looks at the clock himself.
             Wait::Clock => true,
         }
     }

@@ -1,6 +1,6 @@
 //! Calls that were started, and for which no thread waits: who goes on with them, and when peers must wake this rank's device for them.
 //!
-//! Whoever progresses the context goes on with these calls. While a thread of the program is present, it does so, at last when it leaves;
+//! Whoever progresses the context goes on with these calls. While a thread of the program is present, it does so, at the latest when it leaves;
 //! else a peer that publishes something wakes the device. So the rank [waits](Waiting) for [`STARTED`] as long as there are such calls and
 //! no thread is present.
 
@@ -17,14 +17,16 @@ pub trait Unattended: Send + Sync {
 }
 
 /// What came of an attempt to go on with a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
-    /// It has ended, or failed.
-    Ended,
-    /// Something was done.
-    Some,
     /// Nothing was done.
     None,
+    /// Something was done.
+    Some,
+    /// It has ended, or failed.
+    Ended,
+    /// Much was done, and more can be done at once: the thread should look at the clock and at other work first.
+    More,
 }
 
 type Calls = Vec<Arc<dyn Unattended>>;
@@ -64,18 +66,18 @@ impl StartedCalls {
         self.retain(waiting, |own| Arc::as_ptr(own).cast() != call);
     }
 
-    /// Goes on with all of them. Returns whether anything was done.
-    pub fn go_on(&self, waiting: &Waiting) -> bool {
+    /// Goes on with all of them, in the order of their starts, but with none after one with which there is more to do. Returns what was done.
+    pub fn go_on(&self, waiting: &Waiting) -> Progress {
+        let mut all = Progress::None;
         if self.is_empty() {
-            return false;
+            return all;
         }
-        let mut any = false;
         self.retain(waiting, |call| {
-            let progress = call.go_on();
-            any |= progress != Progress::None;
+            let progress = if all == Progress::More { Progress::None } else { call.go_on() };
+            all = all.max(progress);
             progress != Progress::Ended
         });
-        any
+        all
     }
 
     /// A thread of the program is present: peers need not wake the device, until [`StartedCalls::exit`]. Returns false if they need not
@@ -95,16 +97,17 @@ impl StartedCalls {
         waiting.end(STARTED);
     }
 
-    /// Ends what [`StartedCalls::enter`] has begun.
+    /// Ends what [`StartedCalls::enter`] has begun. Returns what was done.
     #[cold]
-    pub fn exit(&self, waiting: &Waiting) {
+    pub fn exit(&self, waiting: &Waiting) -> Progress {
         let mut state = self.state();
         state.present -= 1;
-        if state.present == 0 && state.calls > 0 {
-            waiting.begin(STARTED);
-            drop(state);
-            self.go_on(waiting);
+        if state.present > 0 || state.calls == 0 {
+            return Progress::None;
         }
+        waiting.begin(STARTED);
+        drop(state);
+        self.go_on(waiting)
     }
 
     /// Whether there are none.
@@ -169,10 +172,8 @@ impl<T> Attempted<T> {
     }
 
     /// What [`Attempted::attempt`] does, if another thread has wanted it while this one had locked the value.
-    pub fn attempt_if_wanted(&self, go_on: impl FnMut(&mut T) -> Progress) {
-        if self.is_wanted() {
-            self.attempt(go_on);
-        }
+    pub fn attempt_if_wanted(&self, go_on: impl FnMut(&mut T) -> Progress) -> Progress {
+        if self.is_wanted() { self.attempt(go_on) } else { Progress::None }
     }
 
     fn is_wanted(&self) -> bool {

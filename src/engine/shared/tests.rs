@@ -17,6 +17,9 @@ use crate::transport::shm::segment::PUBLICATIONS;
 use crate::types::{DataType, ReduceOp};
 use crate::wire::fingerprint::kind;
 
+mod memory;
+mod starts;
+
 /// Every rank publishes its input, and reduces all inputs in the order of ranks.
 fn flat(rank: usize, size: usize, count: usize) -> Schedule {
     let mut b = Builder::new();
@@ -65,6 +68,16 @@ fn run(work: &Work<'_>) {
         call.look_around(work, wait);
         std::thread::yield_now();
     }
+}
+
+/// A plain call of `count` float32, of two ranks.
+pub(super) fn known(plan: Arc<Plan>, count: usize) -> Known {
+    let program = plan.program.as_ref().unwrap();
+    let (memory, readers) = (program.memory(4, true), program.readers);
+    let start = Start { line: (1, 0), digest: 1, counted: true, from_table: false, memory, readers };
+    let room = Some(Room::new(4 * count, 4));
+    let combine = binding(&[], &[], 0).combine;
+    Known { algorithm: "", combine, start, element: 4, count, input: room, output: room, first: None, pair: None, plan }
 }
 
 pub(super) fn plan(rank: usize, size: usize, count: usize) -> Plan {
@@ -236,51 +249,6 @@ fn ranks_reduce_in_place_in_memory_that_others_could_read() {
             own.free_all();
         }
     }
-}
-
-#[test]
-fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
-    let shared: Vec<Shared> =
-        HostGroup::in_process(2).into_iter().map(|group| Shared::new(group, Arc::default())).collect();
-    let (input, mut output) = ([1f32], [0f32]);
-    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-    let binding = binding(&inputs, &outputs, 0);
-    let plans = [0, 1].map(|rank| plan(rank, 2, 1));
-    let works = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &binding));
-    let mut calls = works.each_ref().map(|work| Call::start(work).ok().unwrap());
-    let own = calls[0].fingerprint();
-    assert!(calls[0].advance(&works[0]).unwrap().is_some());
-    assert!(calls[1].advance(&works[1]).unwrap().is_none() && calls[0].advance(&works[0]).unwrap().is_none());
-    let line = (kind(own), binding.tag);
-    let seen = || shared[0].other_call(binding.tag, own ^ 1);
-    assert_eq!(seen(), Some((1, own)));
-    for _ in 1..FORGOTTEN {
-        shared[1].claim(line, 7, true).unwrap();
-        shared[1].release(line);
-    }
-    assert_eq!(seen(), None);
-}
-
-#[test]
-fn two_calls_of_a_kind_on_a_tag_are_refused() {
-    let group = HostGroup::in_process(2).remove(0);
-    let shared = Shared::new(group, Arc::default());
-    let plan = plan(0, 2, 1);
-    let (input, mut output) = ([1f32], [0f32]);
-    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-    let binding = [1, 2].map(|tag| binding(&inputs, &outputs, tag));
-    let start = |binding| Call::start(&work(&shared, &plan, binding));
-    let mut first = start(&binding[0]).ok().unwrap();
-    assert_eq!(
-        first.advance(&work(&shared, &plan, &binding[0])).unwrap(),
-        Some(Wait::Publication { member: 1, number: 0 })
-    );
-    assert!(matches!(start(&binding[0]), Err(Refused::Running(_))));
-    assert!(start(&binding[1]).is_ok());
-    first.withdraw(&shared);
-    assert!(start(&binding[0]).is_ok());
-    shared.close();
-    assert!(matches!(start(&binding[0]), Err(Refused::Unusable)));
 }
 
 #[test]
@@ -535,55 +503,4 @@ fn a_rank_that_scribbles_over_its_board_harms_nobody_else() {
         }
         fuzz::shared_memory(&actions);
     }
-}
-
-#[test]
-fn memory_for_what_is_read_is_as_large_as_that() {
-    const COUNT: usize = 50;
-    let read = |own: &Shared| own.state().staging.iter().map(Scratch::bytes).sum::<usize>();
-    std::thread::scope(|scope| {
-        for (rank, group) in HostGroup::in_process(3).into_iter().enumerate() {
-            scope.spawn(move || {
-                let shared = Shared::new(group, Arc::default());
-                let plan = by_reference(rank, 3, COUNT);
-                let (input, mut output) = ([rank as f32; COUNT], [0f32; COUNT]);
-                let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-                for tag in 0..20 {
-                    let binding = binding(&inputs, &outputs, tag);
-                    let work = work(&shared, &plan, &binding);
-                    let mut call = Call::start(&work).ok().unwrap();
-                    // As if there were no memory for copies.
-                    call.workspace().memory = Memory::default();
-                    while let Some(wait) = call.advance(&work).unwrap() {
-                        call.look_around(&work, wait);
-                        std::thread::yield_now();
-                    }
-                    assert_eq!(output, [3f32; COUNT]);
-                }
-                // Of the two other ranks, in whole cache lines; all calls use the same.
-                assert_eq!(read(&shared), 2 * (4 * COUNT).next_multiple_of(64), "rank {rank}");
-            });
-        }
-    });
-}
-
-#[test]
-fn scratch_memory_is_released_when_no_call_uses_it() {
-    const COUNT: usize = 3 << 20;
-    let kept = Arc::<Kept>::default();
-    let shared = Shared::new(HostGroup::in_process(2).remove(0), kept.clone());
-    let plan = in_place(0, 2, COUNT);
-    let mut output = vec![0f32; COUNT];
-    let outputs = [output.as_mut_ptr().cast()];
-    let binding = binding(&[], &outputs, 0);
-    let work = work(&shared, &plan, &binding);
-    let mut call = Call::start(&work).ok().unwrap();
-    assert!(kept.is_much() && kept.bytes() == 4 * COUNT);
-    (0..3).for_each(|_| kept.reminded(|| shared.release_scratch()));
-    assert_eq!(kept.bytes(), 4 * COUNT, "it is in use");
-    call.withdraw(&shared);
-    kept.reminded(|| shared.release_scratch());
-    assert_eq!(kept.bytes(), 4 * COUNT, "it was needed a moment ago");
-    kept.reminded(|| shared.release_scratch());
-    assert_eq!(kept.bytes(), 0);
 }

@@ -9,13 +9,13 @@
 //! 3. *Shared memory* ([`shared`]): every publication is fetched, within its bounds, by exactly the ranks that it names,
 //!    and what they fetch is not written before they are done, whatever the timing.
 //! 4. *Progress* ([`execute`]): with synchronous sends, which complete only together with their receive, one segment per
-//!    message, and the steps of a rank on shared memory one after the other, every step finishes. A finished step never blocks another one, so a single execution order
-//!    suffices. Messages in segments of any length can do at least what whole messages can: the dependencies of their
-//!    first elements are a subset of those of all elements.
+//!    message, and the steps of a rank on shared memory one after the other, every step finishes. A finished step never
+//!    blocks another one, so a single execution order suffices. Messages in segments of any length can do at least what
+//!    whole messages can: the dependencies of their first elements are a subset of those of all elements.
 //! 5. *Compiled programs* ([`compiled`]): where nothing but shared memory is used, what the schedules are compiled into ends, whether
 //!    publications are copied, read where they are, or written as streams through rings of any length.
-//! 6. *Result* ([`symbol`]): during that execution each element holds the expression tree by which it was computed. In
-//!    the end it must be the one that the [`Contract`] requires: every contribution exactly once, divided exactly once
+//! 6. *Result* ([`symbol`]): while the steps are executed for 4, each element holds the expression tree by which it was
+//!    computed. In the end it must be the one that the [`Contract`] requires: every contribution exactly once, divided exactly once
 //!    if it is an average, and the same tree, hence the same bits, on all ranks.
 //!
 //! Memory is represented in pieces ([`pieces`]): neighbouring elements that are accessed by the same steps cost as much
@@ -136,7 +136,8 @@ pub struct Report {
 /// with the elements of all buffers.
 pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &dyn Contract) -> Result<Report> {
     let mut program = Program::new(contract.ranks());
-    // The engine fuses the steps of a reduction by an operation of the library, but not those by a function of the caller.
+    // The engine fuses the steps of a reduction by an operation of the library. Those by a function of the caller it executes one by one, of
+    // another schedule.
     let mut compiled = [(true, Vec::new()), (false, Vec::new())];
     let (mut shares, mut sends) = (false, false);
     for schedule in schedules {
@@ -145,8 +146,11 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
         let has = |of: fn(&Action) -> bool| schedule.steps.iter().any(|step| of(&step.action));
         shares |= has(Action::is_shared);
         sends |= has(Action::is_message);
-        for (fused, programs) in &mut compiled {
-            programs.push(Compiled::new(schedule, contract.ranks(), *fused));
+        if !sends {
+            let of_functions = schedule.without_receive_and_reduce();
+            for ((fused, programs), schedule) in compiled.iter_mut().zip([schedule, &of_functions]) {
+                programs.push(Compiled::new(schedule, contract.ranks(), *fused));
+            }
         }
     }
     if program.of_rank.len() < contract.ranks() {

@@ -64,8 +64,8 @@ impl Desk {
 
     /// Occupies a slot for the call with this tag and fingerprint, and describes it in `seat`. `room`: bytes of its publications
     /// that may be copied, and of rings: more than [`SHORT_CELL_BYTES`] if there are any. Returns whether there is memory for so many
-    /// copies; if not, all publications are by reference. If there is, calls `publish`, which may make the call's first publication, with [`Board::publish_first`], and returns whether it did:
-    /// peers see it before anything else is done.
+    /// copies; if not, all publications are by reference. If there is, calls `publish`, which may make the call's first publication,
+    /// with [`Board::publish_first`], and returns whether it did: peers see it before anything else is done.
     ///
     /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in the same
     /// order. If it waited for the end of other calls, ranks that begin calls in different orders might wait for each other. Where readers

@@ -232,6 +232,11 @@ impl HostGroup {
         }
     }
 
+    /// Wakes the device of this rank, which then looks for all events. A system call.
+    pub fn wake_self(&self) {
+        self.own.ring();
+    }
+
     /// For which events this rank waits, so that a member that causes one of them must wake it: [`HostGroup::doorbell`] becomes readable.
     #[inline]
     pub fn waiting(&self) -> &Waiting {

@@ -175,6 +175,8 @@ pub struct OwnSegment {
     first: Mapping,
     /// By which peers wake this rank, and this rank wakes them.
     doorbell: Doorbell,
+    /// The same as peers know it.
+    bell: Remote,
 }
 
 impl OwnSegment {
@@ -183,7 +185,8 @@ impl OwnSegment {
         let memory = SharedMemory::create()?;
         memory.grow(size_of::<Header>() as u64)?;
         let doorbell = Doorbell::new()?;
-        let own = Self { first: memory.map(size_of::<Header>(), Access::Write)?, doorbell };
+        let bell = Remote::find(*doorbell.bell())?;
+        let own = Self { first: memory.map(size_of::<Header>(), Access::Write)?, doorbell, bell };
         let header = own.header();
         for (words, bytes) in [(&header.secret, secret), (&header.bell, own.doorbell.bell())] {
             for (word, bytes) in words.iter().zip(bytes.chunks_exact(8)) {
@@ -202,10 +205,9 @@ impl OwnSegment {
         self.doorbell.raw()
     }
 
-    /// Rings the doorbell of this rank.
-    #[cfg(test)]
+    /// Rings the doorbell of this rank, for whoever answers it.
     pub fn ring(&self) {
-        self.doorbell.ring(&Remote::find(*self.doorbell.bell()).unwrap());
+        self.doorbell.ring(&self.bell);
     }
 
     /// For which events peers must ring.

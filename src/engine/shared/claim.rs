@@ -1,0 +1,32 @@
+//! Calls of requests that have ended, and exclude others until the wait for them.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::run::Call;
+use super::{ENDED, Workspace};
+
+/// The workspace of a call that has ended, and still excludes others of its kind on its tag; or none.
+#[derive(Default)]
+pub struct Claim(AtomicPtr<Workspace>);
+
+impl Claim {
+    /// That of `call`, which [claims](Call::claims), and has ended well.
+    #[inline]
+    pub fn set(&self, call: &Call) {
+        debug_assert!(call.claims, "its workspace may be another call's");
+        self.0.store(call.workspace.as_ptr(), Ordering::Relaxed);
+    }
+
+    /// Ends it, if there is one.
+    ///
+    /// # Safety
+    /// The [`Shared`] with which the call was made still exists.
+    #[inline]
+    pub unsafe fn release(&self) {
+        if let Some(workspace) = NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Relaxed)) {
+            // SAFETY: by the contract, since the list of calls neither frees it nor gives it to another call before this; it is atomic.
+            unsafe { &(*workspace.as_ptr()).stage }.store(ENDED, Ordering::Release);
+        }
+    }
+}
