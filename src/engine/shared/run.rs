@@ -134,9 +134,7 @@ impl Call {
         let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
         if start.counted && number == 0 {
-            // SAFETY: the list of calls owns the workspace, and the call does not begin.
-            unsafe { &(*workspace.as_ptr()).stage }.store(ENDED, Ordering::Release);
-            return Err(Refused::Uncounted);
+            return Err(refuse_uncounted(workspace));
         }
         let fingerprint = fingerprint(start.digest, number);
         Self::occupy(shared, state, workspace, start, fingerprint, publish);
@@ -467,6 +465,13 @@ impl Call {
         own.done = 0;
         own.stage.store(ENDED, Ordering::Release);
     }
+}
+
+#[cold]
+fn refuse_uncounted(workspace: NonNull<Workspace>) -> Refused {
+    // SAFETY: the list of calls owns the workspace, and the call does not begin.
+    unsafe { &(*workspace.as_ptr()).stage }.store(ENDED, Ordering::Release);
+    Refused::Uncounted
 }
 
 #[cold]

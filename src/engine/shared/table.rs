@@ -27,13 +27,22 @@ impl Table {
     /// in progress.
     #[inline(always)] // On the path of small collectives.
     pub fn get(&self, key: &Key) -> Option<&Known> {
-        let last = self.places.len().wrapping_sub(1);
-        let mut at = position(key, self.shift);
+        let at = position(key, self.shift);
+        match self.places.get(at & self.places.len().wrapping_sub(1))? {
+            Some((own, known)) if own == key => Some(known),
+            Some(_) => self.get_behind(key, at),
+            None => None,
+        }
+    }
+
+    /// The same for a call that is not at its key's position `at`.
+    #[inline(never)]
+    fn get_behind(&self, key: &Key, mut at: usize) -> Option<&Known> {
         loop {
-            match self.places.get(at & last)? {
-                Some((own, known)) if own == key => return Some(known),
-                Some(_) => at += 1,
-                None => return None,
+            at += 1;
+            let (own, known) = self.places[at & (self.places.len() - 1)].as_ref()?;
+            if own == key {
+                return Some(known);
             }
         }
     }
