@@ -17,6 +17,7 @@ use crate::environment::{self, by_default};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::host;
 use crate::reserve::{SMALL_BYTES, check_room, try_with_capacity};
+use crate::sys::file::Until;
 
 /// Connections kept open for later calls; more are opened while more threads call at the same time.
 const IDLE_CONNECTIONS: usize = 4;
@@ -91,9 +92,10 @@ impl RedisStore {
         if options.username.is_some() && options.password.is_none() {
             return Err(Error::invalid(format!("{url}: a user needs a password")));
         }
-        let tls = options.tls.as_ref().map(tls::client).transpose();
-        let tls = tls.map_err(|why| Error::invalid(format!("{url}: {why}")))?;
         let own = environment::default_timeout()?;
+        let time = Time::new(timeout);
+        let tls = options.tls.as_ref().map(|tls| tls::client(tls, Until::after(timeout))).transpose();
+        let tls = tls.map_err(|error| error.context(&url))?;
         let (target, idle) = (Target { options, tls }, Mutex::default());
         let mut store = Self { target, url, sign: Vec::new(), server: None, timeout: own, idle };
 
@@ -102,7 +104,6 @@ impl RedisStore {
         let mark = store.mark();
         store.expiring(setup.cmd("SET").arg(&mark).arg(random).arg("NX"));
         store.add_setup(&mut setup);
-        let time = Time::new(timeout);
         let (connection, mut replies) = store
             .retry(&time, || Connection::open(&store.target, &setup, &time.limit))
             .map_err(|fault| store.explain("connect", fault, &time))?;
