@@ -9,7 +9,6 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Options;
-use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::sys::file::{Stamp, Until, open_to_others, stamp};
@@ -28,8 +27,10 @@ pub struct Files {
 pub struct Stamps([Option<Stamp>; 4]);
 
 impl Stamps {
+    /// A pipe has none: it can be read once, and whoever writes to it changes its times.
     pub fn of(options: &Options) -> Self {
-        let of = |path: &Option<PathBuf>| Some(stamp(&fs::metadata(path.as_ref()?).ok()?));
+        let lasting = |path: &PathBuf| fs::metadata(path).ok().filter(|of| of.is_file() || of.is_dir());
+        let of = |path: &Option<PathBuf>| path.as_ref().and_then(lasting).map(|metadata| stamp(&metadata));
         Self([&options.cert, &options.key, &options.ca_file, &options.ca_path].map(of))
     }
 }
@@ -78,13 +79,12 @@ fn inline(file: &Path) -> Option<&[u8]> {
     Some(file.as_os_str().as_encoded_bytes()).filter(|text| text.starts_with(b"-----BEGIN "))
 }
 
-pub fn read(options: &Options) -> Result<Files> {
+/// `until`: how long files that are pipes are waited for.
+pub fn read(options: &Options, until: Until) -> Result<Files> {
     let missing = |what: &str, variable: &str| Error::invalid(format!("TLS needs {what}: the option, or {variable}"));
     let [cert, key, ca_file, ca_path] = std::array::from_fn(|index| Named::of(options, index));
     let cert = &cert.ok_or_else(|| missing("a certificate", super::VARIABLES[0][0]))?;
     let key = &key.ok_or_else(|| missing("the certificate's private key", super::VARIABLES[1][0]))?;
-    // What reads the files has no timeout of its own: it is a part of starting.
-    let until = Until::after(environment::default_timeout()?);
     let text = |file: &Named<'_>| text(file, until);
     let mut roots = RootCertStore::empty();
     if let Some(file) = &ca_file {
@@ -107,9 +107,10 @@ fn text(file: &Named<'_>, until: Until) -> Result<Vec<u8>> {
         return Ok(text.to_vec());
     }
     sys::file::read(file.path, MOST_BYTES, until).map_err(|error| {
-        let error = Error::io(format_args!("cannot read {file}"), &error);
+        let failed = Error::io(format_args!("cannot read {file}"), &error);
         // Only a pipe that its writer does not close is read until the timeout.
-        if error.kind() == ErrorKind::Timeout { environment::by_default(error) } else { error }
+        let timed_out = error.kind() == std::io::ErrorKind::TimedOut;
+        if timed_out { Error::new(ErrorKind::Timeout, failed.message()) } else { failed }
     })
 }
 

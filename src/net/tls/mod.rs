@@ -10,7 +10,6 @@ mod files;
 #[cfg(all(unix, any(test, fuzzing)))]
 pub(crate) mod fuzz;
 mod session;
-// The tool's feature brings the crate that makes certificates.
 #[cfg(test)]
 pub(crate) mod tests;
 mod verify;
@@ -18,6 +17,7 @@ mod version1;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
@@ -29,8 +29,10 @@ use rustls::{ClientConfig, InconsistentKeys, ServerConfig, version};
 pub use session::Session;
 pub use verify::fault;
 
+use crate::environment;
 use crate::error::{Error, Result};
 use crate::log::{Level, LogCallback};
+use crate::sys::file::Until;
 use files::{Files, Stamps};
 use verify::Authority;
 use version1::Version1;
@@ -105,7 +107,9 @@ impl Credentials {
     /// Reads the files. Errors name the file, and the line where there is one; a key that others can read is a warning in `log`.
     pub fn new(options: Options, log: Option<LogCallback>) -> Result<Arc<Self>> {
         let stamps = Stamps::of(&options);
-        let (configs, warning) = read(&options)?;
+        // What reads the files has no timeout of its own: it is a part of starting.
+        let until = Until::after(environment::default_timeout()?);
+        let (configs, warning) = read(&options, until).map_err(environment::by_default)?;
         let credentials = Self { options, log, current: Mutex::new((stamps, configs)) };
         if let Some(warning) = warning {
             credentials.log(&warning);
@@ -130,7 +134,8 @@ impl Credentials {
         let stamps = Stamps::of(&self.options);
         if stamps != current.0 {
             current.0 = stamps;
-            match read(&self.options) {
+            // Who connects or accepts does not wait for the writer of a pipe.
+            match read(&self.options, Until::after(Duration::ZERO)) {
                 Ok((configs, warning)) => {
                     current.1 = configs;
                     self.log(&warning.unwrap_or_else(|| "the TLS files have changed: new connections use them".into()));
@@ -148,12 +153,16 @@ impl Credentials {
     }
 }
 
-fn read(options: &Options) -> Result<(Configs, Option<String>)> {
-    read_for(options, Arc::new(ring::default_provider()))
+fn read(options: &Options, until: Until) -> Result<(Configs, Option<String>)> {
+    read_for(options, Arc::new(ring::default_provider()), until)
 }
 
-fn read_for(options: &Options, provider: Arc<CryptoProvider>) -> Result<(Configs, Option<String>)> {
-    let Files { chain, key, roots, warning } = files::read(options)?;
+fn read_for(
+    options: &Options,
+    provider: Arc<CryptoProvider>,
+    until: Until,
+) -> Result<(Configs, Option<String>)> {
+    let Files { chain, key, roots, warning } = files::read(options, until)?;
     let (cert_file, key_file) = (files::named(options, 0), files::named(options, 1));
     let authority = Arc::new(Authority::new(provider.clone(), roots, &options.names)?);
     authority.check_own(&chain).map_err(|why| Error::invalid(format!("{cert_file}: {why}")))?;

@@ -102,6 +102,11 @@ impl Authority {
     }
 }
 
+/// Until when files are read that are no pipes.
+pub(super) fn now() -> Until {
+    Until::after(Duration::ZERO)
+}
+
 pub(super) fn pem_of(der: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let quad = |three: &[u8]| {
@@ -314,7 +319,7 @@ fn pair_by(most: u64) -> ([Stream; 2], &'static Cipher) {
     let authority = Authority::new();
     let options = authority.member();
     let stamps = Stamps::of(&options);
-    let (configs, _) = read_for(&options, provider).unwrap();
+    let (configs, _) = read_for(&options, provider, now()).unwrap();
     let security = Security::Tls(Arc::new(Credentials { options, log: None, current: Mutex::new((stamps, configs)) }));
     let [left, right] = sockets();
     let mut ends = [security.connect(left.into()).unwrap(), security.accept(right.into()).unwrap()];
@@ -487,7 +492,7 @@ fn certificates_that_are_not_accepted_are_named_on_both_sides() {
 #[test]
 fn a_peer_without_a_certificate_or_with_tls_1_2_is_refused() {
     let authority = Authority::new();
-    let roots = files::read(&authority.member()).unwrap().roots;
+    let roots = files::read(&authority.member(), now()).unwrap().roots;
     let anonymous = |versions: &[&'static rustls::SupportedProtocolVersion]| {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
         builder.with_protocol_versions(versions).unwrap().with_root_certificates(roots.clone()).with_no_client_auth()
@@ -770,4 +775,39 @@ fn renewed_files_are_used_and_bad_ones_are_not() {
     let why = said.lock().unwrap().pop().unwrap();
     assert!(why.starts_with("the TLS files have changed, and are not used: "), "{why}");
     assert!(said.lock().unwrap().is_empty(), "once");
+}
+
+/// A FIFO that another thread writes `text` to, once.
+fn written_once(path: &Path, text: String) -> std::thread::JoinHandle<()> {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    let path = path.to_owned();
+    // Opening waits for the reader.
+    std::thread::spawn(move || fs::write(path, text).unwrap())
+}
+
+#[test]
+fn files_that_are_pipes_are_read_once() {
+    let authority = Authority::new();
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let log: LogCallback = {
+        let said = said.clone();
+        Arc::new(move |_, text: &str| said.lock().unwrap().push(text.to_owned()))
+    };
+    let mut options = authority.member();
+    let text = fs::read_to_string(options.cert.as_ref().unwrap()).unwrap();
+    let fifo = authority.path("fifo");
+    let writer = written_once(&fifo, text);
+    options.cert = Some(fifo);
+    let credentials = Credentials::new(options.clone(), Some(log)).unwrap();
+    writer.join().unwrap();
+    credentials.connect().unwrap();
+    assert_eq!(*said.lock().unwrap(), [""; 0], "the FIFO's times are not its content's");
+
+    // What has changed is read, and the FIFO with it: nobody waits for its writer.
+    let renewed = format!("{}\n", fs::read_to_string(options.ca_file.as_ref().unwrap()).unwrap());
+    fs::write(options.ca_file.as_ref().unwrap(), renewed).unwrap();
+    credentials.connect().unwrap();
+    let why = said.lock().unwrap().pop().unwrap();
+    assert!(why.starts_with("the TLS files have changed, and are not used: cannot read "), "{why}");
+    assert!(why.ends_with("fifo (TLS option cert): this pipe's writer has not closed it after 0ns"), "{why}");
 }

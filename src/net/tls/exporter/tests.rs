@@ -6,7 +6,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::{ServerConfig, ServerConnection, version};
 
 use super::LABEL;
-use crate::net::tls::tests::Authority;
+use crate::net::tls::tests::{Authority, now};
 use crate::net::tls::{Credentials, files};
 use crate::sys::AsRaw;
 
@@ -17,7 +17,7 @@ fn rustls_exports_the_same_at_the_other_end() {
     let suites = ring::ALL_CIPHER_SUITES.iter().copied().filter(|suite| suite.tls13().is_some());
     for suite in suites {
         let provider = CryptoProvider { cipher_suites: vec![suite], ..ring::default_provider() };
-        let files = files::read(&authority.member()).unwrap();
+        let files = files::read(&authority.member(), now()).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(provider));
         let config = config.with_protocol_versions(&[&version::TLS13]).unwrap().with_no_client_auth();
         let mut server =

@@ -14,7 +14,7 @@ use super::Version1;
 use crate::net::handshake::Fault;
 use crate::net::stream::Security;
 use crate::net::tls::files::Stamps;
-use crate::net::tls::tests::{Authority, Terms, faults, pair, pem_of, refused, security, send, settle, sockets};
+use crate::net::tls::tests::{Authority, Terms, faults, now, pair, pem_of, refused, security, send, settle, sockets};
 use crate::net::tls::{Credentials, Options, read_for};
 
 /// The values in a sequence, each with its tag and length.
@@ -126,7 +126,7 @@ fn a_peer_must_have_its_key() {
     let thief = Arc::new(SingleCertAndKey::from(CertifiedKey::new(vec![stolen.into()], key)));
     for thief_connects in [true, false] {
         let stamps = Stamps::of(&own);
-        let (mut configs, _) = read_for(&own, provider.clone()).unwrap();
+        let (mut configs, _) = read_for(&own, provider.clone(), now()).unwrap();
         Arc::get_mut(&mut configs.client).unwrap().client_auth_cert_resolver = thief.clone();
         Arc::get_mut(&mut configs.server).unwrap().cert_resolver = thief.clone();
         let credentials = Credentials { options: own.clone(), log: None, current: Mutex::new((stamps, configs)) };
