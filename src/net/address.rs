@@ -241,22 +241,30 @@ pub fn check(addresses: &[Address], named: &dyn Fn(Rank) -> Rank) -> Result<()> 
 /// Fails if a rank has only addresses that a rank on another host has as well: bridges of containers and virtual machines often have the
 /// same on every host. Whoever connects to it reaches a process of his own host.
 fn check_are_distinct(addresses: &[Address], named: &dyn Fn(Rank) -> Rank) -> Result<()> {
-    let mut owners: HashMap<IpAddr, (Rank, u32)> = HashMap::new();
-    for (rank, address) in addresses.iter().enumerate().filter(|(_, address)| address.network != 0) {
-        let mut other = None;
-        let mut distinct = 0;
-        for ip in address.sockets.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback()) {
-            let (owner, network) = *owners.entry(ip).or_insert((rank, address.network));
-            if network == address.network {
-                distinct += 1;
-            } else {
-                other = Some(owner);
+    let known = || addresses.iter().enumerate().filter(|(_, address)| address.network != 0);
+    let ips_of = |address: &Address| -> Vec<IpAddr> {
+        address.sockets.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback()).collect()
+    };
+    // The first rank that has an address, and the first one on another network that has it.
+    let mut owners: HashMap<IpAddr, (Rank, Option<Rank>)> = HashMap::new();
+    for (rank, address) in known() {
+        for ip in ips_of(address) {
+            let (first, other) = owners.entry(ip).or_insert((rank, None));
+            if addresses[*first].network != address.network {
+                other.get_or_insert(rank);
             }
         }
-        if let (Some(other), 0) = (other, distinct) {
-            let (rank, other) = (named(rank), named(other));
+    }
+    for (rank, address) in known() {
+        let foreign = |ip: &IpAddr| {
+            let (first, other) = owners[ip];
+            if addresses[first].network != address.network { Some(first) } else { other }
+        };
+        let others: Option<Vec<Rank>> = ips_of(address).iter().map(foreign).collect();
+        if let Some(other) = others.and_then(|others| others.first().copied()) {
+            let (first, second) = (named(rank.min(other)), named(rank.max(other)));
             return Err(Error::invalid(format!(
-                "rank {other} and rank {rank} run on different hosts, but both listen at {}: an address that is the same on several \
+                "rank {first} and rank {second} run on different hosts, but both listen at {}: an address that is the same on several \
                  hosts, as those of bridges are, leads nowhere; name an interface or a network whose addresses differ, {BY_NAME}",
                 ips(address)
             )));
@@ -449,6 +457,13 @@ mod tests {
         let text = check(&[address(1, &[bridge]), address(1, &[bridge]), address(2, &[bridge])], &same).unwrap_err();
         for part in ["rank 0 and rank 2 run on different hosts", bridge, "GLOO_RS_SOCKET_IFNAME"] {
             assert!(text.message().contains(part), "{text}");
+        }
+        // The one that has another address reaches only itself at the bridge's.
+        let (lone, two) = (address(1, &[bridge]), address(2, &["fd00::2", bridge]));
+        for addresses in [[lone.clone(), two.clone()], [two, lone]] {
+            let text = check(&addresses, &same).unwrap_err();
+            let expected = format!("rank 0 and rank 1 run on different hosts, but both listen at {bridge}: ");
+            assert!(text.message().starts_with(&expected), "{text}");
         }
         check(&[address(1, &[bridge, "fd00::1"]), address(2, &["fd00::2", bridge])], &same).unwrap();
         check(&[address(1, &[own[0]]), address(2, &[own[1]]), address(1, &[own[0]])], &same).unwrap();
