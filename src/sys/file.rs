@@ -58,6 +58,10 @@ fn read_until(path: &Path, most: u64, until: Option<Until>) -> io::Result<Vec<u8
         if let Some(until) = pipe
             && !is_readable(&file, until.left())
         {
+            // A signal ends the wait as well.
+            if !until.left().is_zero() {
+                continue;
+            }
             let text = format!("this pipe's writer has not closed it after {:?}", until.timeout);
             return refuse(io::ErrorKind::TimedOut, text);
         }
@@ -211,6 +215,23 @@ mod tests {
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"123456").unwrap();
         assert_eq!(refused(Path::new(&format!("/dev/fd/{}", reader.as_raw_fd()))), "it has more than 5 bytes");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn signals_do_not_end_the_wait_for_a_pipe() {
+        use std::os::fd::AsRawFd;
+        let (reader, mut writer) = io::pipe().unwrap();
+        let path = format!("/dev/fd/{}", reader.as_raw_fd());
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(SHORT);
+            writer.write_all(b"123").unwrap();
+        });
+        let work = move || read(Path::new(&path), 5, Until::after(Duration::from_secs(60)));
+        let found = crate::sys::signal::interrupted(Duration::from_millis(1), work);
+        assert_eq!(found.unwrap(), b"123");
+        late.join().unwrap();
+        drop(reader);
     }
 
     #[test]

@@ -70,6 +70,32 @@ pub fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     write()
 }
 
+/// Runs `work` on a thread to which a signal with a handler comes again after each `pause`, until it ends.
+#[cfg(all(test, target_os = "linux"))]
+pub fn interrupted<T: Send>(pause: std::time::Duration, work: impl FnOnce() -> T + Send) -> T {
+    extern "C" fn ignore(_: libc::c_int) {}
+    let (say, hear) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        // SAFETY: a handler that does nothing, without flags: calls that it interrupts are not restarted. No other test uses the signal. The
+        // thread is not joined while it is sent signals.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
+            libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
+            let worker = scope.spawn(move || {
+                say.send(libc::pthread_self()).unwrap();
+                work()
+            });
+            let thread = hear.recv().unwrap();
+            while !worker.is_finished() {
+                libc::pthread_kill(thread, libc::SIGUSR2);
+                std::thread::sleep(pause);
+            }
+            worker.join().unwrap()
+        }
+    })
+}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
