@@ -16,6 +16,8 @@ use crate::error::in_words;
 const NAME: &CStr = c"gloo_rs";
 /// What `/proc/PID/fd/N` links to.
 const LINK: &str = "/memfd:gloo_rs";
+/// Bytes of which the pages are taken by one call.
+const COMMITTED_BYTES: u64 = 4 << 20;
 /// Length and alignment of a huge page on most systems.
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -99,14 +101,19 @@ impl SharedMemory {
 
     /// Takes all pages, so that no access to them fails later.
     pub fn commit(&self) -> io::Result<()> {
-        let bytes = self.bytes()?;
-        loop {
+        let (bytes, mut at, mut part) = (self.bytes()?, 0, COMMITTED_BYTES);
+        while at < bytes {
+            let length = part.min(bytes - at);
             // SAFETY: the call takes no pointers.
-            match check(unsafe { libc::fallocate(self.0.as_raw_fd(), 0, 0, bytes as libc::off_t) }) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                done => return done.map(drop),
+            let done = unsafe { libc::fallocate(self.0.as_raw_fd(), 0, at as libc::off_t, length as libc::off_t) };
+            match check(done) {
+                Ok(_) => at += length,
+                // A call that a signal interrupts gives back all that it has taken: a shorter one may end before the next signal.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => part = (part / 2).max(page_bytes() as u64),
+                Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
     /// Frees the pages. The bytes become zero, and may still be accessed.
@@ -310,6 +317,18 @@ mod tests {
         for bytes in [1 << 60, usize::MAX - HUGE_PAGE, usize::MAX] {
             assert_eq!(Mapping::private(bytes).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
         }
+    }
+
+    /// So much that taking all pages by one call takes longer than the time between two signals.
+    #[test]
+    fn pages_are_taken_though_signals_come() {
+        const BYTES: u64 = 64 << 20;
+        let memory = SharedMemory::create().unwrap();
+        memory.grow(BYTES).unwrap();
+        let every = std::time::Duration::from_millis(5);
+        crate::sys::signal::interrupted(every, || memory.commit().unwrap());
+        assert_eq!(memory.0.metadata().unwrap().blocks() * 512, BYTES);
+        memory.clear().unwrap();
     }
 
     #[test]
