@@ -55,12 +55,13 @@ fn unconnected() -> RawFd {
 }
 
 /// Puts a socket that is connected to nothing in the place of all registered descriptors. Their numbers stay in use, because objects of the
-/// parent, which the child may destroy, close them. Runs in the child, and only makes system calls that may be made there.
+/// parent, which the child may destroy, close them. The child's register is empty afterwards: it may use the numbers for files of its own, which
+/// its own children keep. Runs in the child, and only makes system calls that may be made there.
 extern "C" fn give_up_all() {
     let mut nothing = -1;
     let words = WORDS.load(Ordering::Relaxed).min(REGISTERED.len());
     for (index, word) in REGISTERED[..words].iter().enumerate() {
-        let mut bits = word.load(Ordering::Relaxed);
+        let mut bits = word.swap(0, Ordering::Relaxed);
         while bits != 0 {
             let fd = (index * 64) as RawFd + bits.trailing_zeros() as RawFd;
             bits &= bits - 1;
@@ -68,7 +69,10 @@ extern "C" fn give_up_all() {
             unsafe {
                 nothing = if nothing < 0 { unconnected() } else { nothing };
                 if nothing >= 0 {
-                    libc::dup3(nothing, fd, libc::O_CLOEXEC);
+                    // The number may be beyond a limit that was lowered since.
+                    if libc::dup3(nothing, fd, libc::O_CLOEXEC) < 0 {
+                        libc::close(fd);
+                    }
                 } else {
                     // No descriptor is free but this one, which the next socket gets.
                     libc::close(fd);
@@ -129,7 +133,21 @@ mod tests {
                     && *libc::__errno_location() == libc::EINVAL
             }
         };
-        let status = in_a_child(is_open_and_unconnected, || {
+        let is_the_childs_own = || {
+            // SAFETY: system calls that a child may make, with a path that ends with NUL.
+            unsafe {
+                let log = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
+                libc::dup2(log, number);
+                let grandchild = libc::fork();
+                if grandchild == 0 {
+                    libc::_exit(i32::from(libc::write(number, [0u8].as_ptr().cast(), 1) != 1));
+                }
+                let mut status = -1;
+                libc::waitpid(grandchild, &mut status, 0);
+                status == 0
+            }
+        };
+        let status = in_a_child(|| is_open_and_unconnected() && is_the_childs_own(), || {
             drop(registered);
             drop(own);
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the end arrives though the child lives");
@@ -138,5 +156,29 @@ mod tests {
             assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "the child keeps what is not registered any more");
         });
         assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn a_descriptor_beyond_a_limit_that_was_lowered_is_closed() {
+        const HIGH: RawFd = 900;
+        let (own, _peer) = UnixStream::pair().unwrap();
+        drop(NotInherited::new(own.as_raw_fd()));
+        let closes = || {
+            // SAFETY: system calls that a child may make. Whatever has the number, this child does not use it.
+            unsafe {
+                libc::dup2(own.as_raw_fd(), HIGH);
+                let _registered = NotInherited::new(HIGH);
+                let limit = libc::rlimit { rlim_cur: HIGH as u64, rlim_max: HIGH as u64 };
+                libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+                let grandchild = libc::fork();
+                if grandchild == 0 {
+                    libc::_exit(i32::from(libc::fcntl(HIGH, libc::F_GETFD) != -1));
+                }
+                let mut status = -1;
+                libc::waitpid(grandchild, &mut status, 0);
+                status == 0
+            }
+        };
+        assert_eq!(in_a_child(closes, || {}), 0);
     }
 }
