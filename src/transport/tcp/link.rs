@@ -152,6 +152,9 @@ impl Link for TcpLink {
     }
 }
 
+/// Most reads of a connection that is being closed before it is another one's turn.
+const CLOSING_READS: usize = 64;
+
 /// A link that is being closed, and the rest of the close notice.
 pub(super) struct ClosingLink {
     streams: Streams,
@@ -196,7 +199,7 @@ impl Lingering for ClosingLink {
         let mut acknowledged = true;
         for stream in self.streams.all().iter().filter_map(Connection::own) {
             let fd = stream.raw();
-            loop {
+            for _ in 0..CLOSING_READS {
                 match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
                     // The peer has ended the link, too, or the connection broke.
                     Ok(0) => return false,
@@ -208,5 +211,38 @@ impl Lingering for ClosingLink {
             acknowledged &= !sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0);
         }
         !sent || !acknowledged
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    fn pair() -> [Socket; 2] {
+        let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+        [one, other].map(|socket| {
+            socket.set_nonblocking(true).unwrap();
+            socket
+        })
+    }
+
+    #[test]
+    fn a_peer_that_sends_on_does_not_keep_the_thread_from_its_other_work() {
+        let [ours, theirs] = pair();
+        theirs.set_send_buffer_size(4 << 20).unwrap();
+        let (mut sent, mut left) = (0, 0);
+        while let Ok(bytes) = sys::send(theirs.raw(), &[IoSlice::new(&[1; 4096])]) {
+            sent += bytes;
+        }
+        let raw = ours.raw();
+        let stream = Stream::from(sys::OwnedSocket::from(ours));
+        let mut closing = ClosingLink::new(Streams::new([stream.into()].into()), Vec::new());
+        closing.linger();
+        while let Ok(bytes) = sys::receive(raw, &mut [IoSliceMut::new(&mut [0; 4096])]) {
+            left += bytes;
+        }
+        assert!(left > 0 && left + CLOSING_READS * 4096 >= sent, "{left} of {sent} bytes are left");
     }
 }

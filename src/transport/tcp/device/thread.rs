@@ -140,7 +140,10 @@ impl Thread {
     fn tick(&mut self) {
         self.serve(|_| true, |context| context.tick());
         self.gate.tick(Instant::now());
-        self.shared.contexts().lingering.retain_mut(|(closing, until)| closing.linger() && Instant::now() < *until);
+        // Without the lock, which calls of the program need.
+        let mut lingering = std::mem::take(&mut self.shared.contexts().lingering);
+        lingering.retain_mut(|(closing, until)| closing.linger() && Instant::now() < *until);
+        self.shared.contexts().lingering.append(&mut lingering);
     }
 
     /// Passes authenticated connections to their contexts.
