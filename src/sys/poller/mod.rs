@@ -230,7 +230,7 @@ impl Watched {
 
     /// Changes the interest in `socket`, always the same one. With interest 0 nothing is reported.
     pub fn set<T: super::AsRaw>(&mut self, poller: &Poller, socket: &T, interest: u32, number: u64) -> io::Result<()> {
-        if std::mem::replace(&mut self.interest, interest) == interest {
+        if self.interest == interest {
             return Ok(());
         }
         match &self.registration {
@@ -239,6 +239,7 @@ impl Watched {
             Some(registration) => registration.set(interest, number)?,
             None => self.registration = Some(poller.add(socket, interest, number)?),
         }
+        self.interest = interest;
         Ok(())
     }
 

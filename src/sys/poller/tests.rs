@@ -140,6 +140,18 @@ fn a_time_limit_is_kept_and_may_be_longer_than_any_clock() {
     });
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interest_that_could_not_be_set_is_not_taken_for_set() {
+    let poller = Poller::new(PollerKind::Epoll).unwrap();
+    // epoll watches no such files.
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let mut watched = Watched::default();
+    for _ in 0..2 {
+        assert_eq!(watched.set(&poller, &file, READ, 1).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
+}
+
 /// Runs `sleep` on another thread, and `change` once it sleeps, as far as one can tell.
 fn while_asleep(sleep: impl FnOnce() -> bool + Send + 'static, change: impl FnOnce()) -> bool {
     let (say, hear) = mpsc::channel();

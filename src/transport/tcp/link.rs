@@ -23,6 +23,8 @@ pub struct TcpLink {
     watched: Interest,
     shared: Arc<Shared>,
     holding: Holding,
+    /// Why the poller does not watch for what is wanted.
+    unwatched: Option<io::Error>,
 }
 
 impl TcpLink {
@@ -63,7 +65,7 @@ impl TcpLink {
         let watched = Interest { readable: true, writable: false };
         let holding = Holding::new(held, rank);
         let (streams, watches) = (Streams::new(streams.into()), watches.into());
-        let mut link = Self { streams, watches, rank, poller, watched, shared, holding };
+        let mut link = Self { streams, watches, rank, poller, watched, shared, holding, unwatched: None };
         link.note();
         link.arm()?;
         Ok(link)
@@ -76,8 +78,7 @@ impl TcpLink {
             let received = self.watched.readable && self.streams.has_received();
             let unsent = (0..self.watches.len()).any(|index| self.streams.has_unsent(index));
             if self.holding.set(Holds { received, unsent }) {
-                // If this fails, so does what is sent or received next.
-                let _ = self.arm();
+                self.unwatched = self.arm().err();
             }
         }
     }
@@ -86,8 +87,14 @@ impl TcpLink {
     #[inline]
     fn follow(&mut self) {
         if self.watches.len() > 1 {
-            let _ = self.arm();
+            self.unwatched = self.arm().err();
         }
+    }
+
+    /// What has come of sending or receiving. A link that is not watched for what is wanted fails: nobody would come back to it.
+    #[inline]
+    fn outcome(&mut self, moved: io::Result<usize>) -> io::Result<usize> {
+        self.unwatched.take().map_or(moved, Err)
     }
 
     /// Lets the poller watch for what is wanted now.
@@ -114,7 +121,7 @@ impl Link for TcpLink {
         let sent = self.streams.send(parts);
         self.note();
         self.follow();
-        sent
+        self.outcome(sent)
     }
 
     #[inline]
@@ -122,18 +129,18 @@ impl Link for TcpLink {
         let received = self.streams.receive(parts);
         self.note();
         self.follow();
-        received
+        self.outcome(received)
     }
 
     #[inline]
     fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
         let received = self.streams.receive_in_place(take)?;
         self.note();
-        Some(received)
+        Some(self.outcome(received))
     }
 
     fn flush(&mut self) {
-        // An error is found again by what is sent or received next.
+        // An error is found again by what is sent or received next, and so is one of watching.
         let _ = self.streams.flush();
         self.note();
     }
@@ -226,6 +233,33 @@ mod tests {
             socket.set_nonblocking(true).unwrap();
             socket
         })
+    }
+
+    /// The second connection cannot be watched once it is its turn.
+    #[test]
+    fn a_link_that_cannot_be_watched_fails() {
+        let device = super::super::Device::create(&Default::default()).unwrap();
+        let poller = Poller::new(sys::PollerKind::Epoll).unwrap();
+        let (ours, theirs): (Vec<_>, Vec<_>) = [pair(), pair()].into_iter().map(|[ours, theirs]| (ours, theirs)).unzip();
+        let second = ours[1].raw();
+        let connections =
+            ours.into_iter().map(|socket| (None, Stream::from(sys::OwnedSocket::from(socket)))).collect();
+        let mut link = TcpLink::new(connections, 0, poller, device.shared.clone(), None).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: the number stays that of an open descriptor, which its owner closes.
+        assert_eq!(unsafe { libc::dup2(file.raw(), second) }, second);
+        let mut stripe = [0; super::super::streams::STRIPE_BYTES];
+        let (mut sent, mut received) = (0, 0);
+        let error = loop {
+            sent += sys::send(theirs[0].raw(), &[IoSlice::new(&stripe[sent..])]).unwrap_or(0);
+            match link.receive(&mut [IoSliceMut::new(&mut stripe[received..])]) {
+                Ok(bytes) => received += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => break error,
+            }
+            assert!(received < stripe.len(), "the link goes on, and nobody watches it");
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
     }
 
     #[test]
