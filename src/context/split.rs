@@ -121,7 +121,7 @@ impl Context {
         let (_, context) = made?;
         Sharing::check_room(ranks.iter().map(|rank| (*rank, found[*rank])))?;
         let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();
-        context.lock()?.messenger.share_memory(&found)?;
+        context.lock()?.messenger.share_memory(&found).map_err(named)?;
         context.adopt(tuner, &addresses, &found)?;
         context.connect_fully(limit).map_err(named)?;
         context.lock()?.messenger.set_names(Vec::new());

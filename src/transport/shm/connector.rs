@@ -167,7 +167,7 @@ impl ShmConnector {
         let group = self.group.as_ref().expect("there is a member");
         let rank = group.ranks()[index] as Rank;
         let link = ShmLink::new(group.clone(), index, self.ports.clone(), self.poller.clone())
-            .map_err(|e| Error::io(format_args!("cannot watch the process of rank {rank}"), &e))?;
+            .map_err(|e| Error::io(format_args!("cannot watch the process of rank {}", self.named(rank)), &e))?;
         let theirs = self.inner.peer(rank).map_or([0; 16], |address| address.identity);
         let identities = [self.address.identity, theirs];
         let [low, high] = if self.rank < rank { identities } else { [theirs, self.address.identity] };
@@ -349,7 +349,7 @@ impl Connector for ShmConnector {
             return Ok(());
         }
         let reads = least == Sharing::Processes;
-        let group = opened.confirm(reads)?;
+        let group = opened.confirm(reads, &|rank| self.inner.named(rank))?;
         let why = || group.unreadable().map_or_else(|| format!("rank {rank} cannot"), str::to_owned);
         let how = match reads {
             true => "and processes read each other's".to_owned(),

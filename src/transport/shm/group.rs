@@ -90,12 +90,13 @@ impl HostGroup {
         })
     }
 
-    /// All ranks have opened each other's memory; `reads_memory`: and can read the memory of each other's process.
-    pub fn confirm(mut self, reads_memory: bool) -> Result<Arc<Self>> {
+    /// All ranks have opened each other's memory; `reads_memory`: and can read the memory of each other's process. `named`: the numbers of
+    /// ranks in errors.
+    pub fn confirm(mut self, reads_memory: bool, named: &dyn Fn(Rank) -> Rank) -> Result<Arc<Self>> {
         for Member { rank, segment, .. } in &mut self.members {
             if let Some(segment) = segment {
                 let rank = *rank as Rank;
-                segment.check_size().map_err(|e| e.context(format_args!("rank {rank}")).with_rank(rank))?;
+                segment.check_size().map_err(|e| e.context(format_args!("rank {}", named(rank))).with_rank(rank))?;
             }
         }
         self.reads_memory = reads_memory;
@@ -107,13 +108,13 @@ impl HostGroup {
     pub fn in_process(members: usize) -> Vec<Arc<Self>> {
         let opened = Self::open_in_process(members);
         let reads = opened.iter().all(Self::reads_memory);
-        opened.into_iter().map(|group| group.confirm(reads).unwrap()).collect()
+        opened.into_iter().map(|group| group.confirm(reads, &|rank| rank).unwrap()).collect()
     }
 
     /// The same where no process may read another's memory.
     #[cfg(test)]
     pub fn in_process_without_reads(members: usize) -> Vec<Arc<Self>> {
-        Self::open_in_process(members).into_iter().map(|group| group.confirm(false).unwrap()).collect()
+        Self::open_in_process(members).into_iter().map(|group| group.confirm(false, &|rank| rank).unwrap()).collect()
     }
 
     #[cfg(any(test, fuzzing))]
@@ -395,7 +396,7 @@ mod tests {
         let [(one, memory), (_other, theirs)] = two();
         let others = [Candidate { rank: 1, segment: theirs.descriptor(), secret: [2; 32] }];
         let group = HostGroup::open(0, one, &memory, &others, &Processes::default(), false).unwrap();
-        let error = group.confirm(true).map(|_| ()).unwrap_err();
-        assert!(error.message().contains("rank 1: its shared memory has 4096 bytes"), "{error}");
+        let error = group.confirm(true, &|rank| rank + 4).map(|_| ()).unwrap_err();
+        assert!(error.message().contains("rank 5: its shared memory has 4096 bytes"), "{error}");
     }
 }

@@ -249,8 +249,9 @@ impl TcpConnector {
         let Some(to) = self.target(rank) else {
             let theirs = self.peer(rank).map(|a| &a.sockets[..]).unwrap_or_default();
             let text = format!(
-                "there is no route to rank {rank}: it listens at {theirs:?}, this rank at {:?}; they need a common address \
+                "there is no route to rank {}: it listens at {theirs:?}, this rank at {:?}; they need a common address \
                  family, and a loopback address cannot be reached from another host; name interfaces that have one, {BY_NAME}",
+                self.named(rank),
                 self.local.sockets
             );
             return Err(Error::new(ErrorKind::Io, text));
@@ -308,8 +309,9 @@ impl TcpConnector {
             return String::new();
         }
         format!(
-            "; rank {rank} listens at {theirs}, this rank at {}: if these are of networks that do not reach each other, name interfaces \
+            "; rank {} listens at {theirs}, this rank at {}: if these are of networks that do not reach each other, name interfaces \
              of a common one, {BY_NAME}; if a firewall is between them, let it pass connections to the ports of {PORT_RANGE}",
+            self.named(rank),
             ips(&self.local.sockets)
         )
     }

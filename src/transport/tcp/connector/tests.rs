@@ -76,6 +76,24 @@ fn a_rank_of_another_host_may_refuse_for_two_seconds() {
     }
 }
 
+#[test]
+fn errors_name_the_ranks_of_the_context_of_the_call() {
+    let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
+    let mut connector =
+        TcpConnector::new(&JobToken::none(), vec![closed()], device.shared.clone(), Arrivals::default()).unwrap();
+    connector.set_rank(0, 2);
+    connector.set_names(vec![4, 5]);
+    let elsewhere = Address { host: address::host().unwrap() ^ 1, ..connector.address().clone() };
+    connector.set_peer(1, elsewhere).unwrap();
+    connector.connect(1);
+    let mut events = Vec::new();
+    connector.progress(Instant::now(), &mut events);
+    let Some(ConnectorEvent::Unreachable { rank: 1, error }) = events.pop() else { panic!("it is reachable") };
+    assert!(error.message().starts_with("there is no route to rank 5: "), "{error}");
+    let why = connector.no_common_network(1);
+    assert!(why.starts_with("; rank 5 listens at 127.0.0.1, this rank at "), "{why}");
+}
+
 /// A rank that has ended may leave its port to the socket that connects to it.
 #[test]
 fn a_connection_to_itself_is_refused() {
