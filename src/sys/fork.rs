@@ -85,6 +85,23 @@ impl ForkMark {
     }
 }
 
+/// What `body` returns in a child by fork in which no descriptor can be opened. It must not panic.
+#[cfg(all(test, target_os = "linux"))]
+pub fn without_descriptors(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child may allocate memory: the only other threads are those of tests, and glibc's allocator works in a child.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+            libc::_exit(i32::from(!body()));
+        }
+        let mut status = -1;
+        libc::waitpid(child, &mut status, 0);
+        status == 0
+    }
+}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;

@@ -40,6 +40,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use fork::ForkMark;
+#[cfg(all(test, target_os = "linux"))]
+pub use fork::without_descriptors;
 #[cfg(target_os = "linux")]
 pub use inheritance::NotInherited;
 pub use poller::{Pollable, Poller, PollerKind, READ, Registration, WRITE};

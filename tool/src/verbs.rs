@@ -75,9 +75,11 @@ mod linux {
         }
 
         fn of(listing: &Listing) -> Self {
-            let without_names = select(listing, &Options::default(), &Nearness::here());
+            // A process that cannot ask lacks descriptors for a device as well, which says so.
+            let near = Nearness::here().unwrap_or_default();
+            let without_names = select(listing, &Options::default(), &near);
             let chosen = Options::default().or_environment();
-            let chosen = chosen.and_then(|options| select(listing, &options, &Nearness::here()));
+            let chosen = chosen.and_then(|options| select(listing, &options, &near));
             let names = |chosen: Vec<usize>| chosen.into_iter().map(|at| listing.ports[at].name()).collect::<Vec<_>>();
             let says = |error: Error| error.message().to_owned();
             Self {

@@ -17,7 +17,8 @@ const MOST: usize = 4;
 /// The ports that [`select`] takes on this host, opened. Fails with `Unsupported` if there is no device, with `InvalidArgument` if the options
 /// name what does not exist, and with `Io` if ports are down; messages say what was found.
 pub fn choose(library: &Arc<Library>, options: &Options) -> Result<Vec<Arc<Rail>>> {
-    choose_with(library, options, &System::default(), &Nearness::here())
+    let near = Nearness::here().map_err(|error| Error::io("cannot tell which NUMA node is near", &error))?;
+    choose_with(library, options, &System::default(), &near)
 }
 
 /// As [`choose`], on a host that `system` describes, for a thread at `near`.

@@ -97,15 +97,16 @@ impl DeviceContext {
         Ok(attributes)
     }
 
-    /// The entry of a port's table of GIDs at `index`; `None` if it is empty.
-    pub fn query_gid(&self, port: u8, index: u32) -> Option<ffi::ibv_gid_entry> {
+    /// The entry of a port's table of GIDs at `index`; `None` if it is empty, or cannot be read.
+    pub fn query_gid(&self, port: u8, index: u32) -> io::Result<Option<ffi::ibv_gid_entry>> {
         let mut entry = ffi::ibv_gid_entry::default();
         // SAFETY: as above; `entry` has the size that is given.
         let result = unsafe {
             (self.library.query_gid_ex)(self.raw.as_ptr(), port.into(), index, &mut entry, 0, size_of_val(&entry))
         };
+        let told = sys::socket::told(checked(result))?;
         // SAFETY: every bit pattern is 16 bytes.
-        (result == 0 && unsafe { entry.gid.raw } != [0; 16]).then_some(entry)
+        Ok((told.is_some() && unsafe { entry.gid.raw } != [0; 16]).then_some(entry))
     }
 
     /// The descriptor of asynchronous events.

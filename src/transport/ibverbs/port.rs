@@ -12,6 +12,7 @@ use super::handles::{self, DeviceContext};
 use super::library::Library;
 use super::rail::LinkLayer;
 use crate::error::{Error, ErrorKind, Result, first_few};
+use crate::sys::socket::{is_exhausted, told};
 
 /// The largest index that an address of a packet can name.
 const MOST_GIDS: u32 = 256;
@@ -275,6 +276,10 @@ pub(super) fn list_with(library: &Arc<Library>, system: &System) -> Result<(List
     for (name, result) in asked {
         match result {
             Ok((context, ports)) => found.extend(ports.into_iter().map(|port| (port, context.clone()))),
+            // Another time, there are more ports.
+            Err(error) if is_exhausted(&error) => {
+                return Err(Error::io(format_args!("cannot tell which ports {name} has"), &error));
+            }
             Err(error) => broken.push((name, crate::error::in_words(&error))),
         }
     }
@@ -313,28 +318,36 @@ fn ports(name: &str, context: &DeviceContext, system: &System) -> std::io::Resul
             },
             lid: port.lid,
             mtu: port.active_mtu,
-            speed: speed(port.active_width, port.active_speed).max(system.rate(name, number)),
+            speed: speed(port.active_width, port.active_speed).max(system.rate(name, number)?),
             max_message: port.max_msg_sz as usize,
             limits,
-            gids: gids(name, context, number, port.gid_tbl_len, system),
-            pci: system.pci(name),
-            numa_node: system.numa_node(name),
-            gpu_direct: system.gpu_direct(name),
-            unusable: system.unusable(name),
+            gids: gids(name, context, number, port.gid_tbl_len, system)?,
+            pci: system.pci(name)?,
+            numa_node: system.numa_node(name)?,
+            gpu_direct: system.gpu_direct(name)?,
+            unusable: system.unusable(name)?,
         })
     };
     (1..=device.phys_port_cnt).map(one).collect()
 }
 
-fn gids(name: &str, context: &DeviceContext, port: u8, entries: i32, system: &System) -> Vec<Gid> {
-    let one = |index: u32| {
-        let entry = context.query_gid(port, index)?;
+fn gids(
+    name: &str,
+    context: &DeviceContext,
+    port: u8,
+    entries: i32,
+    system: &System,
+) -> std::io::Result<Vec<Gid>> {
+    let mut gids = Vec::new();
+    for index in 0..u32::try_from(entries).unwrap_or(0).min(MOST_GIDS) {
+        let Some(entry) = context.query_gid(port, index)? else { continue };
         // SAFETY: every bit pattern is 16 bytes.
         let address = Ipv6Addr::from(unsafe { entry.gid.raw });
-        let interface = system.gid_interface(name, port, index);
-        Some(Gid { index: u8::try_from(index).ok()?, address, kind: GidType::of(entry.gid_type)?, interface })
-    };
-    (0..u32::try_from(entries).unwrap_or(0).min(MOST_GIDS)).filter_map(one).collect()
+        let interface = system.gid_interface(name, port, index)?;
+        let (index, kind) = (u8::try_from(index).ok(), GidType::of(entry.gid_type));
+        gids.extend(index.zip(kind).map(|(index, kind)| Gid { index, address, kind, interface }));
+    }
+    Ok(gids)
 }
 
 /// Mbit/s of a link with this width and speed, as ports give them; 0 if either is unknown.
@@ -388,59 +401,63 @@ impl System {
         self.sys.join("class/infiniband").join(name)
     }
 
-    fn text(path: &Path) -> Option<String> {
-        fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    fn text(path: &Path) -> std::io::Result<Option<String>> {
+        let text = told(fs::read_to_string(path))?.map(|text| text.trim().to_owned());
+        Ok(text.filter(|text| !text.is_empty()))
     }
 
     /// The last part of the path to which a link leads.
-    fn target(path: &Path) -> Option<String> {
-        Some(fs::canonicalize(path).ok()?.file_name()?.to_str()?.to_owned())
+    fn target(path: &Path) -> std::io::Result<Option<String>> {
+        let path = told(fs::canonicalize(path))?;
+        Ok(path.and_then(|path| Some(path.file_name()?.to_str()?.to_owned())))
     }
 
     fn has_module(&self, name: &str) -> bool {
         self.sys.join("module").join(name).exists()
     }
 
-    fn pci(&self, name: &str) -> Option<String> {
+    fn pci(&self, name: &str) -> std::io::Result<Option<String>> {
         // Devices in software have none, or a parent that is no PCI device.
-        Self::target(&self.device(name).join("device")).filter(|target| target.matches(':').count() == 2)
+        let target = Self::target(&self.device(name).join("device"))?;
+        Ok(target.filter(|target| target.matches(':').count() == 2))
     }
 
-    fn numa_node(&self, name: &str) -> Option<u32> {
-        Self::text(&self.device(name).join("device/numa_node"))?.parse().ok()
+    fn numa_node(&self, name: &str) -> std::io::Result<Option<u32>> {
+        let text = Self::text(&self.device(name).join("device/numa_node"))?;
+        Ok(text.and_then(|text| text.parse().ok()))
     }
 
     /// Mbit/s, as the kernel writes it: `400 Gb/sec (4X NDR)`. Newer speeds than verbs' field can hold are here only.
-    fn rate(&self, name: &str, port: u8) -> u32 {
-        let text = Self::text(&self.device(name).join(format!("ports/{port}/rate")));
+    fn rate(&self, name: &str, port: u8) -> std::io::Result<u32> {
+        let text = Self::text(&self.device(name).join(format!("ports/{port}/rate")))?;
         let gigabits = text.and_then(|text| text.split_once(' ')?.0.parse::<f64>().ok());
-        gigabits.map_or(0, |gigabits| (gigabits * 1000.0) as u32)
+        Ok(gigabits.map_or(0, |gigabits| (gigabits * 1000.0) as u32))
     }
 
-    fn gid_interface(&self, name: &str, port: u8, index: u32) -> Option<String> {
+    fn gid_interface(&self, name: &str, port: u8, index: u32) -> std::io::Result<Option<String>> {
         Self::text(&self.device(name).join(format!("ports/{port}/gid_attrs/ndevs/{index}")))
     }
 
-    fn unusable(&self, name: &str) -> Option<String> {
-        let kind = Self::text(&self.device(name).join("node_type"))?;
+    fn unusable(&self, name: &str) -> std::io::Result<Option<String>> {
+        let kind = Self::text(&self.device(name).join("node_type"))?.unwrap_or_default();
         let number = kind.split(':').next().unwrap_or_default();
-        match number.trim().parse() {
+        Ok(match number.trim().parse() {
             Ok(ffi::IBV_NODE_RNIC) => Some("it is an iWARP device, whose connections need RDMA CM".into()),
             Ok(ffi::IBV_NODE_USNIC | ffi::IBV_NODE_USNIC_UDP) => Some("a usNIC has no reliable connections".into()),
             Ok(ffi::IBV_NODE_UNSPECIFIED) => Some("it has no reliable connections, as Amazon's EFA".into()),
             _ => None,
-        }
+        })
     }
 
-    fn gpu_direct(&self, name: &str) -> GpuDirect {
+    fn gpu_direct(&self, name: &str) -> std::io::Result<GpuDirect> {
         if let Some(module) = PEER_MEMORY.iter().find(|module| self.has_module(module)) {
-            return GpuDirect { by: GpuAccess::PeerMemory, why: format!("the module {module} is loaded") };
+            return Ok(GpuDirect { by: GpuAccess::PeerMemory, why: format!("the module {module} is loaded") });
         }
-        let nothing = |why| GpuDirect { by: GpuAccess::Nothing, why };
+        let nothing = |why| Ok(GpuDirect { by: GpuAccess::Nothing, why });
         let Some(gpu) = GPUS.iter().find(|module| self.has_module(module)) else {
             return nothing("no driver of a GPU is loaded".into());
         };
-        let driver = Self::target(&self.device(name).join("device/driver"));
+        let driver = Self::target(&self.device(name).join("device/driver"))?;
         let Some(driver) = driver.filter(|driver| DMA_BUF_DRIVERS.contains(&driver.as_str())) else {
             return nothing(format!("neither {} nor {} is loaded", PEER_MEMORY[0], PEER_MEMORY[1]));
         };
@@ -449,7 +466,7 @@ impl System {
         if matches!((major, minor), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 12)) {
             let why =
                 format!("Linux {} with {driver} registers dma-bufs, which {gpu} exports; not tried", self.release);
-            return GpuDirect { by: GpuAccess::DmaBuf, why };
+            return Ok(GpuDirect { by: GpuAccess::DmaBuf, why });
         }
         nothing(format!("Linux {} is older than 5.12, which has dma-bufs", self.release))
     }

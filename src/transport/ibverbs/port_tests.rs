@@ -137,20 +137,27 @@ fn system(release: &str, modules: &[&str]) -> (tempfile::TempDir, System) {
 #[test]
 fn what_the_system_says_of_a_card() {
     let (_folder, system) = system("6.1.0-18-amd64", &[]);
-    assert_eq!((system.pci("mlx5_0").as_deref(), system.numa_node("mlx5_0")), (Some("0000:3b:00.0"), Some(1)));
-    assert_eq!((system.pci("rxe0"), system.numa_node("rxe0")), (None, None));
-    assert_eq!((system.rate("mlx5_0", 1), system.rate("mlx5_0", 2)), (800_000, 0));
-    assert_eq!(system.gid_interface("mlx5_0", 1, 3).as_deref(), Some("eth2"));
-    assert_eq!((system.unusable("mlx5_0"), system.unusable("nowhere")), (None, None));
-    assert!(system.unusable("siw0").unwrap().contains("iWARP") && system.unusable("efa_0").is_some());
+    let (pci, node) = (|name| system.pci(name).unwrap(), |name| system.numa_node(name).unwrap());
+    assert_eq!((pci("mlx5_0").as_deref(), node("mlx5_0")), (Some("0000:3b:00.0"), Some(1)));
+    assert_eq!((pci("rxe0"), node("rxe0")), (None, None));
+    let rate = |port| system.rate("mlx5_0", port).unwrap();
+    assert_eq!((rate(1), rate(2)), (800_000, 0));
+    assert_eq!(system.gid_interface("mlx5_0", 1, 3).unwrap().as_deref(), Some("eth2"));
+    let unusable = |name| system.unusable(name).unwrap();
+    assert_eq!((unusable("mlx5_0"), unusable("nowhere")), (None, None));
+    assert!(unusable("siw0").unwrap().contains("iWARP") && unusable("efa_0").is_some());
     assert_eq!(system.names(), ["efa_0", "mlx5_0", "rxe0", "siw0"]);
+    // Not what is true of a device of which the system says nothing.
+    assert!(crate::sys::without_descriptors(|| {
+        system.numa_node("mlx5_0").is_err() && system.rate("mlx5_0", 1).is_err() && system.unusable("siw0").is_err()
+    }));
 }
 
 #[test]
 fn access_to_gpus_and_how_it_is_known() {
     let access = |release: &str, modules: &[&str], device: &str| {
         let (_folder, system) = system(release, modules);
-        let GpuDirect { by, why } = system.gpu_direct(device);
+        let GpuDirect { by, why } = system.gpu_direct(device).unwrap();
         (by, why)
     };
     let (by, why) = access("5.10.0", &["nvidia", "nvidia_peermem"], "mlx5_0");

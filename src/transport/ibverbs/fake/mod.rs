@@ -408,7 +408,7 @@ fn rails_of(name: &str, context: &Arc<DeviceContext>) -> Vec<Arc<Rail>> {
     let rail = |port: u8| {
         let attributes = context.query_port(port).expect("the port's attributes");
         let entries = 0..attributes.gid_tbl_len as u32;
-        let gid = entries.rev().find_map(|index| context.query_gid(port, index)).expect("a GID");
+        let gid = entries.rev().find_map(|index| context.query_gid(port, index).expect("an answer")).expect("a GID");
         let up = attributes.state == ffi::ibv_port_state::IBV_PORT_ACTIVE;
         let ethernet = u32::from(attributes.link_layer) == ffi::IBV_LINK_LAYER_ETHERNET;
         up.then(|| {
