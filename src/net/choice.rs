@@ -52,7 +52,10 @@ impl Choice {
         let choice = match (interfaces.or(variable.as_deref()), hostname) {
             (None, None) => Ok(Self::Free(None)),
             (list, _) => match (interface::interfaces(), list, hostname) {
-                (Err(_), None, Some(host)) => named_unlisted(host, &lookup, &is_own),
+                // Another time, the system may tell.
+                (Err(error), None, Some(host)) if error.kind() != ErrorKind::ResourceExhausted => {
+                    named_unlisted(host, &lookup, &is_own)
+                }
                 (all, ..) => all.and_then(|all| named(list, hostname, &all, &lookup)),
             },
         };
@@ -102,11 +105,10 @@ fn named(
 fn named_unlisted(
     host: &str,
     lookup: &dyn Fn(&str) -> io::Result<Vec<SocketAddr>>,
-    is_own: &dyn Fn(SocketAddr) -> bool,
+    is_own: &dyn Fn(SocketAddr) -> io::Result<bool>,
 ) -> Result<Choice> {
     let addresses = resolve(host, lookup)?;
-    let owned: Vec<_> =
-        addresses.iter().filter(|address| is_own(**address)).map(|address| Candidate::of(*address)).collect();
+    let owned = owned(&addresses, is_own)?;
     if owned.is_empty() {
         return Err(Error::invalid(format!("{host:?} resolves to {}, which this host does not have", ips(&addresses))));
     }
@@ -114,8 +116,24 @@ fn named_unlisted(
     Ok(Choice::Named(best(owned).into_iter().map(|c| c.chosen(&why)).collect()))
 }
 
+/// Those of `addresses` that are of this host.
+fn owned(addresses: &[SocketAddr], is_own: &dyn Fn(SocketAddr) -> io::Result<bool>) -> Result<Vec<Candidate>> {
+    let mut owned = Vec::new();
+    for address in addresses {
+        let failed = |error| Error::io(format_args!("cannot tell whether {} is of this host", address.ip()), &error);
+        if is_own(*address).map_err(failed)? {
+            owned.push(Candidate::of(*address));
+        }
+    }
+    Ok(owned)
+}
+
 fn resolve(host: &str, lookup: &dyn Fn(&str) -> io::Result<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>> {
-    lookup(host).map_err(|error| Error::invalid(format!("cannot resolve the device's host name {host:?}: {error}")))
+    lookup(host).map_err(|error| {
+        let failed = Error::io(format_args!("cannot resolve the device's host name {host:?}"), &error);
+        // Of anything but a lack of descriptors or memory, the name is the cause.
+        if failed.kind() == ErrorKind::ResourceExhausted { failed } else { Error::invalid(failed.message()) }
+    })
 }
 
 fn ips(addresses: &[SocketAddr]) -> String {
@@ -246,7 +264,7 @@ impl<'a> Surroundings<'a> {
     /// The addresses if all ranks are on this host: loopback, if it may be used. One is enough, unless one of
     /// `everyone` has only named addresses of the other family.
     pub fn on_one_host(&self, everyone: &[Address]) -> Result<Vec<Chosen>> {
-        let mut found = best(self.loopback());
+        let mut found = best(self.loopback()?);
         if let [first, _] = &found[..] {
             let same = |s: &SocketAddr| s.is_ipv4() == first.address.is_ipv4();
             if everyone.iter().all(|a| a.sockets.is_empty() || a.sockets.iter().any(same)) {
@@ -307,13 +325,13 @@ impl<'a> Surroundings<'a> {
     }
 
     /// The loopback addresses that may be used.
-    fn loopback(&self) -> Vec<Candidate> {
+    fn loopback(&self) -> Result<Vec<Candidate>> {
         if self.unlisted.is_some() {
             let both = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(|ip| SocketAddr::new(ip, 0));
-            return both.into_iter().filter(|address| is_own(*address)).map(Candidate::of).collect();
+            return owned(&both, &is_own);
         }
         let loopback = self.allowed().into_iter().filter(|(_, i)| i.address.ip().is_loopback());
-        loopback.map(|i| Candidate::from(&i)).collect()
+        Ok(loopback.map(|i| Candidate::from(&i)).collect())
     }
 
     fn allowed(&self) -> Vec<(usize, &Interface)> {

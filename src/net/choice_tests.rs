@@ -245,3 +245,13 @@ fn this_host_reaches_itself() {
     let Choice::Named(by_address) = Choice::make(None, Some("127.0.0.1")).unwrap() else { panic!("free") };
     assert_eq!((by_name[0].address, &by_name[0].interface), (by_address[0].address, &by_address[0].interface));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_without_descriptors_does_not_take_every_address_for_its_own() {
+    assert!(crate::sys::without_descriptors(|| {
+        let made = Choice::make(None, Some("192.0.2.1"));
+        made.is_err_and(|error| error.kind() == ErrorKind::ResourceExhausted)
+            && is_own("192.0.2.1:0".parse().unwrap()).is_err()
+    }));
+}

@@ -107,7 +107,11 @@ pub fn source(to: SocketAddr) -> io::Result<Option<IpAddr>> {
     Ok(socket::told(leaving)?.map(|address| address.ip()))
 }
 
-/// Whether `address`, whose port must be 0, is one of this host.
-pub fn is_own(address: SocketAddr) -> bool {
-    !UdpSocket::bind(address).is_err_and(|error| socket::is_foreign_address(&error))
+/// Whether `address`, whose port must be 0, is one of this host. Fails if the system could not be asked, as [`socket::told`].
+pub fn is_own(address: SocketAddr) -> io::Result<bool> {
+    match UdpSocket::bind(address) {
+        Err(error) if socket::is_exhausted(&error) => Err(error),
+        Err(error) => Ok(!socket::is_foreign_address(&error)),
+        Ok(_) => Ok(true),
+    }
 }

@@ -51,7 +51,8 @@ pub(super) fn elsewhere(host: &str) -> Option<String> {
             return Some(format!("rank 0's host, which serves the store, cannot resolve {host:?} itself: {error}"));
         }
     };
-    if addresses.iter().any(|address| sys::connect::is_own(*address)) {
+    // Nothing is said if that is not known.
+    if addresses.iter().any(|address| sys::connect::is_own(*address).unwrap_or(true)) {
         return None;
     }
     let mut found: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
