@@ -1,18 +1,24 @@
 //! How much memory this process can have.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// Most bytes: the host's memory and swap, or less where a control group limits this process. `None` if that is unknown.
-pub fn most_bytes() -> Option<u64> {
-    let (memory, swap) = of_host()?;
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limits = limits(&groups, Path::new("/sys/fs/cgroup"), swap);
-    limits.into_iter().chain([memory.saturating_add(swap)]).min()
+use super::socket::told;
+
+/// Most bytes: the host's memory and swap, or less where a control group limits this process. `None` if that is unknown. Fails if the
+/// system could not be asked, as [`told`].
+pub fn most_bytes() -> io::Result<Option<u64>> {
+    let Some((memory, swap)) = of_host() else { return Ok(None) };
+    let groups = told(fs::read_to_string("/proc/self/cgroup"))?.unwrap_or_default();
+    let limits = limits(&groups, Path::new("/sys/fs/cgroup"), swap)?;
+    Ok(limits.into_iter().chain([memory.saturating_add(swap)]).min())
 }
 
-/// Whether the system promises no more memory than there is, so that memory that is only counted when it is written may lack then.
-pub fn is_strict() -> bool {
-    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
+/// Whether the system promises no more memory than there is, so that memory that is only counted when it is written may lack then. Fails
+/// as [`most_bytes`].
+pub fn is_strict() -> io::Result<bool> {
+    Ok(told(fs::read_to_string("/proc/sys/vm/overcommit_memory"))?.is_some_and(|mode| mode.trim() == "2"))
 }
 
 /// Bytes of memory and of swap.
@@ -35,7 +41,7 @@ fn of_host() -> Option<(u64, u64)> {
 
 /// The limits of the control groups that `groups` lists, as `/proc/self/cgroup` does, and of those above them. In a container, what is
 /// mounted at `root` may be a group itself, whose path is then not found below it.
-fn limits(groups: &str, root: &Path, swap: u64) -> Vec<u64> {
+fn limits(groups: &str, root: &Path, swap: u64) -> io::Result<Vec<u64>> {
     let mut limits = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -48,20 +54,29 @@ fn limits(groups: &str, root: &Path, swap: u64) -> Vec<u64> {
         for root in roots.iter().map(|below| root.join(below)) {
             let group: PathBuf = root.join(path.trim_start_matches('/'));
             let groups = group.ancestors().take_while(|group| group.starts_with(&root));
-            limits.extend(groups.filter_map(|group| limit(group, swap)));
+            for group in groups {
+                limits.extend(limit(group, swap)?);
+            }
         }
     }
-    limits
+    Ok(limits)
 }
 
 /// The limit on memory and swap together of one group; `None` if it has none.
-fn limit(group: &Path, swap: u64) -> Option<u64> {
-    let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
-    if let Some(both) = number("memory.memsw.limit_in_bytes") {
-        return Some(both);
+fn limit(group: &Path, swap: u64) -> io::Result<Option<u64>> {
+    let number = |file: &str| -> io::Result<Option<u64>> {
+        let text = told(fs::read_to_string(group.join(file)))?;
+        Ok(text.and_then(|text| text.trim().parse().ok()))
+    };
+    if let Some(both) = number("memory.memsw.limit_in_bytes")? {
+        return Ok(Some(both));
     }
-    let memory = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
-    Some(memory.saturating_add(number("memory.swap.max").map_or(swap, |most| most.min(swap))))
+    let memory = match number("memory.max")? {
+        None => number("memory.limit_in_bytes")?,
+        known => known,
+    };
+    let Some(memory) = memory else { return Ok(None) };
+    Ok(Some(memory.saturating_add(number("memory.swap.max")?.map_or(swap, |most| most.min(swap)))))
 }
 
 #[cfg(test)]
@@ -77,7 +92,7 @@ mod tests {
             std::fs::create_dir_all(&group).unwrap();
             std::fs::write(group.join(file), text).unwrap();
         };
-        let least = |groups: &str| limits(groups, root.path(), 100).into_iter().min();
+        let least = |groups: &str| limits(groups, root.path(), 100).unwrap().into_iter().min();
         assert_eq!(least("0::/a/b\n"), None);
         write("a/b", "memory.max", "max\n");
         assert_eq!(least("0::/a/b\n"), None);

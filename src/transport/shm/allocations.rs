@@ -149,12 +149,16 @@ impl Allocations {
         let mut state = self.state();
         let length = bytes.max(1);
         // The system refuses private memory of such a length, but not shared memory.
-        if let Some(most) = memory_limits::most_bytes().filter(|most| length as u64 > *most) {
+        let unknown = |error| {
+            let what = "cannot tell how much memory this process can have";
+            Error::io(format_args!("cannot allocate {bytes} bytes: {what}"), &error)
+        };
+        if let Some(most) = memory_limits::most_bytes().map_err(unknown)?.filter(|most| length as u64 > *most) {
             let text = format!("cannot allocate {bytes} bytes: this process can have {most} at most, with swap");
             return Err(Error::new(ErrorKind::ResourceExhausted, text));
         }
         // Shared memory is counted when pages are taken. Where the system counts strictly, a write could find none: SIGBUS.
-        let at_once = commit || memory_limits::is_strict();
+        let at_once = commit || memory_limits::is_strict().map_err(unknown)?;
         let share = |own: &Arc<OwnSegment>| state.share(own, length, at_once).ok();
         let shared = self.own.as_ref().filter(|_| length >= LISTED_BYTES).and_then(share);
         let allocation = match shared {
@@ -425,7 +429,7 @@ mod tests {
 
     #[test]
     fn more_than_a_process_can_have_is_refused_whether_it_is_shared_or_not() {
-        let most = memory_limits::most_bytes().unwrap() as usize;
+        let most = memory_limits::most_bytes().unwrap().unwrap() as usize;
         let groups = HostGroup::in_process(2);
         for allocations in [&groups[0].allocations(), &Allocations::new(None)] {
             let error = allocations.allocate(most + 1, false).unwrap_err();
@@ -433,6 +437,13 @@ mod tests {
             let text = format!("cannot allocate {} bytes: this process can have {most} at most", most + 1);
             assert!(error.message().starts_with(&text), "{error}");
         }
+    }
+
+    #[test]
+    fn a_limit_that_could_not_be_read_is_not_taken_for_none() {
+        let allocations = Allocations::new(None);
+        let fails = |allocated: Result<_>| allocated.is_err_and(|error| error.kind() == ErrorKind::ResourceExhausted);
+        assert!(crate::sys::without_descriptors(|| fails(allocations.allocate(4096, false))));
     }
 
     #[test]
