@@ -561,7 +561,7 @@ typedef struct gloo_rs_connection_statistics_t {
   uint64_t unknown_context;
   /// Connections that failed authentication: another token, a token on one side only, or a replayed or forged proof.
   uint64_t unproven;
-  /// Connections that ended before the handshake was complete.
+  /// Connections that ended before the handshake was complete, or that this process could not serve for lack of memory or descriptors.
   uint64_t incomplete;
   /// Connections that did not complete the handshake in time.
   uint64_t timed_out;

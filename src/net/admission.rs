@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::error::in_words;
 use crate::log::{Level, LogCallback};
 use crate::net::handshake::Fault;
 use crate::sys;
@@ -26,7 +27,8 @@ pub struct ConnectionStatistics {
     /// Failed to authenticate: another token, a token on one side only, a replayed or forged proof, or a certificate that one side does not
     /// accept.
     pub unproven: u64,
-    /// Ended before or during the handshake: port scans, and ranks that used another connection to the same peer instead.
+    /// Ended before or during the handshake: port scans, ranks that used another connection to the same peer instead, and what this process
+    /// could not serve for lack of memory or descriptors.
     pub incomplete: u64,
     /// Did not finish the handshake in time.
     pub timed_out: u64,
@@ -54,6 +56,8 @@ pub enum Refusal {
     TimedOut,
     /// Dropped in favour of a newer connection.
     CrowdedOut,
+    /// This process could not serve it, by the system's error of this number; 0 if it has none.
+    Unserved(i32),
 }
 
 impl fmt::Display for Refusal {
@@ -63,6 +67,11 @@ impl fmt::Display for Refusal {
             Self::Incomplete => f.write_str("it ended in the middle of the handshake"),
             Self::TimedOut => f.write_str("it did not finish the handshake in time"),
             Self::CrowdedOut => f.write_str("it made room for newer ones: too many were in the handshake"),
+            Self::Unserved(0) => f.write_str("this process could not serve it"),
+            Self::Unserved(number) => {
+                let error = std::io::Error::from_raw_os_error(*number);
+                write!(f, "this process could not serve it: {}", in_words(&error))
+            }
         }
     }
 }
@@ -177,7 +186,7 @@ impl Admissions {
             Refusal::Fault(Fault::OneToken { .. } | Fault::Proof | Fault::Certificate(_) | Fault::Alert(_)) => {
                 &counts.unproven
             }
-            Refusal::Incomplete => &counts.incomplete,
+            Refusal::Incomplete | Refusal::Unserved(_) => &counts.incomplete,
             Refusal::TimedOut => &counts.timed_out,
             Refusal::CrowdedOut => &counts.crowded_out,
         };
@@ -269,6 +278,7 @@ mod tests {
         ];
         faults.into_iter().for_each(|fault| admissions.refused("a", None, Refusal::Fault(fault)));
         admissions.refused("b", Some(3), Refusal::Incomplete);
+        admissions.refused("b", None, Refusal::Unserved(0));
         for _ in 0..50 {
             admissions.refused("c", None, Refusal::TimedOut);
             admissions.refused("c", None, Refusal::CrowdedOut);
@@ -280,12 +290,12 @@ mod tests {
             other_version: 1,
             unknown_context: 1,
             unproven: 2,
-            incomplete: 1,
+            incomplete: 2,
             timed_out: 50,
             crowded_out: 50,
         };
         assert_eq!(counters.statistics(), expected);
-        assert_eq!(expected.refused(), 107);
+        assert_eq!(expected.refused(), 108);
         let now = admissions.next_tick().unwrap();
         admissions.tick(now - Duration::from_millis(1));
         assert_eq!(lines.lock().unwrap().len(), LOGGED_PER_PERIOD as usize);
@@ -301,7 +311,7 @@ mod tests {
         );
         assert_eq!(
             lines[LOGGED_PER_PERIOD as usize],
-            (Level::Warning, "here: dropped 97 more connections in the last 10s".into())
+            (Level::Warning, "here: dropped 98 more connections in the last 10s".into())
         );
         assert_eq!((lines.len(), admissions.next_tick()), (LOGGED_PER_PERIOD as usize + 1, None));
     }

@@ -7,6 +7,8 @@
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -156,10 +158,15 @@ impl Loop {
         }
     }
 
-    /// Serves until it is stopped. If polling fails it ends too, and the connections of all clients are closed.
+    /// Serves until it is stopped. If polling fails, as it does if the program closes the descriptor, it ends too, and the connections of all
+    /// clients are closed.
     fn run(mut self) {
         let mut events = [Event::default(); 256];
-        while let Ok(n) = self.poller.wait(&mut events, self.next_deadline()) {
+        loop {
+            let n = match self.poller.wait(&mut events, self.next_deadline()) {
+                Ok(n) => n,
+                Err(error) => return self.gate.warn(&format!("cannot wait for events, so it ends: {error}")),
+            };
             for event in &events[..n] {
                 match event.number {
                     STOP => {
@@ -203,14 +210,22 @@ impl Loop {
         let _ = prepare(stream.socket());
         let token = self.next_token;
         self.next_token += 1;
-        if self.clients.try_reserve(1).is_err() {
-            return;
-        }
-        if let Ok(registration) = self.poller.add(&stream, READ, token) {
-            let mut peer = Peer::new(registration, stream);
-            peer.answer([Chunk::Own(vec![WELCOME])]);
-            self.clients.insert(token, peer);
-            self.with_client(token, |_, _| Ok(()));
+        let registration = match self.clients.try_reserve(1) {
+            Ok(()) => self.poller.add(&stream, READ, token),
+            Err(_) => Err(io::ErrorKind::OutOfMemory.into()),
+        };
+        match registration {
+            Ok(registration) => {
+                let mut peer = Peer::new(registration, stream);
+                peer.answer([Chunk::Own(vec![WELCOME])]);
+                self.clients.insert(token, peer);
+                self.with_client(token, |_, _| Ok(()));
+            }
+            Err(error) => {
+                let from = socket2::SockRef::from(stream.socket()).peer_addr().ok().and_then(|from| from.as_socket());
+                let from = from.map_or_else(|| "somewhere".to_owned(), |from| from.to_string());
+                self.gate.warn(&format!("dropped a client from {from}: this process could not serve it: {error}"));
+            }
         }
     }
 

@@ -132,6 +132,17 @@ impl Poller {
     }
 }
 
+#[cfg(all(test, target_os = "linux"))]
+impl Poller {
+    /// Puts another file in the place of epoll's descriptor, so that waits fail.
+    pub fn break_down(&self) {
+        let Self::Epoll(epoll) = self else { panic!("only epoll has a descriptor") };
+        let other = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: the number stays that of an open descriptor, which the poller closes.
+        assert_eq!(unsafe { libc::dup2(super::AsRaw::raw(&other), epoll.fd()) }, epoll.fd());
+    }
+}
+
 impl Pollable {
     /// The only entry of poll's list that asks whether this is readable; `None` if there are several, or if other threads must know that
     /// this one sleeps.

@@ -345,7 +345,12 @@ fn run(inbox: &Inbox, poller: &Poller, _woken: &Registration) {
             true => (ended || !closing.is_empty()).then_some(TICK),
             false => Some(Duration::ZERO),
         };
-        let count = poller.wait(&mut events, timeout).unwrap_or(0);
+        let count = poller.wait(&mut events, timeout).unwrap_or_else(|error| {
+            // Nothing would come any more: the links hear why.
+            relays.drain().for_each(|(_, relay)| relay.end(Some(again(&error))));
+            std::thread::sleep(TICK);
+            0
+        });
         due.append(&mut closing);
         for event in &events[..count] {
             match event.number {

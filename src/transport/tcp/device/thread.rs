@@ -58,6 +58,8 @@ pub(super) struct Thread {
     shared: Arc<Shared>,
     gate: Gate<Stream, IncomingConnection>,
     serving: Vec<Weak<dyn BackgroundProgress>>,
+    /// Whether the last wait for events has failed.
+    wait_failed: bool,
 }
 
 impl Thread {
@@ -68,7 +70,7 @@ impl Thread {
             Ok((stream, IncomingConnection { acceptor, binding: Vec::new(), shared: known.clone() }))
         };
         let gate = Gate::new("device", shared.log.clone(), &shared.listeners, TIMEOUT, begin);
-        Self { shared, gate, serving: Vec::new() }
+        Self { shared, gate, serving: Vec::new(), wait_failed: false }
     }
 
     pub fn run(&mut self) {
@@ -89,7 +91,7 @@ impl Thread {
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
             let until = if sleep { self.shared.until_reminder() } else { Some(TICK) };
-            let n = self.shared.poller.wait(&mut ready, until).unwrap_or(0);
+            let n = self.wait(&mut ready, until);
             self.shared.asleep.store(false, Ordering::SeqCst);
             let found = ready;
             let contexts = |number: u64| number != WAKER && !gate::owns(number);
@@ -126,6 +128,19 @@ impl Thread {
                 self.tick();
             }
         }
+    }
+
+    /// Waits for events. If the poller fails, as it does if the program closes its descriptor, says so once, and waits for a tick.
+    fn wait(&mut self, ready: &mut [Event], timeout: Option<Duration>) -> usize {
+        let waited = self.shared.poller.wait(ready, timeout);
+        let had_failed = std::mem::replace(&mut self.wait_failed, waited.is_err());
+        waited.unwrap_or_else(|error| {
+            if !had_failed {
+                self.gate.warn(&format!("cannot wait for events, so no connection is accepted: {error}"));
+            }
+            std::thread::sleep(TICK);
+            0
+        })
     }
 
     /// Calls `progress` for the contexts that `which` selects. The lock on the list is not held meanwhile, because a
@@ -219,6 +234,22 @@ mod tests {
         drop(watch);
         let looks = context.looks.load(Ordering::Relaxed);
         assert!(looks >= 3 * MAX_DEFERRALS, "driven after {looks} looks");
+    }
+
+    #[test]
+    fn a_poller_that_fails_is_reported_once() {
+        let (say, heard) = std::sync::mpsc::channel();
+        let log: crate::log::LogCallback = Arc::new(move |_, text: &str| say.send(text.to_owned()).unwrap_or(()));
+        let options = DeviceOptions { hostname: Some("127.0.0.1".into()), log: Some(log), ..Default::default() };
+        let device = Device::create(&options).unwrap();
+        device.shared.poller.break_down();
+        device.shared.waker.wake();
+        let long = Duration::from_secs(20);
+        let warning = "device: cannot wait for events, so no connection is accepted: Invalid argument (os error 22)";
+        while heard.recv_timeout(long).expect("a warning") != warning {}
+        std::thread::sleep(10 * TICK);
+        drop(device);
+        assert!(heard.try_iter().all(|line| line != warning), "it is said again");
     }
 
     #[test]
