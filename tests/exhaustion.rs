@@ -157,6 +157,20 @@ fn calls(name: &str, store: &dyn Store) {
     }
 }
 
+/// What a client of the server in this process makes it keep for it.
+fn served(store: &TcpStore) {
+    let long: Vec<(String, Vec<u8>)> = (0..400).map(|key| (format!("long/{key}"), vec![7; SMALL_BYTES])).collect();
+    let pairs: Vec<(&str, &[u8])> = long.iter().map(|(key, value)| (key.as_str(), value.as_slice())).collect();
+    store.multi_set(&pairs).unwrap();
+    let keys: Vec<&str> = long.iter().map(|(key, _)| key.as_str()).collect();
+    with_ever_more_memory("tcp: many values, not copied", || (), |()| store.multi_get(&keys, SECONDS).map(drop));
+    with_ever_more_memory(
+        "tcp: claims",
+        || store.delete("claims").map(drop).unwrap(),
+        |()| (0..1000).try_for_each(|_| store.claim_within("claims", b"1", SECONDS)),
+    );
+}
+
 /// A store of callbacks that keep everything in the store that `user` is.
 fn callbacks(user: &Arc<InProcessStore>) -> CallbackStore {
     use gloo_rs::rendezvous::callback::return_value;
@@ -264,7 +278,9 @@ fn calls_without_memory_fail_with_that_reason_and_the_process_goes_on() {
     calls("callbacks", &callbacks(&in_process));
     let directory = tempfile::tempdir().unwrap();
     calls("file", &FileStore::new(directory.path()).unwrap());
-    calls("tcp", &TcpStore::serve("127.0.0.1", 0).unwrap());
+    let server = TcpStore::serve("127.0.0.1", 0).unwrap();
+    calls("tcp", &server);
+    served(&server);
 
     with_ever_more_memory(
         "a context of one rank",

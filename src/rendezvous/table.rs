@@ -67,15 +67,23 @@ impl Table {
     }
 
     /// Takes back the first of the appended values, all of one length, that equals `value`. The key is removed with its last one.
-    pub(super) fn take_back(&mut self, key: &str, value: &[u8]) {
-        let Some(current) = self.values.get_mut(key) else { return };
+    pub(super) fn take_back(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        let Some(current) = self.values.get_mut(key) else { return Ok(()) };
         let length = value.len().max(1);
-        let Some(index) = current.chunks(length).position(|part| part == value) else { return };
+        let Some(index) = current.chunks(length).position(|part| part == value) else { return Ok(()) };
+        let (from, to) = (index * length, (index + 1) * length);
         if current.len() == value.len() {
             self.values.remove(key);
+        } else if let Some(own) = Arc::get_mut(current) {
+            own.drain(from..to);
         } else {
-            Arc::make_mut(current).drain(index * length..(index + 1) * length);
+            // It is on its way to a reader.
+            let mut shorter = try_with_capacity(current.len() - length, what(key))?;
+            shorter.extend_from_slice(&current[..from]);
+            shorter.extend_from_slice(&current[to..]);
+            *current = Arc::new(shorter);
         }
+        Ok(())
     }
 
     pub(super) fn remove(&mut self, key: &str) -> bool {

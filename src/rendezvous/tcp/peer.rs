@@ -139,9 +139,14 @@ impl Peer {
         self.answer([Chunk::Own(protocol::reply_refused(error))]);
     }
 
-    /// Queues a reply; no chunk may be empty.
-    pub(super) fn answer(&mut self, chunks: impl IntoIterator<Item = Chunk>) {
-        self.output.extend(chunks);
+    /// Queues a reply; no chunk may be empty. Takes no more memory for a long list if none is queued, as after each request.
+    pub(super) fn answer(&mut self, chunks: impl Into<VecDeque<Chunk>>) {
+        let chunks = chunks.into();
+        if self.output.is_empty() {
+            self.output = chunks;
+        } else {
+            self.output.extend(chunks);
+        }
     }
 }
 

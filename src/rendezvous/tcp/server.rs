@@ -28,7 +28,7 @@ use crate::log::LogCallback;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::gate::{self, Gate, Listeners};
 use crate::net::stream::{Security, Stream};
-use crate::reserve::{try_collect, try_copy, try_reserve_entry, try_with_capacity};
+use crate::reserve::{try_collect, try_copy, try_reserve, try_reserve_entry, try_with_capacity};
 use crate::secret::SecretKey;
 use crate::sys::poller::Event;
 use crate::sys::{self, ForkMark, Poller, PollerKind, Registration, Waker};
@@ -210,7 +210,9 @@ impl Loop {
         let _ = prepare(stream.socket());
         let token = self.next_token;
         self.next_token += 1;
-        let registration = match self.clients.try_reserve(1) {
+        // Each client is woken by one key at most.
+        let room = self.clients.try_reserve(1).and_then(|()| self.state.woken.try_reserve(self.clients.len() + 1));
+        let registration = match room {
             Ok(()) => self.poller.add(&stream, READ, token),
             Err(_) => Err(io::ErrorKind::OutOfMemory.into()),
         };
@@ -242,7 +244,9 @@ impl Loop {
             Err(Gone) => {
                 self.set_deadline(token, &mut peer, None);
                 self.state.unregister(token, &peer);
-                self.state.take_back(&peer);
+                if let Err(error) = self.state.take_back(&peer) {
+                    self.gate.warn(&format!("cannot take back what a client that has ended has claimed: {error}"));
+                }
             }
         }
     }
@@ -373,6 +377,7 @@ impl State {
             Request::Delete { key } => protocol::reply_deleted(self.table.remove(key)),
             Request::Claim { key, value } => {
                 let copy = try_copy(value, "a claim")?;
+                try_reserve(&mut peer.claims, 1, "the claims of a client")?;
                 self.table.append(key, value)?;
                 self.wake(key);
                 peer.claims.push((key.to_owned(), copy));
@@ -427,7 +432,10 @@ impl State {
 
     fn register(&mut self, token: u64, peer: &mut Peer, waiting: Waiting) -> Result<()> {
         try_reserve_entry(&mut self.waiters, "the keys for which clients wait")?;
-        self.waiters.entry(waiting.keys[waiting.at].clone()).or_default().push(token);
+        let tokens = self.waiters.entry(waiting.keys[waiting.at].clone()).or_default();
+        // The first ones of a key are few.
+        try_reserve(tokens, 1, "the clients that wait for a key")?;
+        tokens.push(token);
         peer.waiting = Some(waiting);
         Ok(())
     }
@@ -444,10 +452,11 @@ impl State {
     }
 
     /// Takes back the claims of a client that has ended, unless all ranks are there.
-    fn take_back(&mut self, peer: &Peer) {
-        if !self.table.contains(protocol::GATHERED) {
-            peer.claims.iter().for_each(|(key, value)| self.table.take_back(key, value));
+    fn take_back(&mut self, peer: &Peer) -> Result<()> {
+        if self.table.contains(protocol::GATHERED) {
+            return Ok(());
         }
+        peer.claims.iter().try_for_each(|(key, value)| self.table.take_back(key, value))
     }
 
     fn wake(&mut self, key: &str) {
