@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{self, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds, sum, value_of};
@@ -79,8 +79,22 @@ impl FileStore {
 
     fn lock_within(&self, timeout: Duration, doing: impl Fn() -> String) -> Result<Lock<'_>> {
         let deadline = Deadline::after(timeout);
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.directory.join("gloo_rs.lock");
+        let still_locked = || {
+            let (store, doing, waited) = (self.describe(), doing(), seconds(deadline.elapsed()));
+            let message = format!("{store}: {doing}: {} is still locked after {waited}", path.display());
+            Err(Error::new(ErrorKind::Timeout, message))
+        };
+        let mut backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(5));
+        let turn = loop {
+            match self.turn.try_lock() {
+                Ok(turn) => break turn,
+                Err(sync::TryLockError::Poisoned(turn)) => break turn.into_inner(),
+                // Another thread of this process writes, or waits for the lock, perhaps longer than this one may.
+                Err(sync::TryLockError::WouldBlock) if deadline.passed() => return still_locked(),
+                Err(sync::TryLockError::WouldBlock) => backoff.sleep(&deadline),
+            }
+        };
         let failed = |error: &io::Error| {
             Error::io(format!("{}: {}: cannot lock {}", self.describe(), doing(), path.display()), error)
         };
@@ -97,12 +111,7 @@ impl FileStore {
                 Ok(()) => return Ok(Lock { _file: file, _turn: turn }),
                 Err(TryLockError::Error(error)) if error.kind() == IoErrorKind::Interrupted => continue,
                 Err(TryLockError::Error(error)) => return Err(failed(&error)),
-                Err(TryLockError::WouldBlock) if deadline.passed() => {
-                    let waited = seconds(deadline.elapsed());
-                    let (store, doing) = (self.describe(), doing());
-                    let message = format!("{store}: {doing}: {} is still locked after {waited}", path.display());
-                    return Err(Error::new(ErrorKind::Timeout, message));
-                }
+                Err(TryLockError::WouldBlock) if deadline.passed() => return still_locked(),
                 Err(TryLockError::WouldBlock) => backoff.sleep(&deadline),
             }
         }

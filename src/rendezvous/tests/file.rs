@@ -108,6 +108,23 @@ fn a_writer_waits_for_the_lock() {
 }
 
 #[test]
+fn a_writer_does_not_wait_as_long_as_another_thread() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = FileStore::new(directory.path()).unwrap();
+    let lock = File::open(directory.path().join("gloo_rs.lock")).unwrap();
+    lock.lock().unwrap();
+    thread::scope(|scope| {
+        let patient = scope.spawn(|| store.set_within("k", b"v", LONG));
+        thread::sleep(Duration::from_millis(50));
+        let error = store.set_within("k", b"w", Duration::from_millis(50)).unwrap_err();
+        assert!(error.kind() == ErrorKind::Timeout && error.message().contains("is still locked after "), "{error}");
+        lock.unlock().unwrap();
+        patient.join().unwrap().expect("it still waits when the other has given up");
+    });
+    assert_eq!(store.get("k", Duration::ZERO).unwrap(), b"v");
+}
+
+#[test]
 fn the_error_names_a_directory_that_cannot_be_created() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("file"), "").unwrap();
