@@ -280,7 +280,10 @@ impl TcpConnector {
             && let Some(mut from) = self.local.sockets.iter().find(|s| s.is_ipv4() == to.is_ipv4()).copied()
         {
             from.set_port(0);
-            connect::leave_from(&socket, from)?;
+            connect::leave_from(&socket, from).map_err(|error| match sys::socket::is_foreign_address(&error) {
+                true => io::Error::other(format!("this host has no address {} any more: name another interface, {BY_NAME}", from.ip())),
+                false => error,
+            })?;
         }
         match socket.connect(&to.into()) {
             Err(e) if !sys::socket::is_in_progress(&e) => return Err(e),

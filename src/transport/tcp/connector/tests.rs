@@ -94,6 +94,22 @@ fn errors_name_the_ranks_of_the_context_of_the_call() {
     assert!(why.starts_with("; rank 5 listens at 127.0.0.1, this rank at "), "{why}");
 }
 
+#[test]
+fn an_address_that_has_vanished_is_not_taken_for_a_lack_of_ports() {
+    let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
+    // 192.0.2.1 belongs to no host.
+    let own = vec![SocketAddr::from(([192, 0, 2, 1], 9))];
+    let mut connector =
+        TcpConnector::new(&JobToken::none(), own, device.shared.clone(), Arrivals::default()).unwrap();
+    connector.set_rank(0, 2);
+    let here = Address { sockets: vec![closed()], ..connector.address().clone() };
+    connector.set_peer(1, here).unwrap();
+    connector.connect(1);
+    connector.progress(Instant::now(), &mut Vec::new());
+    let why = connector.why_not_connected(1);
+    assert!(why.contains(": this host has no address 192.0.2.1 any more: name another interface, by "), "{why}");
+}
+
 /// A rank that has ended may leave its port to the socket that connects to it.
 #[test]
 fn a_connection_to_itself_is_refused() {
