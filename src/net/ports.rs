@@ -62,6 +62,11 @@ impl PortRange {
     }
 }
 
+/// Whether `error`, of listening at a port, leaves hope for another port: another process has this one, or it is not for this user.
+pub fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
+}
+
 /// Listens as [`gate::listen`] does. If the port of `address` is 0: at the first free one of `range`, or where the system chooses.
 ///
 /// Where the range has none, the error is that of the last port, and its text names the range and the last address.
@@ -71,9 +76,7 @@ pub fn listen(mut address: SocketAddr, both: bool, range: Option<&PortRange>) ->
     for port in range.ports_from(0) {
         address.set_port(port);
         match gate::listen(address, both) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied) => {
-                taken = Some(error)
-            }
+            Err(error) if is_taken(&error) => taken = Some(error),
             result => return result,
         }
     }

@@ -20,7 +20,7 @@ use super::{InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::net::host;
-use crate::net::ports::{PORT_RANGE, PortRange};
+use crate::net::ports::{self, PORT_RANGE, PortRange};
 use crate::sys;
 use crate::types::Rank;
 
@@ -267,10 +267,9 @@ fn serve_at_one_of(ports: &[u16], host: &str, mark: &str) -> Result<Arc<dyn Stor
     Err(error.context(format_args!("the ports {} of {host} are taken", list_of(ports))))
 }
 
-/// Whether another process has the port at which this one was to listen.
+/// [`ports::is_taken`] of the system's error behind this one.
 fn is_taken(error: &Error) -> bool {
-    let kind = error.details().errno.map(|number| io::Error::from_raw_os_error(number).kind());
-    kind == Some(io::ErrorKind::AddrInUse)
+    error.details().errno.is_some_and(|number| ports::is_taken(&io::Error::from_raw_os_error(number)))
 }
 
 /// Connects to the store with the key `mark` at one of `ports`, which are tried in turn until `timeout`.

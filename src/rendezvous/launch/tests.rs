@@ -51,6 +51,12 @@ fn a_variable_that_is_not_utf8_is_refused() {
 }
 
 #[test]
+fn a_port_of_another_process_or_user_is_passed_over() {
+    let passed_over = |number| is_taken(&Error::io("cannot listen", &io::Error::from_raw_os_error(number)));
+    assert_eq!([libc::EADDRINUSE, libc::EACCES, libc::EMFILE].map(passed_over), [true, true, false]);
+}
+
+#[test]
 fn one_process_needs_no_store() {
     let launch = launch(&[("WORLD_SIZE", "1"), ("RANK", "0")]).unwrap();
     assert_eq!((launch.rank, launch.size), (0, 1));
