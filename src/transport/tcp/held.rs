@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::sys::{Pollable, Waker};
+use crate::sys::{ForkMark, Pollable, Waker};
 use crate::types::Rank;
 
 /// What a link holds.
@@ -20,6 +20,7 @@ pub struct Holds {
 pub struct Held {
     lists: Mutex<Lists>,
     waker: Waker,
+    mark: ForkMark,
 }
 
 #[derive(Default)]
@@ -38,7 +39,7 @@ impl Lists {
 
 impl Held {
     pub fn new() -> io::Result<Self> {
-        Ok(Self { lists: Mutex::default(), waker: Waker::new()? })
+        Ok(Self { lists: Mutex::default(), waker: Waker::new()?, mark: ForkMark::new()? })
     }
 
     /// Changes the lists, and the descriptor with them.
@@ -58,8 +59,12 @@ impl Held {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the link to `rank` holds from now on.
+    /// What the link to `rank` holds from now on. Does nothing in a child by fork, which destroys its copy of a link: the waker is the
+    /// parent's as well.
     fn set(&self, rank: Rank, holds: Holds) {
+        if self.mark.is_child() {
+            return;
+        }
         self.change(|lists| {
             lists.links.retain(|(its, _)| *its != rank);
             if holds != Holds::default() {
@@ -135,5 +140,33 @@ impl Drop for Holding {
 impl From<&Held> for Pollable {
     fn from(held: &Held) -> Self {
         Self::from(&held.waker)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sys;
+
+    #[test]
+    fn a_child_by_fork_does_not_silence_its_parent() {
+        let held = Arc::new(Held::new().unwrap());
+        let mut holding = Holding::new(Some(held.clone()), 3);
+        holding.set(Holds { received: true, unsent: false });
+        // SAFETY: the child makes system calls and takes a lock that no other thread has.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                drop(holding);
+                libc::_exit(0);
+            }
+            let mut status = -1;
+            libc::waitpid(child, &mut status, 0);
+            status
+        };
+        assert_eq!(status, 0);
+        assert!(sys::poll(&[Pollable::from(&*held)], Duration::ZERO), "the link still holds bytes");
     }
 }
