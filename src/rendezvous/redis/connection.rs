@@ -4,19 +4,20 @@
 //! the whole process, and its timeouts restart with every byte.
 
 use std::io::{self, ErrorKind as IoErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::{Parser, Pipeline, ServerErrorKind, Value, pipe};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use socket2::SockRef;
 
 use super::super::support::Deadline;
 use super::RedisOptions;
 use crate::error::{ErrorKind, in_words};
 use crate::reserve::{SMALL_BYTES, check_room};
-use crate::sys::{self, AsRaw};
+use crate::sys::{self, AsRaw, OwnedSocket};
 
 /// Time for one attempt to connect, so that an address that drops packets leaves time for the next one; also the longest time
 /// without progress in a reply, after which a new connection is tried.
@@ -42,7 +43,7 @@ pub(super) struct Target {
 
 /// A socket with a deadline, `limit`.
 struct Timed {
-    socket: TcpStream,
+    socket: OwnedSocket,
     limit: Deadline,
 }
 
@@ -116,7 +117,7 @@ impl Connection {
             Stream::Plain(timed) => timed,
             Stream::Tls(stream) => stream.get_ref(),
         };
-        timed.socket.peer_addr().ok()
+        SockRef::from(&timed.socket).peer_addr().ok()?.as_socket()
     }
 
     /// Connects, authenticates, selects the database and sends `setup` in the same request; its replies are returned too.
@@ -218,7 +219,7 @@ impl From<io::Error> for Fault {
 }
 
 /// Tries each address of `host` once. Resolves the name each time: it may become resolvable only later.
-fn connect(host: &str, port: u16, limit: &Deadline) -> Result<TcpStream, Fault> {
+fn connect(host: &str, port: u16, limit: &Deadline) -> Result<OwnedSocket, Fault> {
     let mut result = Err(Fault::Lost("the host has no address".to_owned()));
     for address in (host, port).to_socket_addrs()? {
         let time = limit.remaining().clamp(Duration::from_millis(1), ATTEMPT_TIMEOUT);

@@ -299,6 +299,34 @@ fn calls_end_in_time_if_the_server_dies_or_hangs() {
 }
 
 #[test]
+fn a_child_by_fork_keeps_no_connection() {
+    let server = RedisServer::start(&[]);
+    let store = open(&server.url("", "", ""));
+    works(&*store);
+    let (release, mut held) = std::os::unix::net::UnixStream::pair().unwrap();
+    // SAFETY: the child makes system calls that may be made there.
+    let child = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            drop(release);
+            let _ = held.read(&mut [0]);
+            libc::_exit(0);
+        }
+        child
+    };
+    drop(store);
+    let began = Instant::now();
+    // The one that asks is a client, too.
+    while server.ask("CLIENT LIST").lines().count() > 1 {
+        assert!(began.elapsed() < LONG, "the child keeps a connection");
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(release);
+    // SAFETY: the child is this process's, and a null pointer for its status is permitted.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+}
+
+#[test]
 fn operations_that_may_have_been_executed_are_not_repeated() {
     let server = RedisServer::start(&[]);
     let store = open(&server.url("", "", ""));
