@@ -54,13 +54,13 @@ fn make_for(job: &[u8], size: usize, content: &[u8]) -> Result<Vec<u8>> {
             *PROCESS.get_or_init(|| new)
         }
     };
-    let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = sys::host_name();
     let cut = |name: &[u8]| {
         let mut name = name[..name.len().min(NAME_BYTES)].to_vec();
         name.resize(NAME_BYTES, 0);
         name
     };
-    let (host, job, size) = (cut(host.trim_ascii()), cut(job), (size as u32).to_le_bytes());
+    let (host, job, size) = (cut(&host), cut(job), (size as u32).to_le_bytes());
     Ok([&random[..], &std::process::id().to_le_bytes(), &host, &size, &job, content].concat())
 }
 

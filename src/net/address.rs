@@ -9,7 +9,7 @@ use super::interface;
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::net::handshake::Identity;
 use crate::sys::process::Descriptor;
-use crate::sys::socket;
+use crate::sys::{self, socket};
 use crate::sys::topology::{Place, affinity, domain};
 use crate::types::Rank;
 use crate::wire::VERSION;
@@ -280,10 +280,9 @@ fn ips(address: &Address) -> String {
 /// Identifies the host: processes get the same number if the boot id, the host name and the network namespace are equal.
 pub fn host() -> Result<u64> {
     let (boot, namespace) = (boot()?, namespace()?);
-    let name = read("/proc/sys/kernel/hostname")?;
-    let mut bytes = [&boot[..], namespace.as_os_str().as_encoded_bytes(), &name].concat();
+    let mut bytes = [&boot[..], namespace.as_os_str().as_encoded_bytes(), &sys::host_name()].concat();
     if boot.is_empty() || namespace.as_os_str().is_empty() {
-        // A sandbox may hide these; then only the addresses of its interfaces are used.
+        // A sandbox may hide these. The addresses of the interfaces then distinguish hosts of one name.
         let own = match interface::interfaces() {
             Err(error) if error.kind() == ErrorKind::ResourceExhausted => return Err(error),
             own => own.unwrap_or_default(),
@@ -305,16 +304,13 @@ pub fn network() -> Result<u32> {
 }
 
 fn boot() -> Result<Vec<u8>> {
-    read("/proc/sys/kernel/random/boot_id")
+    let path = "/proc/sys/kernel/random/boot_id";
+    told(path, std::fs::read(path))
 }
 
 fn namespace() -> Result<PathBuf> {
     let path = "/proc/self/ns/net";
     told(path, std::fs::read_link(path))
-}
-
-fn read(path: &str) -> Result<Vec<u8>> {
-    told(path, std::fs::read(path))
 }
 
 /// What the system said, or nothing if it does not tell. A rank that could not ask must not take itself for another host.

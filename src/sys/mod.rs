@@ -75,6 +75,20 @@ pub fn poll(sources: &[Pollable], timeout: Duration) -> bool {
     sleep.wait(Some(timeout), first)
 }
 
+/// The name of this host; empty where no system call tells it. It is known where a sandbox hides `/proc`, too.
+pub fn host_name() -> Vec<u8> {
+    #[cfg(unix)]
+    {
+        // SAFETY: zeros are a valid value of this struct of characters.
+        let mut names: libc::utsname = unsafe { std::mem::zeroed() };
+        // SAFETY: the struct is valid for writes; if the call fails, the name stays empty.
+        unsafe { libc::uname(&mut names) };
+        names.nodename.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect()
+    }
+    #[cfg(not(unix))]
+    Vec::new()
+}
+
 /// Whether `thread` is the calling one.
 pub fn is_current(thread: &JoinHandle<()>) -> bool {
     // `std::thread::current` would allocate thread-local memory in a thread of the host program.
@@ -154,4 +168,13 @@ pub fn with_loaded_symbol<T>(library: &CStr, symbol: &CStr, body: impl FnOnce(*m
 #[cfg(not(unix))]
 pub fn with_loaded_symbol<T>(_library: &CStr, _symbol: &CStr, _body: impl FnOnce(*mut c_void) -> T) -> Option<T> {
     None
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    #[test]
+    fn the_name_of_this_host_is_that_in_proc() {
+        let name = std::fs::read("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(super::host_name(), name.trim_ascii());
+    }
 }
