@@ -292,3 +292,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_page_on_security_says_how_much_is_read() {
+    let said = format!("reads at most {} bytes", HELLO_BYTES + PROOF_BYTES);
+    assert!(include_str!("../../docs/security.md").contains(&said), "it does not say: {said}");
+}

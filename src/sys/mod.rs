@@ -83,7 +83,7 @@ pub fn host_name() -> Vec<u8> {
         let mut names: libc::utsname = unsafe { std::mem::zeroed() };
         // SAFETY: the struct is valid for writes; if the call fails, the name stays empty.
         unsafe { libc::uname(&mut names) };
-        names.nodename.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect()
+        names.nodename.iter().map(|byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect()
     }
     #[cfg(not(unix))]
     Vec::new()
