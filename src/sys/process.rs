@@ -89,6 +89,21 @@ pub unsafe fn read_memory(process: u32, address: u64, into: *mut u8, bytes: usiz
     retry(|| unsafe { libc::process_vm_readv(process as libc::pid_t, &local, 1, &remote, 1, 0) })
 }
 
+/// Whether the system lets processes read each other's memory: asked for this process's own, apart from what the library finds out.
+#[cfg(test)]
+pub fn may_read_memory() -> bool {
+    let (from, mut into) = ([7u8; 1], [0u8; 1]);
+    let [local, remote] = [into.as_mut_ptr(), from.as_ptr().cast_mut()]
+        .map(|byte| libc::iovec { iov_base: byte.cast(), iov_len: 1 });
+    // SAFETY: both describe a byte that lives until the call returns; the one that is written is not borrowed.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    match io::Error::last_os_error().raw_os_error() {
+        _ if read == 1 => true,
+        Some(libc::EPERM | libc::ENOSYS) => false,
+        error => panic!("process_vm_readv returned {read}: {error:?}"),
+    }
+}
+
 /// Says for messages why [`read_memory`] has failed with `error`, as far as the system tells.
 pub fn why_unreadable(error: &io::Error) -> String {
     let file = |path| std::fs::read_to_string(path).unwrap_or_default();
