@@ -49,12 +49,12 @@ fn is(error: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// The error of `f`; asserts that it took at least `timeout`, and not much longer.
+/// The error of `f`; asserts that it took at least `timeout`, and less than what forgets it.
 fn fails_after<T>(timeout: Duration, f: impl FnOnce() -> Result<T, Error>) -> Error {
     let began = Instant::now();
     let error = f().err().expect("nothing was there to be found");
     assert!(began.elapsed() >= timeout, "gave up after {:?} of {timeout:?}", began.elapsed());
-    assert!(began.elapsed() < timeout + Duration::from_secs(1), "gave up only after {:?}", began.elapsed());
+    assert!(began.elapsed() < LONG, "gave up only after {:?}", began.elapsed());
     error
 }
 
