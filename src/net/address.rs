@@ -9,8 +9,8 @@ use super::interface;
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::net::handshake::Identity;
 use crate::sys::process::Descriptor;
-use crate::sys::{self, socket};
 use crate::sys::topology::{Place, affinity, domain};
+use crate::sys::{self, socket};
 use crate::types::Rank;
 use crate::wire::VERSION;
 

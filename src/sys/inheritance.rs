@@ -147,14 +147,21 @@ mod tests {
                 status == 0
             }
         };
-        let status = in_a_child(|| is_open_and_unconnected() && is_the_childs_own(), || {
-            drop(registered);
-            drop(own);
-            assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the end arrives though the child lives");
-            drop(kept);
-            let error = other.read(&mut [0]).unwrap_err();
-            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "the child keeps what is not registered any more");
-        });
+        let status = in_a_child(
+            || is_open_and_unconnected() && is_the_childs_own(),
+            || {
+                drop(registered);
+                drop(own);
+                assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the end arrives though the child lives");
+                drop(kept);
+                let error = other.read(&mut [0]).unwrap_err();
+                assert_eq!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock,
+                    "the child keeps what is not registered any more"
+                );
+            },
+        );
         assert_eq!(status, 0);
     }
 

@@ -93,8 +93,8 @@ pub unsafe fn read_memory(process: u32, address: u64, into: *mut u8, bytes: usiz
 #[cfg(test)]
 pub fn may_read_memory() -> bool {
     let (from, mut into) = ([7u8; 1], [0u8; 1]);
-    let [local, remote] = [into.as_mut_ptr(), from.as_ptr().cast_mut()]
-        .map(|byte| libc::iovec { iov_base: byte.cast(), iov_len: 1 });
+    let [local, remote] =
+        [into.as_mut_ptr(), from.as_ptr().cast_mut()].map(|byte| libc::iovec { iov_base: byte.cast(), iov_len: 1 });
     // SAFETY: both describe a byte that lives until the call returns; the one that is written is not borrowed.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     match io::Error::last_os_error().raw_os_error() {

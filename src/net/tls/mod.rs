@@ -157,11 +157,7 @@ fn read(options: &Options, until: Until) -> Result<(Configs, Option<String>)> {
     read_for(options, Arc::new(ring::default_provider()), until)
 }
 
-fn read_for(
-    options: &Options,
-    provider: Arc<CryptoProvider>,
-    until: Until,
-) -> Result<(Configs, Option<String>)> {
+fn read_for(options: &Options, provider: Arc<CryptoProvider>, until: Until) -> Result<(Configs, Option<String>)> {
     let Files { chain, key, roots, warning } = files::read(options, until)?;
     let (cert_file, key_file) = (files::named(options, 0), files::named(options, 1));
     let authority = Arc::new(Authority::new(provider.clone(), roots, &options.names)?);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::url::{Query, host_and_port};
+use crate::net::host::without_brackets;
 
 /// Redis' default port.
 const DEFAULT_PORT: u16 = 6379;
@@ -77,7 +78,8 @@ impl RedisOptions {
         let has_port = address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
         let (host, port) = match has_port {
             true => host_and_port(address)?,
-            false => host_and_port(&format!("{address}:{DEFAULT_PORT}")).map(|(_, port)| (bare(address), port))?,
+            false => host_and_port(&format!("{address}:{DEFAULT_PORT}"))
+                .map(|(_, port)| (without_brackets(address), port))?,
         };
         let mut options = Self::new(host, port);
         if port == 0 {
@@ -125,11 +127,6 @@ impl RedisOptions {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         format!("{scheme}://{host}:{}/{}", self.port, self.database)
     }
-}
-
-/// The host without the brackets of an IPv6 address.
-fn bare(host: &str) -> &str {
-    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// Decodes percent escapes such as `%2F` (RFC 3986, section 2.1).

@@ -46,8 +46,8 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// The fault for an error of an attempt to connect, to `address` if the host's name was resolved. A timeout says nothing about the server: it does not distinguish a listener
-    /// with a full queue from a broken network.
+    /// The fault for an error of an attempt to connect. `address`: that of the attempt; `None` if the name was not resolved. A timeout says
+    /// nothing about the server: it does not distinguish a listener with a full queue from a broken network.
     pub(super) fn connecting(error: io::Error, address: Option<SocketAddr>) -> Self {
         match error.kind() {
             _ if address.is_some_and(|address| sys::connect::lacks_ports(&error, address)) => Self::NoPort(error),

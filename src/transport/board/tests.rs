@@ -160,7 +160,6 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
     );
 }
 
-/// A reader that acknowledges a publication before its call ends must not do so again then.
 /// Calls in progress do not share memory, and short ones leave the long cells to long ones.
 #[test]
 fn each_call_in_progress_has_a_cell_of_its_own() {
@@ -193,6 +192,7 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     }
 }
 
+/// A reader that acknowledges a publication before its call ends must not do so again then.
 #[test]
 fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_slot() {
     let memory = Memory::new(2);

@@ -331,13 +331,7 @@ fn ports(name: &str, context: &DeviceContext, system: &System) -> std::io::Resul
     (1..=device.phys_port_cnt).map(one).collect()
 }
 
-fn gids(
-    name: &str,
-    context: &DeviceContext,
-    port: u8,
-    entries: i32,
-    system: &System,
-) -> std::io::Result<Vec<Gid>> {
+fn gids(name: &str, context: &DeviceContext, port: u8, entries: i32, system: &System) -> std::io::Result<Vec<Gid>> {
     let mut gids = Vec::new();
     for index in 0..u32::try_from(entries).unwrap_or(0).min(MOST_GIDS) {
         let Some(entry) = context.query_gid(port, index)? else { continue };

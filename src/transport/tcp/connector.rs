@@ -281,7 +281,10 @@ impl TcpConnector {
         {
             from.set_port(0);
             connect::leave_from(&socket, from).map_err(|error| match sys::socket::is_foreign_address(&error) {
-                true => io::Error::other(format!("this host has no address {} any more: name another interface, {BY_NAME}", from.ip())),
+                true => io::Error::other(format!(
+                    "this host has no address {} any more: name another interface, {BY_NAME}",
+                    from.ip()
+                )),
                 false => error,
             })?;
         }

@@ -240,10 +240,10 @@ mod tests {
     fn a_link_that_cannot_be_watched_fails() {
         let device = super::super::Device::create(&Default::default()).unwrap();
         let poller = Poller::new(sys::PollerKind::Epoll).unwrap();
-        let (ours, theirs): (Vec<_>, Vec<_>) = [pair(), pair()].into_iter().map(|[ours, theirs]| (ours, theirs)).unzip();
+        let (ours, theirs): (Vec<_>, Vec<_>) =
+            [pair(), pair()].into_iter().map(|[ours, theirs]| (ours, theirs)).unzip();
         let second = ours[1].raw();
-        let connections =
-            ours.into_iter().map(|socket| (None, Stream::from(sys::OwnedSocket::from(socket)))).collect();
+        let connections = ours.into_iter().map(|socket| (None, Stream::from(sys::OwnedSocket::from(socket)))).collect();
         let mut link = TcpLink::new(connections, 0, poller, device.shared.clone(), None).unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
         // SAFETY: the number stays that of an open descriptor, which its owner closes.

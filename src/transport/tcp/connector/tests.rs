@@ -99,8 +99,7 @@ fn an_address_that_has_vanished_is_not_taken_for_a_lack_of_ports() {
     let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
     // 192.0.2.1 belongs to no host.
     let own = vec![SocketAddr::from(([192, 0, 2, 1], 9))];
-    let mut connector =
-        TcpConnector::new(&JobToken::none(), own, device.shared.clone(), Arrivals::default()).unwrap();
+    let mut connector = TcpConnector::new(&JobToken::none(), own, device.shared.clone(), Arrivals::default()).unwrap();
     connector.set_rank(0, 2);
     let here = Address { sockets: vec![closed()], ..connector.address().clone() };
     connector.set_peer(1, here).unwrap();
