@@ -28,18 +28,20 @@ impl Sample {
 pub type Row = (usize, Vec<Option<Sample>>);
 
 /// Which algorithm (by its index) is best up to and including how many bytes. `rows` are ordered by size, and every row
-/// has a sample.
+/// has a sample; of rows with one size, the first counts.
 ///
 /// Minimizes a sum: for each size, the relative time lost against the best algorithm, beyond the uncertainty of the measurement; and
 /// for each change of algorithms, a constant cost. So an algorithm does not replace another because of a gain by chance at one
 /// size, but it does for a small gain at many sizes.
 pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
+    // Between two rows of one size there is no boundary.
+    let rows: Vec<&Row> = rows.chunk_by(|a, b| a.0 == b.0).map(|same| &same[0]).collect();
     let algorithms = rows.iter().map(|(_, row)| row.len()).max().unwrap_or(0);
     // By algorithm: the least cost of the sizes so far if it is used at the last of them.
     let mut cost = vec![0.0; algorithms];
     // By size and algorithm: the algorithm to use at the size before.
     let mut before: Vec<Vec<usize>> = Vec::new();
-    for (_, row) in rows {
+    for (_, row) in &rows {
         let best = index_of_least(&cost);
         let from: Vec<usize> =
             (0..algorithms).map(|index| if cost[index] <= cost[best] + CHANGE { index } else { best }).collect();
@@ -57,7 +59,7 @@ pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
         match choices.last_mut() {
             Some((up_to, last)) if *last == algorithm => *up_to = rows[index].0,
             Some((up_to, last)) => {
-                *up_to = crossing(&rows[index - 1], &rows[index], *last, algorithm);
+                *up_to = crossing(rows[index - 1], rows[index], *last, algorithm);
                 choices.push((rows[index].0, algorithm));
             }
             None => choices.push((rows[index].0, algorithm)),
@@ -114,6 +116,13 @@ mod tests {
         assert_eq!(choices(&rows[..1]), [(4, 0)]);
         assert_eq!(choices(&[]), []);
         assert_eq!(choices(&[row(0, &[3.0, 2.0])]), [(0, 1)], "a barrier");
+    }
+
+    #[test]
+    fn of_rows_with_one_size_the_first_counts() {
+        let rows = [row(16, &[10.0, 12.0]), row(16, &[12.0, 10.0]), row(64, &[12.0, 10.0])];
+        assert_eq!(choices(&rows), [(32, 0), (64, 1)]);
+        assert_eq!(choices(&rows[..2]), [(16, 0)]);
     }
 
     #[test]

@@ -91,8 +91,20 @@ impl<'a> Grid<'a> {
         self.open = self.open.saturating_sub(1);
     }
 
+    /// This rank's part of a point of about `bytes` bytes. `None` if they are rounded to a size that has been measured, as small ones of
+    /// blocks for each rank are: then the point is left out.
+    pub fn workload(&mut self, collective: Collective, bytes: usize) -> Result<Option<Workload>, String> {
+        let context = &self.member.context;
+        let work = request(collective, context.size()).workload(context.rank(), bytes, 0)?;
+        if self.calls.get(&collective).is_some_and(|known| known.iter().any(|calls| calls.bytes == work.bytes)) {
+            self.give_up();
+            return Ok(None);
+        }
+        Ok(Some(work))
+    }
+
     /// Measures one point, all algorithms alternately. `None` if the budget does not suffice for it; nor will it for a larger one.
-    pub fn measure(&mut self, collective: Collective, bytes: usize) -> Result<Option<Point>, String> {
+    pub fn measure(&mut self, collective: Collective, work: &Workload) -> Result<Option<Point>, String> {
         let context = &self.member.context;
         let says = |error: Error| says(context.rank(), &error);
         let mut now = [self.started.elapsed().as_secs_f64()];
@@ -101,12 +113,11 @@ impl<'a> Grid<'a> {
         let open = self.open.max(1);
         self.give_up();
         let known = self.calls.entry(collective).or_default();
-        if (FIRST_CALLS + ROUNDS.start()) as f64 * expected(known, bytes) > left.max(0.0) {
+        if (FIRST_CALLS + ROUNDS.start()) as f64 * expected(known, work.bytes) > left.max(0.0) {
             return Ok(None);
         }
 
-        let work = request(collective, context.size()).workload(context.rank(), bytes, 0)?;
-        let names = names(collective, &work, context.topology(), &self.left_out);
+        let names = names(collective, work, context.topology(), &self.left_out);
         let repetition = Repetition {
             algorithm: AUTO,
             op: OP,
@@ -119,7 +130,7 @@ impl<'a> Grid<'a> {
             slot: 0,
             name: "tune",
         };
-        let mut runner = Runner::new(context, &work, repetition).map_err(says)?;
+        let mut runner = Runner::new(context, work, repetition).map_err(says)?;
         let mut wrong = None;
         // For one call of each: its time, and its time with the barrier before it.
         let (mut first, mut whole) = (Vec::new(), Vec::new());
@@ -139,7 +150,7 @@ impl<'a> Grid<'a> {
         let verified = first.pop() == Some(0.0);
 
         largest_of_all_ranks(context, &mut whole).map_err(says)?;
-        known.push(Calls { bytes, algorithms: names.len(), seconds: whole.iter().sum::<f64>() / 1e6 });
+        known.push(Calls { bytes: work.bytes, algorithms: names.len(), seconds: whole.iter().sum::<f64>() / 1e6 });
         let rounds = rounds(&first, &whole, left / open as f64 * 1e6);
         let mut times = vec![Vec::new(); names.len()];
         for round in 0..rounds.iter().copied().max().unwrap_or(0) {

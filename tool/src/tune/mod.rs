@@ -162,7 +162,8 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
             grid.give_up();
             continue;
         }
-        let Some(point) = grid.measure(collective, bytes)? else {
+        let Some(work) = grid.workload(collective, bytes)? else { continue };
+        let Some(point) = grid.measure(collective, &work)? else {
             unmeasured.insert(collective.name(), bytes);
             continue;
         };

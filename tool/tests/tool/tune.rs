@@ -137,6 +137,15 @@ fn the_budget_ends_it_and_sizes_that_were_left_out_are_named() {
 }
 
 #[test]
+fn sizes_that_are_rounded_to_the_same_one_are_measured_once() {
+    let dir = dir();
+    let rows =
+        json("tune -n 3 --collective allgather --sizes 4,8,12,24 --budget 3600 --json --output DIR/t.toml", dir.path());
+    let sizes: Vec<_> = rows.iter().filter_map(|row| row["bytes"].as_u64()).collect();
+    assert_eq!(sizes, [12, 24], "{rows:?}");
+}
+
+#[test]
 fn a_launched_job_is_joined() {
     let dir = dir();
     let tool = env!("CARGO_BIN_EXE_gloo-rs");
