@@ -114,6 +114,11 @@ impl Decoder {
         Ok(Some((kind, payload)))
     }
 
+    /// The kind of the next frame, if any of it has come.
+    pub fn next_kind(&self) -> Option<u8> {
+        self.bytes.first().copied().filter(|_| self.greeting.is_none())
+    }
+
     /// The text that was received instead of the greeting.
     pub fn before_greeting(&self) -> Option<String> {
         self.greeting.map(|_| String::from_utf8_lossy(&self.bytes).trim().to_owned())

@@ -1,14 +1,16 @@
 //! Starts the ranks of a job and waits until the last has ended: here those of this host; in [`remote`] through helpers on
 //! other hosts ([`node`]), each of which acts there as this launcher would.
 //!
-//! One thread runs a poll loop over the ranks' output and the signals. A rank is killed when the thread that started it ends
+//! One thread runs a poll loop over the ranks' output and the signals, and waits for nothing else ([`output`]). A rank is killed when the thread that started it ends
 //! (`PR_SET_PDEATHSIG`), so this must be the thread that lives longest.
 
 mod authority;
 pub mod binding;
+mod connection;
 mod frame;
 pub mod hosts;
 pub mod node;
+mod output;
 mod port;
 mod prefix;
 mod rank;
@@ -26,7 +28,8 @@ use crate::Failure;
 use binding::Bind;
 use gloo_rs::secret::{JobToken, TOKEN_VARIABLE};
 use node::Control;
-use rank::{Forwarded, Outcome, Rank, Stream, Target};
+use output::{Outputs, Target};
+use rank::{Forwarded, Outcome, Rank, Stream};
 use serde::{Deserialize, Serialize};
 use signals::Signals;
 
@@ -129,6 +132,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
     let mut running = Running {
         ranks: Vec::new(),
         streams: Vec::new(),
+        outputs: Outputs::new(),
         signals,
         asked: None,
         failed: None,
@@ -195,6 +199,7 @@ struct Running {
     ranks: Vec<Rank>,
     /// With the rank that each belongs to.
     streams: Vec<(usize, Stream)>,
+    outputs: Outputs,
     signals: Signals,
     /// The signal that asked the ranks to end, and until when they may take.
     asked: Option<(i32, Instant)>,
@@ -227,37 +232,46 @@ impl Running {
         Ok(())
     }
 
-    /// Waits until the ranks have ended and, if they fail, also the processes that they have started.
+    /// Waits until the ranks have ended and, if they fail, also the processes that they have started; and until the output is written.
     fn supervise(mut self) -> u8 {
         let mut buffer = vec![0; 64 << 10];
         while !self.ended() {
             let asked = self.asked.map(|(_, deadline)| deadline);
-            let patience = self.failed.as_ref().map_or(asked, |failed| Some(failed.deadline));
-            let silence = self.control.as_ref().and_then(Control::deadline);
-            let timeout = wait_until(patience.into_iter().chain(silence).min());
-            let streams = self.streams.iter().map(|(_, stream)| stream.as_raw_fd());
-            let descriptors = streams.chain([self.signals.as_raw_fd()]);
-            let mut polls: Vec<_> = descriptors.map(readable).collect();
-            polls.extend(self.control.iter().flat_map(Control::polls));
-            // SAFETY: the pointer and the count are those of the vector. If the call is interrupted, every `revents` stays zero.
-            unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
-            self.forward(&polls, &mut buffer);
-            while let Some(signal) = self.signals.next() {
-                self.take(signal);
-            }
-            self.listen();
-            self.reap(&mut buffer);
-            self.ask_again();
+            self.turn(self.failed.as_ref().map_or(asked, |failed| Some(failed.deadline)), &mut buffer);
             if self.patience_ended() {
                 break;
             }
         }
         while let Some((_, mut stream)) = self.streams.pop() {
-            if let Err(error) = stream.drain(&mut buffer) {
-                self.lose(stream.target, &error);
-            }
+            stream.drain(&mut buffer, &mut self.outputs);
         }
-        self.failed.map_or(0, |failed| failed.code)
+        if self.control.is_some() {
+            self.outputs.push(Target::Frames(frame::kind::DONE), &[self.code()]);
+        }
+        self.deliver(&mut buffer)
+    }
+
+    /// Waits until the output is written, and returns the exit status. If a signal has asked the job to end, who reads the output has as
+    /// much time as ranks have to end. A helper waits as long as its launcher lives.
+    fn deliver(&mut self, buffer: &mut [u8]) -> u8 {
+        let mut deadline = None;
+        loop {
+            self.write();
+            if self.outputs.is_empty() {
+                return self.code();
+            }
+            if let Some((signal, _)) = self.asked.filter(|_| self.control.is_none()) {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.grace);
+                if Instant::now() >= deadline {
+                    return self.failed.as_ref().map_or((128 + signal) as u8, |failed| failed.code);
+                }
+            }
+            self.turn(deadline, buffer);
+        }
+    }
+
+    fn code(&self) -> u8 {
+        self.failed.as_ref().map_or(0, |failed| failed.code)
     }
 
     fn ended(&self) -> bool {
@@ -265,23 +279,35 @@ impl Running {
         ranks_ended && (self.failed.is_none() || self.ranks.iter().all(|rank| !rank.group_lives()))
     }
 
-    /// Forwards the output of the ranks.
-    fn forward(&mut self, polls: &[libc::pollfd], buffer: &mut [u8]) {
-        let mut lost = None;
+    /// Waits for an event, at most until `deadline`, and handles all that have come.
+    fn turn(&mut self, deadline: Option<Instant>, buffer: &mut [u8]) {
+        let silence = self.control.as_ref().and_then(Control::deadline);
+        let timeout = wait_until(deadline.into_iter().chain(silence).min());
+        // A stream is not read while there is no room for it; poll ignores the number.
+        let descriptor = |stream: &Stream| if self.outputs.has_room(stream.target) { stream.as_raw_fd() } else { -1 };
+        let streams = self.streams.iter().map(|(_, stream)| descriptor(stream));
+        let mut polls: Vec<_> = streams.chain([self.signals.as_raw_fd()]).map(readable).collect();
+        polls.extend(self.control.iter().flat_map(Control::polls).chain(self.outputs.polls()));
+        // SAFETY: the pointer and the count are those of the vector. If the call is interrupted, every `revents` stays zero.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
         let mut index = 0;
         self.streams.retain_mut(|(_, stream)| {
             let ready = polls[index].revents != 0;
             index += 1;
-            match if ready { stream.forward(buffer) } else { Forwarded::Nothing } {
-                Forwarded::Bytes(_) | Forwarded::Nothing => true,
-                Forwarded::End => false,
-                Forwarded::Lost(error) => {
-                    lost = Some((stream.target, error));
-                    false
-                }
-            }
+            !ready || !matches!(stream.forward(buffer, &mut self.outputs), Forwarded::End)
         });
-        if let Some((target, error)) = lost {
+        while let Some(signal) = self.signals.next() {
+            self.take(signal);
+        }
+        self.listen();
+        self.reap(buffer);
+        self.ask_again();
+        self.write();
+    }
+
+    /// Writes the output as far as that is possible without waiting.
+    fn write(&mut self) {
+        while let Err((target, error)) = self.outputs.flush() {
             self.lose(target, &error);
         }
     }
@@ -290,8 +316,8 @@ impl Running {
     fn lose(&mut self, target: Target, error: &io::Error) {
         // If the reader has ended (`| head`), the ranks get SIGPIPE, as they would without a launcher. A helper whose
         // launcher has ended detects this when it reads.
-        self.streams.retain(|(_, stream)| stream.target != target);
-        if error.kind() == io::ErrorKind::BrokenPipe || matches!(target, Target::Frames(_)) {
+        self.streams.retain(|(_, stream)| !self.outputs.is_lost(stream.target));
+        if error.kind() == io::ErrorKind::BrokenPipe || self.control.is_some() {
             return;
         }
         self.say(&target.lost(error));
@@ -348,7 +374,6 @@ impl Running {
     /// Waits for processes that have ended, and ends the job if a rank failed.
     fn reap(&mut self, buffer: &mut [u8]) {
         let mut failures: Vec<(usize, Outcome)> = Vec::new();
-        let mut lost: Vec<(Target, io::Error)> = Vec::new();
         loop {
             let mut status = 0;
             // SAFETY: the call writes an int to `status`.
@@ -363,7 +388,7 @@ impl Running {
             let outcome = Outcome::from_wait_status(status);
             self.ranks[rank].outcome = Some(outcome);
             let own = self.streams.iter_mut().filter(|(of, _)| *of == rank);
-            lost.extend(own.filter_map(|(_, stream)| Some((stream.target, stream.drain(buffer).err()?))));
+            own.for_each(|(_, stream)| stream.drain(buffer, &mut self.outputs));
             if outcome != Outcome::Exited(0) {
                 failures.push((rank, outcome));
             }
@@ -372,12 +397,6 @@ impl Running {
         failures.sort_by_key(|(_, outcome)| matches!(outcome, Outcome::Exited(_)));
         if self.failed.is_none() && !failures.is_empty() {
             self.fail(&failures);
-        }
-        for (target, error) in lost {
-            // Only once for each target: after it, the target has no streams.
-            if self.streams.iter().any(|(_, stream)| stream.target == target) {
-                self.lose(target, &error);
-            }
         }
     }
 
@@ -412,7 +431,10 @@ impl Running {
         };
         failed.deadline = Instant::now() + KILLED_ENDS_WITHIN;
         let killed_before = std::mem::replace(&mut failed.killed, true);
-        for index in (0..self.ranks.len()).filter(|index| self.ranks[*index].outcome.is_none()) {
+        for index in 0..self.ranks.len() {
+            if self.ranks[index].outcome.is_some() {
+                continue;
+            }
             let what = if killed_before {
                 "has not ended since SIGKILL; leaving it".to_owned()
             } else {
@@ -436,25 +458,19 @@ impl Running {
         }
     }
 
-    /// Prints a message, on this host or through the launcher.
+    /// Where messages go: to this process's standard error, or to the launcher's.
     fn errors(&self) -> Target {
         if self.control.is_some() { Target::Frames(frame::kind::ERROR) } else { Target::Stderr }
     }
 
-    fn say(&self, message: &str) {
-        self.errors().say(message);
+    /// Prints a message, on this host or through the launcher.
+    fn say(&mut self, message: &str) {
+        self.outputs.say(self.errors(), message);
     }
 
     fn name(&self, index: usize) -> String {
         let on = self.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
         format!("rank {} (pid {}{on})", self.first_rank + index, self.ranks[index].pid)
-    }
-}
-
-impl Target {
-    fn say(self, message: &str) {
-        // If standard error cannot be written, the message is lost.
-        let _ = self.write(format!("gloo-rs: {message}\n").as_bytes());
     }
 }
 

@@ -8,7 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::frame::{self, Decoder, Hello, Task, kind};
-use super::rank::{Target, set_nonblocking};
+use super::output::Target;
+use super::rank::set_nonblocking;
 use super::{Failed, KILLED_ENDS_WITHIN, Running, readable};
 use crate::Failure;
 
@@ -49,16 +50,18 @@ fn serve() -> io::Result<u8> {
     let Some((task, decoder)) = read_task()? else { return Ok(1) };
     let Task { job, directory, lost_after } = task;
     let control = Control { decoder, heard: Instant::now(), lost_after, stopped: false, input: None };
-    let code = std::env::set_current_dir(&directory)
+    let result = std::env::set_current_dir(&directory)
         .map_err(|error| Failure::from(format!("cannot change to the directory {}: {error}", directory.display())))
         .and_then(|()| super::start(&job, Some(control)));
-    let code = code.unwrap_or_else(|Failure { message, code }| {
-        let host = job.part.host.as_ref().map_or("", |(host, _)| host);
-        Target::Frames(kind::ERROR).say(&format!("host {host}: {message}"));
-        code
-    });
-    // If this fails, the launcher has ended and no one can be notified.
-    let _ = Target::Frames(kind::DONE).write(&[code]);
+    let Failure { message, code } = match result {
+        Ok(code) => return Ok(code),
+        Err(failure) => failure,
+    };
+    let host = job.part.host.as_ref().map_or("", |(host, _)| host);
+    let message = format!("gloo-rs: host {host}: {message}\n");
+    stdout.write_all(&frame::encode(kind::ERROR, message.as_bytes()))?;
+    stdout.write_all(&frame::encode(kind::DONE, &[code]))?;
+    stdout.flush()?;
     Ok(code)
 }
 
@@ -121,9 +124,9 @@ impl Control {
         unsafe { libc::poll(&mut poll, 1, 0) > 0 }
     }
 
-    /// Writes as much input to rank 0 as its pipe accepts.
-    fn pump(&mut self) {
-        let Some(input) = &mut self.input else { return };
+    /// Writes as much input to rank 0 as its pipe accepts; returns how many bytes that was.
+    fn pump(&mut self) -> usize {
+        let Some(input) = &mut self.input else { return 0 };
         let mut taken = 0;
         while taken < input.pending.len() {
             match input.pipe.write(&input.pending[taken..]) {
@@ -135,12 +138,10 @@ impl Control {
             }
         }
         input.pending.drain(..taken);
-        if taken > 0 {
-            let _ = Target::Frames(kind::TAKEN).write(&(taken as u32).to_le_bytes());
-        }
         if input.ended && input.pending.is_empty() {
             self.input = None;
         }
+        taken
     }
 }
 
@@ -167,8 +168,14 @@ impl Running {
                 Err(_) => return self.lose_launcher(),
             }
         }
-        if let Some(control) = &mut self.control {
-            control.pump();
+        let taken = self.control.as_mut().map_or(0, Control::pump);
+        self.take_input(taken);
+    }
+
+    /// Tells the launcher that rank 0 needs so many bytes of its input no longer.
+    fn take_input(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.outputs.push(Target::Frames(kind::TAKEN), &(bytes as u32).to_le_bytes());
         }
     }
 
@@ -182,8 +189,8 @@ impl Running {
                 if let Some(input) = &mut control.input {
                     input.pending.extend_from_slice(bytes);
                     input.ended |= bytes.is_empty();
-                } else if !bytes.is_empty() {
-                    let _ = Target::Frames(kind::TAKEN).write(&(bytes.len() as u32).to_le_bytes());
+                } else {
+                    self.take_input(bytes.len());
                 }
             }
             _ => {}
@@ -193,8 +200,8 @@ impl Running {
     /// Kills the ranks at once: their end cannot be reported any more.
     fn lose_launcher(&mut self) {
         self.control = None;
-        // Their output is discarded; if the connection to the launcher is only stuck, writing to it would block.
         self.streams.clear();
+        self.outputs.discard();
         self.failed = Some(Failed { code: 1, deadline: Instant::now() + KILLED_ENDS_WITHIN, killed: true });
         self.signal_ranks(libc::SIGKILL);
     }

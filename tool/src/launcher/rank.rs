@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-use super::frame;
+use super::output::{Outputs, Target};
 use super::prefix::Prefixer;
 use super::signals;
 
@@ -108,55 +108,6 @@ impl Rank {
     }
 }
 
-/// The destination of a rank's output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    Stdout,
-    Stderr,
-    /// Frames of this kind, to the launcher that started this helper.
-    Frames(u8),
-}
-
-impl Target {
-    /// Writes all of `bytes`; the descriptor may be non-blocking.
-    pub fn write(self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Stdout => write_all(libc::STDOUT_FILENO, bytes),
-            Self::Stderr => write_all(libc::STDERR_FILENO, bytes),
-            Self::Frames(_) if bytes.is_empty() => Ok(()),
-            Self::Frames(kind) => write_all(libc::STDOUT_FILENO, &frame::encode(kind, bytes)),
-        }
-    }
-
-    /// The message for a failed write.
-    pub fn lost(self, error: &io::Error) -> String {
-        let name = if self == Self::Stderr { "standard error" } else { "standard output" };
-        format!("cannot write to {name}: {error}")
-    }
-}
-
-fn write_all(descriptor: i32, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        // SAFETY: the pointer and the length are those of `bytes`.
-        let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
-        if let Ok(written) = usize::try_from(written) {
-            bytes = &bytes[written..];
-            continue;
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock => {
-                let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
-                unsafe { libc::poll(&mut poll, 1, -1) };
-            }
-            _ => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 /// Makes this process's end of a pipe non-blocking; the rank's end has flags of its own and is unchanged.
 pub fn set_nonblocking(pipe: i32) -> io::Result<()> {
     // SAFETY: the call accesses no memory of this process.
@@ -182,8 +133,6 @@ pub enum Forwarded {
     Nothing,
     /// All writers have closed it.
     End,
-    /// The bytes could not be written to the target.
-    Lost(io::Error),
 }
 
 impl Stream {
@@ -196,8 +145,8 @@ impl Stream {
         self.pipe.as_raw_fd()
     }
 
-    /// Reads once, and writes the lines that are complete.
-    pub fn forward(&mut self, buffer: &mut [u8]) -> Forwarded {
+    /// Reads once, and adds the lines that are complete to `outputs`.
+    pub fn forward(&mut self, buffer: &mut [u8], outputs: &mut Outputs) -> Forwarded {
         let read = loop {
             match self.pipe.read(buffer) {
                 Ok(read) => break read,
@@ -207,15 +156,17 @@ impl Stream {
             }
         };
         if read == 0 {
-            return self.finish().map_or_else(Forwarded::Lost, |()| Forwarded::End);
+            self.finish(outputs);
+            return Forwarded::End;
         }
         let mut lines = Vec::with_capacity(read);
         self.prefixer.push(&buffer[..read], &mut lines);
-        self.target.write(&lines).map_or_else(Forwarded::Lost, |()| Forwarded::Bytes(read))
+        outputs.push(self.target, &lines);
+        Forwarded::Bytes(read)
     }
 
-    /// Forwards the contents of the pipe and an incomplete line. Does not wait for output of processes that still run.
-    pub fn drain(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+    /// Forwards the contents of the pipe and an incomplete line. Does not wait for output of processes that still run, nor for room.
+    pub fn drain(&mut self, buffer: &mut [u8], outputs: &mut Outputs) {
         let mut left: libc::c_int = 0;
         // SAFETY: the pipe is open, and the call writes an int to `left`.
         if unsafe { libc::ioctl(self.as_raw_fd(), libc::FIONREAD, &mut left) } != 0 {
@@ -223,18 +174,17 @@ impl Stream {
         }
         let mut left = usize::try_from(left).unwrap_or(0);
         while left > 0 {
-            match self.forward(buffer) {
+            match self.forward(buffer, outputs) {
                 Forwarded::Bytes(bytes) => left = left.saturating_sub(bytes),
                 Forwarded::Nothing | Forwarded::End => break,
-                Forwarded::Lost(error) => return Err(error),
             }
         }
-        self.finish()
+        self.finish(outputs);
     }
 
-    fn finish(&mut self) -> io::Result<()> {
+    fn finish(&mut self, outputs: &mut Outputs) {
         let mut line = Vec::new();
         self.prefixer.finish(&mut line);
-        self.target.write(&line)
+        outputs.push(self.target, &line);
     }
 }

@@ -1,15 +1,16 @@
-//! Jobs on several hosts: one ssh process for each host, which runs a helper there ([`super::node`]), and the frames between them.
+//! Jobs on several hosts: a [connection](super::connection) to each host by ssh, which runs a helper there ([`super::node`]). As on one host, the
+//! loop waits for nothing but events.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::{Command, Stdio};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use super::frame::{self, Decoder, Hello, INPUT_WINDOW, Task, kind};
+use super::connection::Node;
+use super::frame::{self, Hello, INPUT_WINDOW, Task, kind};
 use super::hosts::Host;
-use super::rank::{Forwarded, Outcome, Rank, Stream, Target, set_nonblocking};
+use super::output::{Outputs, Target};
+use super::rank::{Forwarded, Outcome};
 use super::signals::{self, Signals};
 use super::{Job, Master, Part, readable, wait_until};
 use crate::Failure;
@@ -44,7 +45,10 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
         hosts,
         directory,
         nodes: Vec::new(),
+        outputs: Outputs::new(),
         signals,
+        next_beat: Instant::now() + hosts.lost_after / 4,
+        asked: None,
         failed: None,
         window: INPUT_WINDOW,
         input: job.part.input,
@@ -63,123 +67,6 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
     Ok(running.supervise())
 }
 
-/// One host's ssh process, and the state of its helper.
-struct Node {
-    host: Host,
-    first_rank: usize,
-    ranks: usize,
-    ssh: Rank,
-    /// Frames to the helper.
-    into: Option<File>,
-    pending: Vec<u8>,
-    /// Frames from the helper, until it closes.
-    from: Option<File>,
-    decoder: Decoder,
-    /// ssh's own error output.
-    errors: Option<Stream>,
-    port: Option<u16>,
-    has_task: bool,
-    /// Exit status of the helper's part of the job.
-    done: Option<u8>,
-    reaped: bool,
-    /// Whether ssh has ended and all its output has been read.
-    ended: bool,
-}
-
-impl Node {
-    fn start(host: &Host, first_rank: usize, ranks: usize, how: &Hosts, mask: libc::sigset_t) -> io::Result<Self> {
-        let (ssh, own) = how.ssh.split_first().ok_or(io::ErrorKind::NotFound)?;
-        // ssh gives up after four intervals without data. Its first value of an option counts, so the caller's options come first.
-        let interval = how.lost_after.as_secs().div_ceil(4).max(1);
-        let mut command = Command::new(ssh);
-        command
-            .args(own)
-            .args(["-T", "-oBatchMode=yes", "-oConnectTimeout=30", "-oServerAliveCountMax=4"])
-            .arg(format!("-oServerAliveInterval={interval}"))
-            .arg("--")
-            .arg(&host.name)
-            .arg(remote_command(&how.program))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let (ssh, mut child) = Rank::start(&mut command, mask, None)?;
-        let pipe = |pipe: Option<OwnedFd>| -> io::Result<OwnedFd> {
-            let pipe = pipe.ok_or(io::ErrorKind::BrokenPipe)?;
-            set_nonblocking(pipe.as_raw_fd())?;
-            Ok(pipe)
-        };
-        Ok(Self {
-            host: host.clone(),
-            first_rank,
-            ranks,
-            ssh,
-            into: Some(pipe(child.stdin.take().map(Into::into))?.into()),
-            pending: Vec::new(),
-            from: Some(pipe(child.stdout.take().map(Into::into))?.into()),
-            decoder: Decoder::after(frame::MAGIC),
-            errors: Some(Stream::new(pipe(child.stderr.take().map(Into::into))?, Target::Stderr, "")?),
-            port: None,
-            has_task: false,
-            done: None,
-            reaped: false,
-            ended: false,
-        })
-    }
-
-    /// The host for messages: `node1 (ranks 2 to 3)`.
-    fn name(&self) -> String {
-        let last = self.first_rank + self.ranks - 1;
-        let ranks =
-            if self.ranks == 1 { format!("rank {last}") } else { format!("ranks {} to {last}", self.first_rank) };
-        format!("{} ({ranks})", self.host.name)
-    }
-
-    fn send(&mut self, kind: u8, payload: &[u8]) {
-        self.pending.extend(frame::encode(kind, payload));
-        self.flush();
-    }
-
-    /// Writes as much as the pipe accepts. The end of the helper is detected by the end of its output.
-    fn flush(&mut self) {
-        let Some(into) = &mut self.into else { return self.pending.clear() };
-        let mut written = 0;
-        while written < self.pending.len() {
-            match into.write(&self.pending[written..]) {
-                Ok(bytes) => written += bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => {
-                    self.into = None;
-                    return self.pending.clear();
-                }
-            }
-        }
-        self.pending.drain(..written);
-    }
-
-    /// Ends the connection; the helper then kills its ranks.
-    fn cut(&mut self) {
-        self.into = None;
-        if !self.reaped {
-            self.ssh.signal_group(libc::SIGKILL);
-        }
-    }
-}
-
-/// The command for a host's shell. All shells take text in single quotes literally, except for a single quote.
-fn remote_command(program: &OsString) -> OsString {
-    let mut command = OsString::from("exec ");
-    let text = program.to_string_lossy();
-    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,".contains(&byte));
-    if plain {
-        command.push(program);
-    } else {
-        command.push(format!("'{}'", text.replace('\'', r"'\''")));
-    }
-    command.push(" node");
-    command
-}
-
 /// The state after the job has failed.
 struct Failed {
     code: u8,
@@ -191,7 +78,12 @@ struct Running<'a> {
     hosts: &'a Hosts,
     directory: OsString,
     nodes: Vec<Node>,
+    outputs: Outputs,
     signals: Signals,
+    /// When helpers get the next sign of life.
+    next_beat: Instant,
+    /// The first signal that asked the job to end, and until when who reads the output may hold it up.
+    asked: Option<(i32, Instant)>,
     failed: Option<Failed>,
     /// How many bytes of its input may be sent to rank 0 now.
     window: usize,
@@ -200,46 +92,69 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
+    /// Waits until the job has ended and the output is written, and returns the exit status.
     fn supervise(mut self) -> u8 {
-        let beat = self.hosts.lost_after / 4;
-        let mut next_beat = Instant::now() + beat;
         while !self.nodes.iter().all(|node| node.ended) {
-            self.wait(next_beat);
-            if Instant::now() >= next_beat {
-                next_beat = Instant::now() + beat;
-                self.nodes.iter_mut().for_each(|node| node.send(kind::ALIVE, &[]));
-            }
-            while let Some(signal) = self.signals.next() {
-                self.take(signal);
-            }
-            for index in 0..self.nodes.len() {
-                self.nodes[index].flush();
-                self.hear(index);
-            }
-            self.reap();
-            self.give_tasks();
-            self.feed();
-            if self.failed.as_ref().is_some_and(|failed| Instant::now() >= failed.deadline) {
-                self.cut_all();
-            }
+            self.turn(None);
         }
-        self.failed.map_or(0, |failed| failed.code)
+        let code = |failed: &Option<Failed>, otherwise| failed.as_ref().map_or(otherwise, |failed| failed.code);
+        // As on one host: after a signal, who reads the output has as much time as ranks have to end.
+        let mut deadline = None;
+        loop {
+            self.write();
+            if self.outputs.is_empty() {
+                return code(&self.failed, 0);
+            }
+            if let Some((signal, _)) = self.asked {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.job.grace);
+                if Instant::now() >= deadline {
+                    return code(&self.failed, (128 + signal) as u8);
+                }
+            }
+            self.turn(deadline);
+        }
     }
 
-    /// Waits for an event.
-    fn wait(&self, next_beat: Instant) {
+    /// Waits for an event, at most until `deadline`, and handles all that have come.
+    fn turn(&mut self, deadline: Option<Instant>) {
+        self.wait(deadline);
+        if Instant::now() >= self.next_beat {
+            self.next_beat = Instant::now() + self.hosts.lost_after / 4;
+            self.nodes.iter_mut().for_each(|node| node.send(kind::ALIVE, &[]));
+        }
+        while let Some(signal) = self.signals.next() {
+            self.take(signal);
+        }
+        for index in 0..self.nodes.len() {
+            self.nodes[index].flush();
+            self.hear(index);
+        }
+        self.reap();
+        self.give_tasks();
+        self.feed();
+        self.check_deadlines();
+        self.write();
+    }
+
+    /// Waits for an event, at most until `deadline`.
+    fn wait(&self, deadline: Option<Instant>) {
         let mut polls = vec![readable(self.signals.as_raw_fd())];
+        polls.extend(self.outputs.polls());
+        let errors_have_room = self.outputs.has_room(Target::Stderr);
         for node in &self.nodes {
-            polls.extend(node.from.as_ref().map(|from| readable(from.as_raw_fd())));
-            polls.extend(node.errors.as_ref().map(|errors| readable(errors.as_raw_fd())));
+            let from = node.from.as_ref().filter(|_| !node.is_held_up(&self.outputs));
+            let errors = node.errors.as_ref().filter(|_| errors_have_room);
+            polls.extend(from.map(|from| readable(from.as_raw_fd())));
+            polls.extend(errors.map(|errors| readable(errors.as_raw_fd())));
             let waiting = node.into.as_ref().filter(|_| !node.pending.is_empty());
             polls.extend(waiting.map(|i| libc::pollfd { fd: i.as_raw_fd(), events: libc::POLLOUT, revents: 0 }));
         }
         if self.takes_input() {
             polls.push(readable(libc::STDIN_FILENO));
         }
+        let asked = self.asked.filter(|_| self.is_held_up()).map(|(_, deadline)| deadline);
         let patience = self.failed.as_ref().map(|failed| failed.deadline);
-        let timeout = wait_until(patience.into_iter().chain([next_beat]).min());
+        let timeout = wait_until([Some(self.next_beat), asked, patience, deadline].into_iter().flatten().min());
         // SAFETY: the pointer and the count are those of the array, which lives until the call returns.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
     }
@@ -255,8 +170,12 @@ impl Running<'_> {
         }
         let ends = matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP);
         if ends && self.failed.is_none() && self.nodes.iter().any(|node| !node.has_task) {
-            say(&format!("{} before all ranks were started", signals::name(signal)));
+            self.say(&format!("{} before all ranks were started", signals::name(signal)));
             return self.fail((128 + signal) as u8);
+        }
+        if ends {
+            // Ranks get SIGTERM after --grace, and SIGKILL after as much time again.
+            self.asked.get_or_insert((signal, Instant::now() + 2 * self.job.grace));
         }
         self.nodes.iter_mut().filter(|node| node.has_task).for_each(|node| node.send(kind::SIGNAL, &[signal as u8]));
         if signal == libc::SIGTSTP {
@@ -265,14 +184,20 @@ impl Running<'_> {
         }
     }
 
-    /// Reads the output of a helper and its ssh process.
+    /// Reads the output of a helper and its ssh process, as far as there is room for it.
     fn hear(&mut self, index: usize) {
         let mut bytes = [0; PIECE];
         let node = &mut self.nodes[index];
         if let Some(errors) = &mut node.errors
-            && matches!(errors.forward(&mut bytes), Forwarded::End | Forwarded::Lost(_))
+            && self.outputs.has_room(Target::Stderr)
+            && matches!(errors.forward(&mut bytes, &mut self.outputs), Forwarded::End)
         {
             node.errors = None;
+        }
+        self.decode(index);
+        let node = &mut self.nodes[index];
+        if node.is_held_up(&self.outputs) {
+            return;
         }
         let Some(from) = &mut node.from else { return };
         match from.read(&mut bytes) {
@@ -281,15 +206,20 @@ impl Running<'_> {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
             Err(_) => node.from = None,
         }
-        loop {
-            match self.nodes[index].decoder.next() {
+        self.decode(index);
+    }
+
+    /// Executes the frames that have come, up to one that is held up.
+    fn decode(&mut self, index: usize) {
+        while !self.nodes[index].is_held_up(&self.outputs) {
+            let node = &mut self.nodes[index];
+            match node.decoder.next() {
                 Ok(Some((kind, payload))) => self.understand(index, kind, &payload),
                 Ok(None) => return,
                 Err(error) => {
-                    let node = &mut self.nodes[index];
-                    say(&format!("host {}: {error}", node.name()));
-                    node.from = None;
-                    node.cut();
+                    let message = format!("host {}: {error}", node.name());
+                    node.abandon();
+                    self.say(&message);
                     return self.fail(1);
                 }
             }
@@ -305,25 +235,14 @@ impl Running<'_> {
                     let its = hello.map_or("another".into(), |hello| hello.version);
                     let program = self.hosts.program.display();
                     let own = env!("CARGO_PKG_VERSION");
-                    say(&format!("host {}: {program} is version {its} there, and {own} here", node.name()));
+                    let message = format!("host {}: {program} is version {its} there, and {own} here", node.name());
                     node.cut();
+                    self.say(&message);
                     self.fail(1);
                 }
             },
-            (kind::OUTPUT, bytes) => match Target::Stdout.write(bytes) {
-                Ok(()) => {}
-                // The reader of the output has ended (`| head`).
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.fail(crate::UNREAD),
-                Err(error) => {
-                    if self.failed.is_none() {
-                        say(&Target::Stdout.lost(&error));
-                    }
-                    self.fail(crate::FAILED);
-                }
-            },
-            (kind::ERROR, bytes) => {
-                let _ = Target::Stderr.write(bytes);
-            }
+            (kind::OUTPUT, bytes) => self.outputs.push(Target::Stdout, bytes),
+            (kind::ERROR, bytes) => self.outputs.push(Target::Stderr, bytes),
             (kind::TAKEN, &[a, b, c, d]) => {
                 self.window = (self.window + u32::from_le_bytes([a, b, c, d]) as usize).min(INPUT_WINDOW);
             }
@@ -390,8 +309,7 @@ impl Running<'_> {
                 // A process that ssh has started may keep the pipes open.
                 let mut bytes = [0; PIECE];
                 if let Some(errors) = &mut node.errors {
-                    // If standard error cannot be written, the message is lost.
-                    let _ = errors.drain(&mut bytes);
+                    errors.drain(&mut bytes, &mut self.outputs);
                 }
             }
         }
@@ -405,7 +323,9 @@ impl Running<'_> {
         if !self.nodes[index].reaped || self.nodes[index].ended {
             return;
         }
-        while let Some(from) = &self.nodes[index].from {
+        while !self.nodes[index].is_held_up(&self.outputs)
+            && let Some(from) = &self.nodes[index].from
+        {
             let mut poll = readable(from.as_raw_fd());
             // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
             if unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
@@ -414,6 +334,9 @@ impl Running<'_> {
             self.hear(index);
         }
         let node = &mut self.nodes[index];
+        if node.is_held_up(&self.outputs) {
+            return;
+        }
         node.ended = true;
         if node.done.is_some() || self.failed.is_some() {
             return;
@@ -430,7 +353,8 @@ impl Running<'_> {
         };
         let said = node.decoder.before_greeting().filter(|said| !said.is_empty());
         let said = said.map_or(String::new(), |said| format!(": {said}"));
-        say(&format!("host {}: {why}{said}", node.name()));
+        let message = format!("host {}: {why}{said}", node.name());
+        self.say(&message);
         self.fail(1);
     }
 
@@ -442,7 +366,7 @@ impl Running<'_> {
         self.failed = Some(Failed { code, deadline: Instant::now() + self.job.grace + HELPERS_END_WITHIN });
         let others = self.nodes.iter().filter(|node| node.done.is_none() && node.has_task && !node.reaped).count();
         if others > 0 && code != crate::UNREAD {
-            say(&format!("ending the ranks of {others} other host{}", if others == 1 { "" } else { "s" }));
+            self.say(&format!("ending the ranks of {others} other host{}", if others == 1 { "" } else { "s" }));
         }
         for node in &mut self.nodes {
             if node.has_task {
@@ -453,37 +377,57 @@ impl Running<'_> {
         }
     }
 
-    /// Disconnects from helpers that do not end in time.
-    fn cut_all(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| !node.ended) {
-            if !node.reaped {
-                say(&format!("host {} did not end in time; closing the connection to it", node.name()));
-            }
-            node.cut();
-            node.from = None;
+    /// Whether who does not read the output holds up a helper.
+    fn is_held_up(&self) -> bool {
+        self.nodes.iter().any(|node| node.is_held_up(&self.outputs))
+    }
+
+    /// Drops output that is not read if a signal has asked the job to end, and disconnects from helpers that do not end in time after the job has
+    /// failed.
+    fn check_deadlines(&mut self) {
+        let now = Instant::now();
+        let mut held_up = self.is_held_up();
+        if held_up && self.asked.is_some_and(|(_, deadline)| now >= deadline) {
+            self.outputs.discard_full();
+            held_up = false;
         }
-        if let Some(failed) = &mut self.failed {
-            failed.deadline = Instant::now() + HELPERS_END_WITHIN;
+        let Some(failed) = self.failed.as_mut().filter(|failed| now >= failed.deadline) else { return };
+        failed.deadline = now + HELPERS_END_WITHIN;
+        if held_up {
+            return;
+        }
+        for index in 0..self.nodes.len() {
+            let node = &mut self.nodes[index];
+            if node.ended {
+                continue;
+            }
+            let late = (!node.reaped).then(|| node.name());
+            node.abandon();
+            if let Some(name) = late {
+                self.say(&format!("host {name} did not end in time; closing the connection to it"));
+            }
         }
     }
-}
 
-fn say(message: &str) {
-    Target::Stderr.say(message);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_reaches_a_shell_as_it_is() {
-        let of = |program: &str| remote_command(&program.into()).into_string().unwrap();
-        assert_eq!(of("/opt/gloo_rs-1.0/bin/gloo-rs"), "exec /opt/gloo_rs-1.0/bin/gloo-rs node");
-        for program in ["/a b/x", "/it's/$HOME/`x`", "/ü;&"] {
-            let command = of(program).replace("exec ", "printf %s ").replace(" node", "");
-            let output = Command::new("sh").args(["-c", &command]).output().unwrap();
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), program);
+    /// Writes the output as far as that is possible without waiting.
+    fn write(&mut self) {
+        while let Err((target, error)) = self.outputs.flush() {
+            match target {
+                // Messages are lost, the job goes on.
+                Target::Stderr => {}
+                // The reader of the output has ended (`| head`).
+                _ if error.kind() == io::ErrorKind::BrokenPipe => self.fail(crate::UNREAD),
+                _ => {
+                    if self.failed.is_none() {
+                        self.say(&target.lost(&error));
+                    }
+                    self.fail(crate::FAILED);
+                }
+            }
         }
+    }
+
+    fn say(&mut self, message: &str) {
+        self.outputs.say(Target::Stderr, message);
     }
 }

@@ -4,12 +4,11 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::launcher::{Job, PATIENCE, assert_ends, gloo_rs, kill, sorted_lines, text};
+use crate::launcher::{Elsewhere, Job, PATIENCE, assert_ends, gloo_rs, kill, sorted_lines, text};
 
 const TOOL: &str = env!("CARGO_BIN_EXE_gloo-rs");
 
@@ -262,19 +261,10 @@ fn errors_name_hosts_that_cannot_be_reached() {
     assert!(said.contains("host 127.0.0.4 (rank 1): cannot start ranks there") && said.contains("refused"), "{said}");
 
     // A shell that prints something first does no harm; if it prints nothing else, the error quotes it.
-    let wrapper = |name: &str, body: &str| {
-        let path = sshd.path(name);
-        fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-        fs::set_permissions(Path::new(&path), fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    };
-    fs::write(&hosts, "somewhere slots=2\n").unwrap();
-    let local = wrapper("local", &format!("echo Welcome; exec {TOOL} node"));
-    let run =
-        |ssh: &str| Command::new(TOOL).args(["run", "--hosts", &hosts, "--ssh", ssh, "echo", "x"]).output().unwrap();
-    let output = run(&local);
+    let local = Elsewhere::reached_by("echo Welcome; for command; do :; done; exec sh -c \"$command\"");
+    let output = local.command(&[], "echo x").output().unwrap();
     assert_eq!(sorted_lines(&output.stdout), ["[0] x", "[1] x"]);
-    let output = run(&wrapper("other", "echo Go away; exit 3"));
+    let output = Elsewhere::reached_by("echo Go away; exit 3").command(&[], "echo x").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.contains("host somewhere (ranks 0 to 1)") && said.contains("status 3: Go away"), "{said}");

@@ -1,11 +1,15 @@
 //! Runs `gloo-rs run` as a process, for the tests with one host and with several.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 /// Time limit that is reached only by a test that fails.
 pub const PATIENCE: Duration = Duration::from_secs(150);
@@ -76,6 +80,36 @@ impl Job {
 
     pub fn end(self) -> Output {
         self.launcher.wait_with_output().unwrap()
+    }
+}
+
+/// A host with two slots that is reached by a script in place of ssh: this machine.
+pub struct Elsewhere(TempDir);
+
+impl Elsewhere {
+    pub fn new() -> Self {
+        // The last argument is the command for the host's shell, which knows nothing of the variables here.
+        Self::reached_by("for command; do :; done; exec env -i PATH=\"$PATH\" sh -c \"$command\"")
+    }
+
+    /// One that is reached by this script.
+    pub fn reached_by(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("hosts"), "somewhere slots=2\n").unwrap();
+        let ssh = folder.path().join("ssh");
+        fs::write(&ssh, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(folder)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// A job of two ranks there.
+    pub fn command(&self, options: &[&str], script: &str) -> Command {
+        let (hosts, ssh) = (self.path("hosts"), self.path("ssh"));
+        gloo_rs(&[&["run", "--hosts", &hosts, "--ssh", &ssh], options, &["--", "sh", "-c", script]].concat())
     }
 }
 
