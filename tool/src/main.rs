@@ -36,7 +36,7 @@ enum Command {
     /// Used by `run --hosts` on each host
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
-    Node,
+    Node(launcher::node::Args),
     Bench(Box<bench::Args>),
     Tune(Box<tune::Args>),
     Info(info::Args),
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Run(args) => run::run(*args),
         #[cfg(target_os = "linux")]
-        Command::Node => launcher::node::run(),
+        Command::Node(args) => launcher::node::run(args),
         Command::Bench(args) => bench::run(*args),
         Command::Tune(args) => tune::run(*args),
         Command::Info(args) => info::run(args),

@@ -1,6 +1,6 @@
 //! The connection to one host of a job: its ssh process, the frames to and from the helper there, and what the helper has said of itself.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -36,7 +36,14 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn start(host: &Host, first_rank: usize, ranks: usize, how: &Hosts, mask: libc::sigset_t) -> io::Result<Self> {
+    /// `ports` is the range for rank 0's store.
+    pub fn start(
+        (host, ranks): &(Host, usize),
+        first_rank: usize,
+        ports: Option<&OsStr>,
+        how: &Hosts,
+        mask: libc::sigset_t,
+    ) -> io::Result<Self> {
         let (ssh, own) = how.ssh.split_first().ok_or(io::ErrorKind::NotFound)?;
         // ssh gives up after four intervals without data. Its first value of an option counts, so the caller's options come first.
         let interval = how.lost_after.as_secs().div_ceil(4).max(1);
@@ -47,7 +54,7 @@ impl Node {
             .arg(format!("-oServerAliveInterval={interval}"))
             .arg("--")
             .arg(&host.name)
-            .arg(remote_command(&how.program))
+            .arg(remote_command(&how.program, ports))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -60,7 +67,7 @@ impl Node {
         Ok(Self {
             host: host.clone(),
             first_rank,
-            ranks,
+            ranks: *ranks,
             ssh,
             into: Some(pipe(child.stdin.take().map(Into::into))?.into()),
             pending: Vec::new(),
@@ -132,16 +139,23 @@ impl Node {
 }
 
 /// The command for a host's shell. All shells take text in single quotes literally, except for a single quote.
-fn remote_command(program: &OsString) -> OsString {
+fn remote_command(program: &OsStr, ports: Option<&OsStr>) -> OsString {
     let mut command = OsString::from("exec ");
-    let text = program.to_string_lossy();
-    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,".contains(&byte));
-    if plain {
-        command.push(program);
-    } else {
-        command.push(format!("'{}'", text.replace('\'', r"'\''")));
-    }
+    let quote = |command: &mut OsString, word: &OsStr| {
+        let text = word.to_string_lossy();
+        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,".contains(&byte));
+        if plain {
+            command.push(word);
+        } else {
+            command.push(format!("'{}'", text.replace('\'', r"'\''")));
+        }
+    };
+    quote(&mut command, program);
     command.push(" node");
+    if let Some(ports) = ports {
+        command.push(" --port-range ");
+        quote(&mut command, ports);
+    }
     command
 }
 
@@ -151,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_path_reaches_a_shell_as_it_is() {
-        let of = |program: &str| remote_command(&program.into()).into_string().unwrap();
+        let of = |program: &str| remote_command(program.as_ref(), None).into_string().unwrap();
         assert_eq!(of("/opt/gloo_rs-1.0/bin/gloo-rs"), "exec /opt/gloo_rs-1.0/bin/gloo-rs node");
         for program in ["/a b/x", "/it's/$HOME/`x`", "/ü;&"] {
             let command = of(program).replace("exec ", "printf %s ").replace(" node", "");

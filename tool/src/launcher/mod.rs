@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use binding::Bind;
+use gloo_rs::net::ports::PORT_RANGE;
 use gloo_rs::secret::{JobToken, TOKEN_VARIABLE};
 use node::Control;
 use output::{Outputs, Target};
@@ -90,6 +91,12 @@ impl Job {
 }
 
 impl Job {
+    /// The value that a variable has for the ranks, unless their host's login sets it.
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let given = self.environment.iter().rev().find(|(given, _)| given == name);
+        given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+    }
+
     /// Lets the ranks use TLS, with certificates of an authority for this job alone.
     pub fn use_tls(&mut self) -> Result<(), Failure> {
         self.environment.extend(authority::environment()?);
@@ -123,7 +130,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
     let master = match &job.part.host {
         Some((_, master)) => master.clone(),
         None => {
-            let port = port::free(Ipv4Addr::LOCALHOST);
+            let port = port::free(Ipv4Addr::LOCALHOST, job.variable(PORT_RANGE));
             let port = port.map_err(|error| here("cannot find a free port on 127.0.0.1", error))?;
             Master { address: "127.0.0.1".into(), port }
         }

@@ -1,6 +1,7 @@
 //! The helper on another host: starts its part of a job there, and executes the frames that the launcher sends to its standard
 //! input. If that is closed, or receives nothing for too long, the launcher or the connection is lost, and the ranks are killed.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
@@ -12,6 +13,7 @@ use super::output::Target;
 use super::rank::set_nonblocking;
 use super::{Failed, KILLED_ENDS_WITHIN, Running, readable};
 use crate::Failure;
+use gloo_rs::net::ports::PORT_RANGE;
 
 /// Most bytes of one read.
 const PIECE: usize = 16 << 10;
@@ -33,16 +35,25 @@ struct Input {
     ended: bool,
 }
 
+#[derive(clap::Args)]
+pub struct Args {
+    /// The ports for rank 0's store, as in GLOO_RS_PORT_RANGE
+    #[arg(long, value_name = "RANGE")]
+    port_range: Option<OsString>,
+}
+
 /// Runs the helper; returns its exit status, which the launcher does not need.
-pub fn run() -> u8 {
-    match serve() {
+pub fn run(args: Args) -> u8 {
+    match serve(args) {
         Ok(code) => code,
         Err(error) => crate::fail(&format!("node: {error}"), 1),
     }
 }
 
-fn serve() -> io::Result<u8> {
-    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), port: super::port::free(Ipv4Addr::UNSPECIFIED)? };
+fn serve(args: Args) -> io::Result<u8> {
+    let range = args.port_range.or_else(|| std::env::var_os(PORT_RANGE));
+    let port = super::port::free(Ipv4Addr::UNSPECIFIED, range)?;
+    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), port };
     let mut stdout = io::stdout();
     stdout.write_all(frame::MAGIC)?;
     stdout.write_all(&frame::encode_value(kind::HELLO, &hello)?)?;

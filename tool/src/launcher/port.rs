@@ -1,5 +1,6 @@
 //! The port of rank 0's store.
 
+use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,9 +21,10 @@ const TRIES: usize = 50;
 /// those, another process would often get it before rank 0 does. Keeping it bound here would prevent that, but also prevent rank 0
 /// from binding it without SO_REUSEADDR.
 ///
-/// If `GLOO_RS_PORT_RANGE` is set, it is one of that.
-pub fn free(address: Ipv4Addr) -> io::Result<u16> {
-    if let Some(range) = PortRange::choose(None).map_err(|error| io::Error::other(error.message().to_owned()))? {
+/// If `range` is the value of `GLOO_RS_PORT_RANGE`, it is one of that.
+pub fn free(address: Ipv4Addr, range: Option<OsString>) -> io::Result<u16> {
+    let range = PortRange::of_variable(range).map_err(|error| io::Error::other(error.message().to_owned()))?;
+    if let Some(range) = range {
         return free_of(&range, address);
     }
     let assigned = assigned_by_the_system();
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn a_port_is_free_and_not_one_that_the_system_assigns() {
         let assigned = assigned_by_the_system();
-        let ports: Vec<_> = (0..20).map(|_| free(Ipv4Addr::LOCALHOST).unwrap()).collect();
+        let ports: Vec<_> = (0..20).map(|_| free(Ipv4Addr::LOCALHOST, None).unwrap()).collect();
         assert!(ports.iter().all(|port| CANDIDATES.contains(port) && !assigned.contains(port)), "{ports:?}");
         assert!(
             ports.iter().any(|port| *port != ports[0]),

@@ -14,6 +14,7 @@ use super::rank::{Forwarded, Outcome};
 use super::signals::{self, Signals};
 use super::{Job, Master, Part, readable, wait_until};
 use crate::Failure;
+use gloo_rs::net::ports::PORT_RANGE;
 
 /// Time that the helpers may take beyond `--grace` to end their ranks.
 const HELPERS_END_WITHIN: Duration = Duration::from_secs(10);
@@ -54,15 +55,17 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
         input: job.part.input,
     };
     let mut first_rank = 0;
-    for (host, ranks) in &hosts.hosts {
-        match Node::start(host, first_rank, *ranks, hosts, running.signals.mask_before()) {
+    for place in &hosts.hosts {
+        // Rank 0's helper chooses the port before it knows the job.
+        let ports = job.variable(PORT_RANGE).filter(|range| first_rank == 0 && !range.is_empty());
+        match Node::start(place, first_rank, ports.as_deref(), hosts, running.signals.mask_before()) {
             Ok(node) => running.nodes.push(node),
             Err(error) => {
                 running.nodes.iter_mut().for_each(Node::cut);
                 return Err(here(format!("cannot start {}", hosts.ssh.join(" ")), error));
             }
         }
-        first_rank += ranks;
+        first_rank += place.1;
     }
     Ok(running.supervise())
 }

@@ -246,6 +246,26 @@ fn signals_and_deaths_reach_all_ranks() {
 }
 
 #[test]
+fn rank_0_s_store_is_at_a_port_of_the_given_range() {
+    let elsewhere = Elsewhere::new();
+    let here =
+        || gloo_rs(&["run", "-n", "2", "-x", "GLOO_RS_PORT_RANGE=21700-21899", "--", "sh", "-c", "echo $MASTER_PORT"]);
+    let mut inherited = elsewhere.command(&[], "echo $MASTER_PORT");
+    inherited.env("GLOO_RS_PORT_RANGE", "21700-21899");
+    let named = elsewhere.command(&["-x", "GLOO_RS_PORT_RANGE=21700-21899"], "echo $MASTER_PORT");
+    for mut command in [here(), inherited, named] {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let ports: Vec<u16> = text(&output.stdout).lines().map(|line| line[4..].parse().unwrap()).collect();
+        assert!(ports.len() == 2 && ports[0] == ports[1] && (21700..=21899).contains(&ports[0]), "{ports:?}");
+    }
+    let output = elsewhere.command(&["-x", "GLOO_RS_PORT_RANGE=5-4"], "true").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("GLOO_RS_PORT_RANGE is \"5-4\"; it must be a range of ports"), "{said}");
+}
+
+#[test]
 fn errors_name_hosts_that_cannot_be_reached() {
     let sshd = Sshd::start();
     let output = sshd.run(&["--remote-path", "/nowhere/gloo-rs"], "true");
