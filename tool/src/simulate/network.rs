@@ -215,7 +215,10 @@ fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
     let text = String::from_utf8(text).map_err(|error| format!("cannot read it: {error}"))?;
     let rows = || text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty() && !line.starts_with('#'));
     let ranks = rows().count();
-    let mut links = Vec::with_capacity(ranks * ranks);
+    if ranks > MOST_RANKS {
+        return Err(format!("it has {ranks} rows, one for each rank; there can be {MOST_RANKS}"));
+    }
+    let mut links = Vec::new();
     let mut units = false;
     for (row, line) in rows() {
         let values: Vec<&str> = row.split(',').map(str::trim).collect();
@@ -312,6 +315,8 @@ mod tests {
         refused("0,1\n", ".csv", "line 1 has 2 values, but there are 1 rows");
         refused("0,1,1\n1,0,1\n1,1,0\n", ".csv", "it is of 3 ranks, but --ranks says 2");
         refused("0,fast\n1,0\n", ".csv", "line 1: \"fast\" is not a bandwidth");
+        // Of this many ranks, a matrix would need 73 TiB.
+        refused(&"0\n".repeat(3_162_278), ".csv", "it has 3162278 rows, one for each rank; there can be 65536");
         refused("", ".csv", "nothing in it");
         refused("version = 1\n", ".toml", "no links");
         let error = new(2, None, Some(Path::new("/nowhere.csv"))).unwrap_err();
