@@ -10,8 +10,10 @@ use super::Job;
 
 /// The first bytes from a helper; output of the host's shell before them is skipped.
 pub const MAGIC: &[u8] = b"\0gloo-rs node\0";
-/// Upper bound for the length of a frame: the longest frame is a rank's line.
+/// Upper bound for the length of frames with output: what one read completes is a line of 1 MiB, and 64 Ki lines with the prefix of each.
 const LONGEST: usize = 4 << 20;
+/// The same for [`Task`], in which a byte of the command line takes up to four.
+const LONGEST_TASK: usize = 16 << 20;
 /// Upper bound for the output of a shell when it starts.
 const LONGEST_GREETING: usize = 1 << 20;
 
@@ -67,9 +69,25 @@ pub fn encode(kind: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Encodes a frame with a serialized value as the payload.
+/// Encodes a frame with a serialized value as the payload. Fails if it would be longer than the other side accepts.
 pub fn encode_value(kind: u8, value: &impl Serialize) -> io::Result<Vec<u8>> {
-    Ok(encode(kind, &serde_json::to_vec(value)?))
+    let payload = serde_json::to_vec(value)?;
+    if payload.len() > longest(kind) {
+        return Err(io::Error::new(
+            io::ErrorKind::ArgumentListTooLong,
+            format!(
+                "the command line, its variables and the directory need {} bytes; other hosts accept {}",
+                payload.len(),
+                longest(kind)
+            ),
+        ));
+    }
+    Ok(encode(kind, &payload))
+}
+
+/// The most bytes of a frame of this kind.
+fn longest(kind: u8) -> usize {
+    if kind == kind::TASK { LONGEST_TASK } else { LONGEST }
 }
 
 /// Decodes frames from pieces of any size.
@@ -103,7 +121,7 @@ impl Decoder {
         }
         let [kind, a, b, c, d, ..] = self.bytes[..] else { return Ok(None) };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        if length > LONGEST {
+        if length > longest(kind) {
             return Err(wrong("a message is longer than any can be"));
         }
         if self.bytes.len() < 5 + length {
@@ -146,6 +164,18 @@ mod tests {
             }
             assert_eq!(found, frames);
         }
+    }
+
+    #[test]
+    fn a_command_line_may_be_long_and_one_that_is_too_long_is_named() {
+        let text = |bytes: usize| OsString::from("x".repeat(bytes));
+        // Linux's limit for arguments and variables together, unless somebody raises that of the stack.
+        let frame = encode_value(kind::TASK, &text(2 << 20)).unwrap();
+        let mut decoder = Decoder::default();
+        decoder.push(&frame);
+        assert_eq!(decoder.next().unwrap().unwrap().0, kind::TASK);
+        let error = encode_value(kind::TASK, &text(5 << 20)).unwrap_err().to_string();
+        assert!(error.contains("the command line") && error.contains("other hosts accept 16777216"), "{error}");
     }
 
     #[test]

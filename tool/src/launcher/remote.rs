@@ -273,9 +273,13 @@ impl Running<'_> {
             let part = Part { first_rank: node.first_rank, ranks: node.ranks, size, host, input: self.job.part.input };
             let job = Job { part, ..self.job.clone() };
             let task = Task { job, directory: self.directory.clone(), lost_after: self.hosts.lost_after };
-            // Only maps whose keys are not strings cannot be serialized.
-            let Ok(task) = frame::encode_value(kind::TASK, &task) else { continue };
-            node.pending.extend(task);
+            match frame::encode_value(kind::TASK, &task) {
+                Ok(frame) => node.pending.extend(frame),
+                Err(error) => {
+                    self.say(&format!("cannot send the job to other hosts: {error}"));
+                    return self.fail(1);
+                }
+            }
             node.flush();
             node.has_task = true;
         }

@@ -266,6 +266,18 @@ fn rank_0_s_store_is_at_a_port_of_the_given_range() {
 }
 
 #[test]
+fn a_command_line_may_be_as_long_as_on_one_host() {
+    // Ten arguments of 128 KiB, the longest that Linux accepts; with the variables of this process that is below its limit for all.
+    let long = "x".repeat((128 << 10) - 1);
+    let elsewhere = Elsewhere::new();
+    let output = elsewhere.command(&[], "echo $#").args([&*long; 11]).output().unwrap();
+    assert_eq!(
+        (sorted_lines(&output.stdout), text(&output.stderr)),
+        (vec!["[0] 10".into(), "[1] 10".into()], "".into())
+    );
+}
+
+#[test]
 fn errors_name_hosts_that_cannot_be_reached() {
     let sshd = Sshd::start();
     let output = sshd.run(&["--remote-path", "/nowhere/gloo-rs"], "true");
