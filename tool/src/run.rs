@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST", requires = "hosts", value_parser = crate::parse::host)]
     master_addr: Option<String>,
 
-    /// Time without data after which a host counts as lost, and the launcher on a host
+    /// Time without data after which a host counts as lost, and the launcher on a host; also the time to start there
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::parse::seconds, requires = "hosts")]
     lost_after: Duration,
 

@@ -48,6 +48,7 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
         nodes: Vec::new(),
         outputs: Outputs::new(),
         signals,
+        start_deadline: Instant::now() + hosts.lost_after,
         next_beat: Instant::now() + hosts.lost_after / 4,
         asked: None,
         failed: None,
@@ -83,6 +84,8 @@ struct Running<'a> {
     nodes: Vec<Node>,
     outputs: Outputs,
     signals: Signals,
+    /// When all helpers must have started.
+    start_deadline: Instant,
     /// When helpers get the next sign of life.
     next_beat: Instant,
     /// The first signal that asked the job to end, and until when who reads the output may hold it up.
@@ -157,7 +160,9 @@ impl Running<'_> {
         }
         let asked = self.asked.filter(|_| self.is_held_up()).map(|(_, deadline)| deadline);
         let patience = self.failed.as_ref().map(|failed| failed.deadline);
-        let timeout = wait_until([Some(self.next_beat), asked, patience, deadline].into_iter().flatten().min());
+        let start = self.silent().map(|_| self.start_deadline);
+        let deadlines = [Some(self.next_beat), start, asked, patience, deadline];
+        let timeout = wait_until(deadlines.into_iter().flatten().min());
         // SAFETY: the pointer and the count are those of the array, which lives until the call returns.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
     }
@@ -384,15 +389,26 @@ impl Running<'_> {
         }
     }
 
+    /// A host whose helper is waited for.
+    fn silent(&self) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.port.is_none() && self.failed.is_none())
+    }
+
     /// Whether who does not read the output holds up a helper.
     fn is_held_up(&self) -> bool {
         self.nodes.iter().any(|node| node.is_held_up(&self.outputs))
     }
 
-    /// Drops output that is not read if a signal has asked the job to end, and disconnects from helpers that do not end in time after the job has
-    /// failed.
+    /// Ends the job if a helper does not start in time. Drops output that is not read if a signal has asked the job to end, and disconnects from
+    /// helpers that do not end in time after the job has failed.
     fn check_deadlines(&mut self) {
         let now = Instant::now();
+        if let Some(node) = self.silent().filter(|_| now >= self.start_deadline) {
+            let (name, seconds) = (node.name(), self.hosts.lost_after.as_secs_f64());
+            let program = self.hosts.program.display();
+            self.say(&format!("host {name}: no answer from {program} node after {seconds} s (--lost-after)"));
+            self.fail(1);
+        }
         let mut held_up = self.is_held_up();
         if held_up && self.asked.is_some_and(|(_, deadline)| now >= deadline) {
             self.outputs.discard_full();

@@ -236,8 +236,8 @@ fn signals_and_deaths_reach_all_ranks() {
     assert!(said.contains("host 127.0.0.2 (ranks 0 to 1): the connection is lost"), "{said}");
     pids.into_iter().for_each(assert_ends);
 
-    // The launcher stops sending: the ranks end without it.
-    let job = start(&sshd, &["--lost-after", "2"], "echo $$; exec sleep 60");
+    // The launcher stops sending: the ranks end without it. They start within that time, too.
+    let job = start(&sshd, &["--lost-after", "8"], "echo $$; exec sleep 60");
     let pids = job.pids(4);
     job.signal(libc::SIGSTOP);
     pids.into_iter().for_each(assert_ends);
@@ -300,4 +300,11 @@ fn errors_name_hosts_that_cannot_be_reached() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.contains("host somewhere (ranks 0 to 1)") && said.contains("status 3: Go away"), "{said}");
+    // A login shell that hangs.
+    let silent = Elsewhere::reached_by("exec sleep 1000");
+    let output = silent.command(&["--lost-after", "1"], "true").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    let why = format!("host somewhere (ranks 0 to 1): no answer from {TOOL} node after 1 s (--lost-after)");
+    assert!(said.contains(&why), "{said}");
 }
