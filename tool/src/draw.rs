@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::plot::{self, Axis, Bars, Series};
 use crate::{Failure, parse};
@@ -21,22 +22,26 @@ pub struct Args {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Chart<'a> {
-    Lines {
-        title: String,
-        #[serde(borrow)]
-        x: Axis<'a>,
-        #[serde(borrow)]
-        y: Axis<'a>,
-        series: Vec<Series>,
-    },
-    Bars {
-        title: String,
-        label: String,
-        groups: Vec<String>,
-        bars: Vec<Bars>,
-    },
+struct LineChart {
+    title: String,
+    x: Axis,
+    y: Axis,
+    series: Vec<Series>,
+}
+
+#[derive(Deserialize)]
+struct BarChart {
+    title: String,
+    label: String,
+    groups: Vec<String>,
+    bars: Vec<Bars>,
+}
+
+/// The keys that tell the charts apart, so that errors can name what the one that is meant lacks.
+#[derive(Deserialize)]
+struct Keys {
+    series: Option<IgnoredAny>,
+    bars: Option<IgnoredAny>,
 }
 
 /// Runs the command and returns the exit status.
@@ -51,20 +56,26 @@ fn draw(args: &Args) -> Result<(), Failure> {
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
     read.map_err(|error| format!("cannot read standard input: {error}"))?;
-    let chart = serde_json::from_str(&text).map_err(|error| format!("standard input is not a chart: {error}"))?;
-    match chart {
-        Chart::Lines { title, x, y, series } => {
+    let keys: Keys = parsed(&text)?;
+    match (keys.series.is_some(), keys.bars.is_some()) {
+        (true, false) => {
+            let LineChart { title, x, y, series } = parsed(&text)?;
             let has_logarithm = |value: f64| value > 0.0 && value.is_finite();
-            if !series
-                .iter()
-                .flat_map(|series| &series.points)
-                .all(|point| has_logarithm(point.0) && has_logarithm(point.1))
-            {
+            let mut points = series.iter().flat_map(|series| &series.points);
+            if !points.all(|point| has_logarithm(point.0) && has_logarithm(point.1)) {
                 return Err("logarithmic axes need numbers above 0".to_owned().into());
             }
-            plot::lines(path, &title, x, y, &series)?;
+            plot::lines(path, &title, &x, &y, &series)?;
         }
-        Chart::Bars { title, label, groups, bars } => plot::bars(path, &title, &label, &groups, &bars)?,
+        (false, true) => {
+            let BarChart { title, label, groups, bars } = parsed(&text)?;
+            plot::bars(path, &title, &label, &groups, &bars)?;
+        }
+        _ => return Err("standard input is not a chart: it has either `series` or `bars`".to_owned().into()),
     }
     Ok(())
+}
+
+fn parsed<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| format!("standard input is not a chart: {error}"))
 }

@@ -49,12 +49,16 @@ pub enum Unit {
 }
 
 /// An axis with a logarithmic scale.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct Axis<'a> {
-    /// The label.
-    pub label: &'a str,
-    /// The unit.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Axis {
+    pub label: String,
     pub unit: Unit,
+}
+
+impl Axis {
+    pub fn new(label: &str, unit: Unit) -> Self {
+        Self { label: label.to_owned(), unit }
+    }
 }
 
 /// A line with a marker at each point; both coordinates of a point are above 0.
@@ -100,7 +104,7 @@ impl Unit {
 }
 
 /// Draws `series` on logarithmic axes and writes the SVG to `path`.
-pub fn lines(path: &Path, title: &str, x: Axis<'_>, y: Axis<'_>, series: &[Series]) -> Result<(), String> {
+pub fn lines(path: &Path, title: &str, x: &Axis, y: &Axis, series: &[Series]) -> Result<(), String> {
     if series.iter().all(|series| series.points.is_empty()) {
         return Err(format!("{}: there is nothing to plot", path.display()));
     }
@@ -117,8 +121,8 @@ pub fn lines(path: &Path, title: &str, x: Axis<'_>, y: Axis<'_>, series: &[Serie
             .build_cartesian_2d(x_range.log_scale().base(x_base), y_range.log_scale().base(y_base))?;
         chart
             .configure_mesh()
-            .x_desc(x.label)
-            .y_desc(y.label)
+            .x_desc(&*x.label)
+            .y_desc(&*y.label)
             .x_labels(15)
             .y_labels(11)
             .x_label_formatter(&|value| x.unit.text(*value))
@@ -194,10 +198,9 @@ impl Style {
     }
 }
 
-/// One series of bars, with one in each group.
+/// One series of bars, with one in each group, and its name in the legend.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Bars {
-    /// The name in the legend.
     pub name: String,
     /// At least 0; None if the group has no such bar.
     pub values: Vec<Option<f64>>,
@@ -441,8 +444,8 @@ mod tests {
             assert_eq!(style.colour == BLACK && style.width > 2, index == 0);
         }
         let file = tempfile::NamedTempFile::new().unwrap();
-        let (x, y) = (Axis { label: "x", unit: Unit::Bytes }, Axis { label: "y", unit: Unit::Seconds });
-        lines(file.path(), "title", x, y, &series).unwrap();
+        let (x, y) = (Axis::new("x", Unit::Bytes), Axis::new("y", Unit::Seconds));
+        lines(file.path(), "title", &x, &y, &series).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         let thick: Vec<_> = text.match_indices("stroke=\"#000000\" stroke-width=\"5\"").collect();
         let thin = text.rfind("stroke-width=\"2\" points").unwrap();
@@ -479,8 +482,8 @@ mod tests {
         let named = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.into() };
         let series: Vec<_> =
             (1..=9).map(|i| named(&format!("a<{i}>"), &[(4.0, 1e-6 * f64::from(i)), (64e6, 0.1)])).collect();
-        let (x, y) = (Axis { label: "bytes", unit: Unit::Bytes }, Axis { label: "time", unit: Unit::Seconds });
-        lines(file.path(), "title & more", x, y, &series).unwrap();
+        let (x, y) = (Axis::new("bytes", Unit::Bytes), Axis::new("time", Unit::Seconds));
+        lines(file.path(), "title & more", &x, &y, &series).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
         assert!(text.contains("title &amp; more") && text.contains("a&lt;9&gt;"), "what is special in XML is escaped");
@@ -488,9 +491,9 @@ mod tests {
         let polylines = text.matches("stroke-width=\"2\"").count();
         assert!(polylines >= 18, "{polylines}: a line in the chart and one in the legend");
         assert!(!text.contains("#000000\" stroke-width=\"5\""), "none of them is auto");
-        let error = lines(file.path(), "title", x, y, &[]).unwrap_err();
+        let error = lines(file.path(), "title", &x, &y, &[]).unwrap_err();
         assert!(error.contains("nothing to plot"), "{error}");
-        let error = lines(Path::new("/nowhere/a.svg"), "title", x, y, &series).unwrap_err();
+        let error = lines(Path::new("/nowhere/a.svg"), "title", &x, &y, &series).unwrap_err();
         assert!(error.contains("cannot write /nowhere/a.svg"), "{error}");
     }
 }

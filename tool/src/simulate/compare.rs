@@ -70,9 +70,9 @@ pub fn run(args: &Args) -> Result<(), String> {
     let (x, of) = match by_ranks {
         true => {
             let bytes = size_text(args.bytes.0[0]);
-            (Axis { label: "ranks", unit: Unit::Ranks }, format!("{bytes} bytes"))
+            (Axis::new("ranks", Unit::Ranks), format!("{bytes} bytes"))
         }
-        false => (Axis { label: "bytes", unit: Unit::Bytes }, format!("{} ranks", args.ranks.0[0])),
+        false => (Axis::new("bytes", Unit::Bytes), format!("{} ranks", args.ranks.0[0])),
     };
     let series = algorithms.iter().zip(times).filter(|(_, points)| !points.is_empty());
     let series = series.map(|(algorithm, points)| Series { name: algorithm.name.into(), points });
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     let auto = (all && !auto.is_empty()).then(|| Series { name: AUTO.into(), points: auto });
     let series: Vec<_> = series.chain(auto).collect();
     let title = format!("{} of {of}, simulated", args.collective.name());
-    plot::lines(path, &title, x, Axis { label: "time", unit: Unit::Seconds }, &series)
+    plot::lines(path, &title, &x, &Axis::new("time", Unit::Seconds), &series)
 }
 
 /// The named algorithms, or all.

@@ -27,8 +27,8 @@ pub fn plot(path: &Path, points: &[Point], ranks: usize) -> Result<(), String> {
         let series: Vec<_> = lines.into_iter().map(|(name, points)| Series { name: name.to_owned(), points }).collect();
         let file = if several { named(path, collective.name()) } else { path.to_owned() };
         let title = format!("{} over TCP, {ranks} ranks", collective.name());
-        let (bytes, time) = (Axis { label: "bytes", unit: Unit::Bytes }, Axis { label: "time", unit: Unit::Seconds });
-        plot::lines(&file, &title, bytes, time, &series)?;
+        let (bytes, time) = (Axis::new("bytes", Unit::Bytes), Axis::new("time", Unit::Seconds));
+        plot::lines(&file, &title, &bytes, &time, &series)?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ mod launcher;
 mod links;
 #[path = "../../../tests/support/netns.rs"]
 mod netns;
+mod plot;
 mod readers;
 mod run;
 mod simulate;
