@@ -14,11 +14,16 @@ const LONGEST_SECONDS: f64 = 31_536_000.0;
 
 /// The timeout of starts and of calls that name none. Fails if [`TIMEOUT`] is not a positive number of seconds.
 pub fn default_timeout() -> Result<Duration> {
-    timeout_of(std::env::var_os(TIMEOUT))
+    timeout_or(DEFAULT_TIMEOUT)
 }
 
-fn timeout_of(value: Option<OsString>) -> Result<Duration> {
-    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(DEFAULT_TIMEOUT) };
+/// As [`default_timeout`], with another timeout if the variable is not set.
+pub fn timeout_or(default: Duration) -> Result<Duration> {
+    timeout_of(std::env::var_os(TIMEOUT), default)
+}
+
+fn timeout_of(value: Option<OsString>, default: Duration) -> Result<Duration> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(default) };
     let seconds = value.to_str().and_then(|text| text.parse::<f64>().ok());
     let time = seconds.filter(|seconds| (1e-3..=LONGEST_SECONDS).contains(seconds)).map(Duration::from_secs_f64);
     time.ok_or_else(|| {
@@ -55,8 +60,8 @@ mod tests {
 
     #[test]
     fn timeouts() {
-        let timeout = |text: &str| timeout_of(Some(text.into()));
-        assert_eq!(timeout_of(None).unwrap(), DEFAULT_TIMEOUT);
+        let timeout = |text: &str| timeout_of(Some(text.into()), DEFAULT_TIMEOUT);
+        assert_eq!(timeout_of(None, Duration::from_secs(7)).unwrap(), Duration::from_secs(7));
         for (text, seconds) in [("", 30.0), ("300", 300.0), ("0.25", 0.25), ("1e3", 1000.0)] {
             assert_eq!(timeout(text).unwrap(), Duration::from_secs_f64(seconds), "{text}");
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gloo_rs::context::{Context, ContextOptions};
+use gloo_rs::environment;
 use gloo_rs::error::{Error, Result};
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::rendezvous::{PrefixStore, Store};
@@ -43,6 +44,12 @@ pub fn start(ranks: usize, _tls: bool) -> u8 {
 pub struct Member {
     pub context: Arc<Context>,
     pub store: Arc<dyn Store>,
+}
+
+/// The time limit for connecting and for calls: that of `--timeout`, else of GLOO_RS_TIMEOUT, else `default`.
+pub fn timeout(option: Option<Duration>, default: Duration) -> Result<Duration, Failure> {
+    let given = || environment::timeout_or(default).map_err(|error| error.to_string().into());
+    option.map_or_else(given, Ok)
 }
 
 /// This process's rank in the job that it was started for, which must have `ranks` ranks if the command line gives a number.

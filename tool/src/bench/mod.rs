@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use gloo_rs::collective::{Collective, Shape, Uses};
+use gloo_rs::environment::DEFAULT_TIMEOUT;
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::schedule::Schedule;
@@ -105,9 +106,9 @@ pub struct Args {
     #[arg(long, value_name = "GRID", value_delimiter = 'x')]
     dims: Vec<usize>,
 
-    /// Time limit for connecting, and for every call
-    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = crate::parse::seconds)]
-    timeout: Duration,
+    /// Time limit for connecting, and for every call; default: that of GLOO_RS_TIMEOUT, or 30
+    #[arg(long, value_name = "SECONDS", value_parser = crate::parse::seconds)]
+    timeout: Option<Duration>,
 
     /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
     #[arg(long, value_name = "LIST", value_parser = crate::parse::interfaces)]
@@ -162,16 +163,20 @@ pub fn run(args: Args) -> u8 {
 /// Starts the ranks if the arguments are valid.
 fn start(args: &Args) -> u8 {
     let ranks = args.ranks.unwrap_or(2) as usize;
-    match args.request(ranks) {
+    match args.request(ranks).map_err(Failure::usage).and_then(|_| args.timeout()) {
         // Certificates in the environment are inherited.
         Ok(_) => {
             ranks::start(ranks, args.transport == Transport::Tls && std::env::var_os("GLOO_RS_TLS_CERT").is_none())
         }
-        Err(message) => crate::fail(&message, crate::USAGE),
+        Err(failure) => crate::fail(&failure.message, failure.code),
     }
 }
 
 impl Args {
+    fn timeout(&self) -> Result<Duration, Failure> {
+        ranks::timeout(self.timeout, DEFAULT_TIMEOUT)
+    }
+
     /// The request for `ranks` ranks, if it is valid.
     fn request(&self, ranks: usize) -> Result<Request, String> {
         if self.sizes.contains(&0) {
@@ -220,10 +225,10 @@ impl Args {
 
 /// Runs this rank's part; `member` is set once it has connected. Returns whether all results were right, on all ranks.
 fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> {
-    let launch = ranks::launch(args.ranks, args.timeout)?;
+    let timeout = args.timeout()?;
+    let launch = ranks::launch(args.ranks, timeout)?;
     let request = args.request(launch.size).map_err(Failure::usage)?;
-    let member =
-        member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), args.transport.options()?)?);
+    let member = member.insert(Member::join(launch, timeout, args.interface.as_deref(), args.transport.options()?)?);
     let (context, rank) = (&member.context, member.context.rank());
     let transport = ranks::transport(context)?;
     if args.transport == Transport::Shm && transport != "shm" {

@@ -25,6 +25,9 @@ use crate::ranks::{self, Member};
 use grid::Grid;
 use report::Summary;
 
+/// Ranks wait for each other longer than elsewhere: some of the algorithms that are measured are slow.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
 /// Measure which algorithm is the fastest for which size, and write the result to a file for GLOO_RS_TUNING
 ///
 /// Starts ranks on this host, or runs as a rank of a job that a launcher started (if its variables are set; see
@@ -60,9 +63,9 @@ pub struct Args {
     #[arg(long)]
     topology: bool,
 
-    /// Time limit for connecting, and for every call
-    #[arg(long, default_value = "120", value_name = "SECONDS", value_parser = parse::seconds)]
-    timeout: Duration,
+    /// Time limit for connecting, and for every call; default: that of GLOO_RS_TIMEOUT, or 120
+    #[arg(long, value_name = "SECONDS", value_parser = parse::seconds)]
+    timeout: Option<Duration>,
 
     /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
     #[arg(long, value_name = "LIST", value_parser = crate::parse::interfaces)]
@@ -99,13 +102,18 @@ pub fn run(args: Args) -> u8 {
         };
     }
     let ranks = args.ranks.unwrap_or(2) as usize;
-    match args.collectives(&Topology::one_host(ranks, 1)).and_then(|_| args.old()) {
+    let valid = args.collectives(&Topology::one_host(ranks, 1)).and_then(|_| args.old()).map_err(Failure::usage);
+    match valid.and_then(|_| args.timeout()) {
         Ok(_) => ranks::start(ranks, false),
-        Err(message) => crate::fail(&message, crate::USAGE),
+        Err(failure) => crate::fail(&failure.message, failure.code),
     }
 }
 
 impl Args {
+    fn timeout(&self) -> Result<Duration, Failure> {
+        ranks::timeout(self.timeout, TIMEOUT)
+    }
+
     /// The collectives to measure. Fails if `--collective` names one that this number of ranks does not have.
     fn collectives(&self, topology: &Topology) -> Result<Vec<Collective>, String> {
         let ranks = topology.hosts.len();
@@ -134,15 +142,16 @@ impl Args {
 
 /// Runs this rank's part; `member` is set once it has connected. Returns whether all results were right, on all ranks.
 fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> {
-    let launch = ranks::launch(args.ranks, args.timeout)?;
+    let timeout = args.timeout()?;
+    let launch = ranks::launch(args.ranks, timeout)?;
     let (rank, ranks) = (launch.rank, launch.size);
     // Before it connects: whether the arguments are right. What can be selected is known later.
     args.collectives(&Topology::one_host(ranks, 1)).map_err(Failure::usage)?;
     // Before other ranks wait for a measurement whose output could not be written.
     let old = if rank == 0 { args.old().map_err(Failure::usage)? } else { Tuning::default() };
-    let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), (None, None))?);
+    let member = member.insert(Member::join(launch, timeout, args.interface.as_deref(), (None, None))?);
     let says = |error: Error| ranks::says(rank, &error);
-    let streams = streams::choose(member, args.interface.as_deref(), args.timeout).map_err(says)?;
+    let streams = streams::choose(member, args.interface.as_deref(), timeout).map_err(says)?;
     let streams = streams.map(|(better, streams)| {
         *member = better;
         streams
@@ -175,7 +184,7 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     }
 
     let choices = report::choices(&points, ranks);
-    let mut tuning = Tuning { choices, ..constants::measure(member, args.timeout).map_err(says)? };
+    let mut tuning = Tuning { choices, ..constants::measure(member, timeout).map_err(says)? };
     if let Some(streams) = streams {
         tuning.constants.insert("streams", streams.into());
     }

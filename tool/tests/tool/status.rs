@@ -115,6 +115,23 @@ fn an_invalid_environment_variable_is_a_failure() {
     let output = command("info --explain allreduce 4").env("GLOO_RS_TUNING", "/nowhere/file").output().unwrap();
     assert_eq!(output.status.code(), Some(FAILED), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("/nowhere/file"));
+    for line in ["bench allreduce", "tune"] {
+        let output = command(line).env("GLOO_RS_TIMEOUT", "5m").output().unwrap();
+        assert_eq!(output.status.code(), Some(FAILED), "{line}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stderr).matches("GLOO_RS_TIMEOUT is \"5m\"").count(), 1, "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn the_timeout_of_the_environment_is_that_of_a_command_that_names_none() {
+    for line in ["bench allreduce", "tune"] {
+        // Rank 0 waits for another one.
+        let mut command = command(line);
+        command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("GLOO_RS_STORE", "tcp://127.0.0.1:0")]);
+        let output = command.env("GLOO_RS_TIMEOUT", "0.5").output().unwrap();
+        assert_eq!(output.status.code(), Some(FAILED), "{line}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(" 0.5 s"), "{line}: {}", text(&output.stderr));
+    }
 }
 
 /// Every command that writes to standard output, with the options that change the format.
