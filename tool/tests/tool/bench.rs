@@ -2,32 +2,20 @@
 //! every collective of the library between processes.
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
+use crate::launcher::{gloo_rs, text};
 use crate::netns::{Network, ran_as_root_elsewhere};
 use gloo_rs::collective::Collective;
 use gloo_rs::types::{DataType, ReduceOp};
 use serde_json::Value;
-
-fn gloo_rs(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
-    command.args(args).stdin(Stdio::null()).env_remove("RANK").env_remove("WORLD_SIZE");
-    let end_if_stuck = || {
-        // SAFETY: alarm is async-signal-safe. The timer survives exec, and ends the launcher, and with it the ranks.
-        unsafe { libc::alarm(120) };
-        Ok(())
-    };
-    // SAFETY: the closure only calls alarm.
-    unsafe { command.pre_exec(end_if_stuck) };
-    command
-}
 
 fn run(args: &[&str]) -> Output {
     gloo_rs(args).output().unwrap()
 }
 
 fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    text(&output.stderr)
 }
 
 /// The lines of a benchmark that must succeed.

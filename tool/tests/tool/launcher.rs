@@ -1,4 +1,4 @@
-//! Runs `gloo-rs run` as a process, for the tests with one host and with several.
+//! Runs the tool as a process, and jobs of `gloo-rs run` on one host and on others.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Time limit that is reached only by a test that fails.
-pub const PATIENCE: Duration = Duration::from_secs(150);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The tool, with its output captured; it is ended if it hangs.
 pub fn gloo_rs(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env_remove("RANK").env_remove("WORLD_SIZE");
     let end_if_stuck = || {
         // SAFETY: alarm is async-signal-safe. The timer survives exec, and ends the launcher, and with it the ranks.
         unsafe { libc::alarm(PATIENCE.as_secs() as u32) };

@@ -2,32 +2,24 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
+use crate::launcher::{gloo_rs, text};
 use gloo_rs::collective::Collective;
 use serde_json::Value;
 
-fn gloo_rs(args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
-    command.arg("simulate").args(args.split_whitespace()).stdin(Stdio::null());
-    let end_if_stuck = || {
-        // SAFETY: alarm is async-signal-safe, and outlives exec.
-        unsafe { libc::alarm(240) };
-        Ok(())
-    };
-    // SAFETY: the closure only calls alarm.
-    unsafe { command.pre_exec(end_if_stuck) };
-    command
+fn simulate(args: &str) -> Command {
+    gloo_rs(&["simulate"].into_iter().chain(args.split_whitespace()).collect::<Vec<_>>())
 }
 
 fn output(args: &str) -> String {
-    let output = gloo_rs(args).output().unwrap();
+    let output = simulate(args).output().unwrap();
     assert!(output.status.success(), "{args}: {}", stderr(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
 fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    text(&output.stderr)
 }
 
 fn json(args: &str) -> Value {
@@ -36,7 +28,7 @@ fn json(args: &str) -> Value {
 
 #[track_caller]
 fn refused(args: &str, code: i32, why: &str) {
-    let output = gloo_rs(args).output().unwrap();
+    let output = simulate(args).output().unwrap();
     assert_eq!(output.status.code(), Some(code), "{args}: {}", stderr(&output));
     assert!(stderr(&output).contains(why), "{args}: {} does not say {why:?}", stderr(&output));
     assert!(output.stdout.is_empty());
@@ -232,7 +224,7 @@ fn invalid_arguments_are_refused_at_once() {
 /// With at most 4 GiB of memory.
 #[test]
 fn thousands_of_ranks_fit() {
-    let mut command = gloo_rs("allreduce --algorithm ring_segmented --ranks 4096 --bytes 256Mi --json");
+    let mut command = simulate("allreduce --algorithm ring_segmented --ranks 4096 --bytes 256Mi --json");
     let limit = || {
         let limit = libc::rlimit { rlim_cur: 4 << 30, rlim_max: 4 << 30 };
         // SAFETY: setrlimit is async-signal-safe and reads one struct.

@@ -1,30 +1,15 @@
 //! The tool's exit statuses, and output that cannot be written: the same for every command.
 
 use std::fs::File;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
+
+use crate::launcher::{gloo_rs, text};
 
 /// The command line is invalid.
 const USAGE: i32 = 2;
 /// The command failed.
 const FAILED: i32 = 1;
-
-fn gloo_rs(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let end_if_stuck = || {
-        // SAFETY: alarm is async-signal-safe, and outlives exec.
-        unsafe { libc::alarm(120) };
-        Ok(())
-    };
-    // SAFETY: the closure only calls alarm.
-    unsafe { command.pre_exec(end_if_stuck) };
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 fn command(line: &str) -> Command {
     gloo_rs(&line.split_whitespace().collect::<Vec<_>>())
