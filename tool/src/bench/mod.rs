@@ -129,7 +129,7 @@ enum Transport {
     Tcp,
     /// TCP sockets that libuv watches
     Uv,
-    /// TLS over TCP, with certificates that are made for this run unless the environment names some
+    /// TLS over TCP; where this command starts the ranks, with certificates made for this run unless the environment names some
     Tls,
     /// InfiniBand or RoCE
     Ibverbs,
@@ -164,12 +164,21 @@ pub fn run(args: Args) -> u8 {
 fn start(args: &Args) -> u8 {
     let ranks = args.ranks.unwrap_or(2) as usize;
     match args.request(ranks).map_err(Failure::usage).and_then(|_| args.timeout()) {
-        // Certificates in the environment are inherited.
-        Ok(_) => {
-            ranks::start(ranks, args.transport == Transport::Tls && std::env::var_os("GLOO_RS_TLS_CERT").is_none())
-        }
+        Ok(_) => ranks::start(ranks, args.transport == Transport::Tls && !has_certificate()),
         Err(failure) => crate::fail(&failure.message, failure.code),
     }
+}
+
+/// Whether the environment names a certificate, which ranks inherit.
+#[cfg(feature = "tls")]
+fn has_certificate() -> bool {
+    gloo_rs::net::tls::Options::default().or_environment().cert.is_some()
+}
+
+/// No rank can use one.
+#[cfg(not(feature = "tls"))]
+fn has_certificate() -> bool {
+    true
 }
 
 impl Args {

@@ -278,6 +278,18 @@ fn ranks_that_do_not_see_each_others_processes_use_tcp() {
 }
 
 #[test]
+#[cfg(feature = "tls")]
+fn certificates_are_made_where_the_environment_names_none() {
+    let tls = ["bench", "allreduce", "--transport", "tls", "--sizes", "4", "--iterations", "1"];
+    for variable in ["GLOO_RS_TLS_CERT", "GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT"] {
+        let output = gloo_rs(&tls).env(variable, "").output().unwrap();
+        assert!(output.status.success(), "{variable} is empty: {}", stderr(&output));
+        let output = gloo_rs(&tls).env(variable, "/nowhere/cert.pem").output().unwrap();
+        assert!(stderr(&output).contains("/nowhere/cert.pem"), "{variable}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_table_for_people() {
     let output = run(&["bench", "allreduce", "--transport", "tcp", "--sizes", "4,64Ki", "--iterations", "2"]);
     assert!(output.status.success());
