@@ -11,7 +11,7 @@ use super::report::by_collective;
 use crate::plot::{self, Axis, Series, Unit};
 
 /// Draws time against bytes, one chart for each collective with sizes; if there are several, the file's name contains the collective.
-pub fn plot(path: &Path, points: &[Point], ranks: usize) -> Result<(), String> {
+pub fn plot(path: &Path, points: &[Point], ranks: usize, transport: &str) -> Result<(), String> {
     let mut all = by_collective(points);
     all.remove(&Collective::Barrier);
     let several = all.len() > 1;
@@ -26,7 +26,7 @@ pub fn plot(path: &Path, points: &[Point], ranks: usize) -> Result<(), String> {
         }
         let series: Vec<_> = lines.into_iter().map(|(name, points)| Series { name: name.to_owned(), points }).collect();
         let file = if several { named(path, collective.name()) } else { path.to_owned() };
-        let title = format!("{} over TCP, {ranks} ranks", collective.name());
+        let title = format!("{} over {transport}, {ranks} ranks", collective.name());
         let (bytes, time) = (Axis::new("bytes", Unit::Bytes), Axis::new("time", Unit::Seconds));
         plot::lines(&file, &title, &bytes, &time, &series)?;
     }

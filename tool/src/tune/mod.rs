@@ -160,8 +160,9 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
 
     let first = rank == 0;
     let print = |text: String| if first { crate::print(&text) } else { Ok(()) };
+    let transport = ranks::transport(&member.context)?;
     if !args.json {
-        print(report::head(ranks, ranks::transport(&member.context)?))?;
+        print(report::head(ranks, transport))?;
     }
     let plan = plan(&collectives, &args.sizes.0);
     let mut grid = Grid::new(member, args.budget, plan.len());
@@ -197,7 +198,7 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
             report::write(path, &report::merged(old, tuning))?;
         }
         if let Some(path) = &args.plot {
-            chart::plot(path, &points, ranks)?;
+            chart::plot(path, &points, ranks, transport)?;
         }
     }
     // No rank leaves before everything is written: a launcher may end the others as soon as one has failed.

@@ -93,7 +93,24 @@ fn it_measures_every_algorithm_and_writes_the_best() {
     assert_eq!(names, ["t.toml", "times-allreduce.svg", "times-broadcast.svg"], "nothing else is left");
     let svg = std::fs::read_to_string(dir.path().join("times-broadcast.svg")).unwrap();
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
-    assert!(["broadcast over TCP, 2 ranks", "binomial", "one_to_all", "auto"].iter().all(|part| svg.contains(part)));
+    assert!(["broadcast over ", "binomial", "one_to_all", "auto"].iter().all(|part| svg.contains(part)));
+}
+
+#[test]
+fn a_chart_says_what_carried_the_bytes() {
+    for shared in ["0", "1"] {
+        let dir = dir();
+        let file = dir.path().join("a.svg");
+        let args =
+            ["tune", "--collective", "broadcast", "--sizes", "4,8", "--budget", "1", "--plot", file.to_str().unwrap()];
+        let output = gloo_rs(&args).env("GLOO_RS_SHM", shared).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said = text(&output.stdout);
+        let transport = said.split(['\n', ',']).next().unwrap().strip_prefix("# 2 ranks over ").unwrap();
+        assert_eq!(transport == "tcp", shared == "0", "{said}");
+        let svg = std::fs::read_to_string(file).unwrap();
+        assert!(svg.contains(&format!("broadcast over {transport}, 2 ranks")), "{svg}");
+    }
 }
 
 #[test]
