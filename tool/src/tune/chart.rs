@@ -1,6 +1,6 @@
 //! Charts of the measured times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use gloo_rs::collective::Collective;
@@ -10,12 +10,24 @@ use super::grid::Point;
 use super::report::by_collective;
 use crate::plot::{self, Axis, Series, Unit};
 
-/// Draws time against bytes, one chart for each collective with sizes; if there are several, the file's name contains the collective.
-pub fn plot(path: &Path, points: &[Point], ranks: usize, transport: &str) -> Result<(), String> {
-    let mut all = by_collective(points);
-    all.remove(&Collective::Barrier);
-    let several = all.len() > 1;
-    for (collective, points) in all {
+/// The file of each collective's chart. A barrier has none, since it has no sizes; if there are several others, the names contain theirs.
+pub fn files(path: &Path, collectives: &[Collective]) -> BTreeMap<Collective, PathBuf> {
+    let drawn: BTreeSet<Collective> =
+        collectives.iter().copied().filter(|collective| *collective != Collective::Barrier).collect();
+    let several = drawn.len() > 1;
+    let file = |collective: Collective| if several { named(path, collective.name()) } else { path.to_owned() };
+    drawn.into_iter().map(|collective| (collective, file(collective))).collect()
+}
+
+/// Draws time against bytes, into these [`files`].
+pub fn plot(
+    files: &BTreeMap<Collective, PathBuf>,
+    points: &[Point],
+    ranks: usize,
+    transport: &str,
+) -> Result<(), String> {
+    for (collective, points) in by_collective(points) {
+        let Some(file) = files.get(&collective) else { continue };
         let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for point in points {
             let times = point.times.iter().map(|time| (time.name, time.sample));
@@ -25,10 +37,9 @@ pub fn plot(path: &Path, points: &[Point], ranks: usize, transport: &str) -> Res
             }
         }
         let series: Vec<_> = lines.into_iter().map(|(name, points)| Series { name: name.to_owned(), points }).collect();
-        let file = if several { named(path, collective.name()) } else { path.to_owned() };
         let title = format!("{} over {transport}, {ranks} ranks", collective.name());
         let (bytes, time) = (Axis::new("bytes", Unit::Bytes), Axis::new("time", Unit::Seconds));
-        plot::lines(&file, &title, &bytes, &time, &series)?;
+        plot::lines(file, &title, &bytes, &time, &series)?;
     }
     Ok(())
 }
@@ -48,5 +59,10 @@ mod tests {
     fn each_collective_has_a_file_of_its_own() {
         assert_eq!(named(Path::new("/a/b.c.svg"), "reduce"), Path::new("/a/b.c-reduce.svg"));
         assert_eq!(named(Path::new("times"), "reduce"), Path::new("times-reduce.svg"));
+        let files =
+            |collectives: &[Collective]| -> Vec<_> { files(Path::new("a.svg"), collectives).into_values().collect() };
+        let (reduce, scan, barrier) = (Collective::Reduce, Collective::Scan, Collective::Barrier);
+        assert_eq!(files(&[reduce, barrier, reduce]), [Path::new("a.svg")]);
+        assert_eq!(files(&[reduce, scan]), [Path::new("a-reduce.svg"), Path::new("a-scan.svg")]);
     }
 }

@@ -131,9 +131,15 @@ impl Args {
         Ok(chosen)
     }
 
+    /// The file of each collective's chart, of all that may be measured.
+    fn charts(&self) -> BTreeMap<Collective, PathBuf> {
+        let collectives = if self.collective.is_empty() { Collective::ALL } else { &self.collective };
+        self.plot.as_deref().map(|path| chart::files(path, collectives)).unwrap_or_default()
+    }
+
     /// The existing contents of the output file. Fails if the output could not be written at the end.
     fn old(&self) -> Result<Tuning, String> {
-        if let Some(path) = &self.plot {
+        for path in self.charts().values() {
             parse::writable(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
         }
         self.output.as_deref().map_or(Ok(Tuning::default()), report::read)
@@ -194,11 +200,9 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     }
     if first {
         crate::print(&Summary::new(&points, &tuning, unmeasured).text(args.json)?)?;
+        chart::plot(&args.charts(), &points, ranks, transport)?;
         if let Some(path) = &args.output {
             report::write(path, &report::merged(old, tuning))?;
-        }
-        if let Some(path) = &args.plot {
-            chart::plot(path, &points, ranks, transport)?;
         }
     }
     // No rank leaves before everything is written: a launcher may end the others as soon as one has failed.

@@ -363,6 +363,7 @@ fn interrupted_it_leaves_nothing_behind() {
 fn invalid_arguments_are_refused_before_any_rank_starts() {
     let dir = dir();
     std::fs::write(dir.path().join("bad.toml"), "version = 1\nchoice = []").unwrap();
+    std::fs::create_dir(dir.path().join("a-reduce.svg")).unwrap();
     for (line, part) in [
         ("tune --collective nonsense", "there are allreduce, reduce,"),
         ("tune --collective pairwise_exchange -n 3", "power of two"),
@@ -375,8 +376,10 @@ fn invalid_arguments_are_refused_before_any_rank_starts() {
         ("tune --output DIR/bad.toml", "bad.toml: line 2: choice: no such key"),
         ("tune --output DIR", "cannot read the tuning file"),
         ("tune --output /proc/t.toml", "--output: cannot write /proc/t.toml: No such file"),
-        ("tune --plot DIR/missing/t.svg", "missing/t.svg: No such file"),
-        ("tune --plot DIR", "it is a directory"),
+        ("tune --collective scan --plot DIR/missing/t.svg", "missing/t.svg: No such file"),
+        ("tune --collective scan --plot DIR", "it is a directory"),
+        ("tune --plot DIR/a.svg", "a-reduce.svg: it is a directory"),
+        ("tune --collective scan,reduce --plot DIR/a.svg", "a-reduce.svg: it is a directory"),
     ] {
         let output = run(line, dir.path());
         assert_eq!(output.status.code(), Some(2), "{line}");
