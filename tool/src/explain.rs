@@ -17,7 +17,7 @@ use gloo_rs::tuner::{Explanation, Tuner, Why};
 use serde::Serialize;
 
 use crate::Failure;
-use crate::parse::{self, size_text};
+use crate::parse::{self, counted, size_text};
 use crate::simulate::network::{self, Caches, Hosts};
 
 #[derive(clap::Args)]
@@ -178,7 +178,7 @@ impl Explain {
             chosen: chosen.into(),
             why: match why {
                 Why::Model => "it has the lowest price".to_owned(),
-                Why::File { ranks } => format!("the tuning file says so of {ranks} ranks"),
+                Why::File { ranks } => format!("the tuning file says so of {}", counted(ranks, "rank")),
                 Why::Override => format!("the environment variable {} says so", overrides::VARIABLE),
             },
             candidates: candidates.into_iter().map(Candidate::from).collect(),
@@ -210,7 +210,6 @@ impl Candidate {
 
 fn table(report: &Report) -> String {
     let Report { collective, bytes, ranks, hosts, cores, chosen, why, candidates, .. } = report;
-    let several = if *hosts > 1 { "hosts" } else { "host" };
     let constants = |name: &str, of: &Constants| {
         let built_in = match (of.built_in, report.measures) {
             (false, _) => "",
@@ -219,8 +218,13 @@ fn table(report: &Report) -> String {
         };
         format!("{name:11} {:.2} µs, {:.3} GB/s{built_in}", of.latency_us, of.bandwidth / 1e9)
     };
-    let mut lines =
-        vec![format!("{collective} of {}, {ranks} ranks on {hosts} {several} with {cores} cores", size_text(*bytes))];
+    let mut lines = vec![format!(
+        "{collective} of {}, {} on {} with {}",
+        size_text(*bytes),
+        counted(*ranks, "rank"),
+        counted(*hosts, "host"),
+        counted(*cores, "core")
+    )];
     lines.extend(report.tuning.as_ref().map(|file| format!("tuning      {file}")));
     lines.push(constants("local", &report.local));
     if *hosts > 1 {

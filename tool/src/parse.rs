@@ -153,6 +153,11 @@ fn number_with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
+/// A number of things for a reader: `1 rank`, `2 ranks`.
+pub fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Formats seconds as `250 ns`, `10 µs`, `1.5 ms`, `2 s`: at least three digits, without trailing zeros.
 pub fn duration_text(seconds: f64) -> String {
     let (unit, name) = unit_of_duration(seconds);
@@ -249,6 +254,11 @@ mod tests {
             assert!(bandwidth(text).is_err(), "{text}");
         }
         assert!(seconds_per_byte("20").is_ok() && seconds_per_byte("x").is_err());
+    }
+
+    #[test]
+    fn one_thing_is_not_called_several() {
+        assert_eq!([0, 1, 2].map(|number| counted(number, "rank")), ["0 ranks", "1 rank", "2 ranks"]);
     }
 
     #[test]

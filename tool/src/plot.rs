@@ -214,7 +214,7 @@ pub fn bars(path: &Path, title: &str, label: &str, groups: &[String], bars: &[Ba
         return Err(format!("{}: there is nothing to plot: bars need numbers above 0", path.display()));
     }
     if let Some(bars) = bars.iter().find(|bars| bars.values.len() != groups.len()) {
-        return Err(format!("{:?} has {} bars for {} groups", bars.name, bars.values.len(), groups.len()));
+        return Err(format!("{:?} has {} of {} bars", bars.name, bars.values.len(), groups.len()));
     }
     let step = tick(most / 8.0);
     let decimals = (-step.log10().floor()).max(0.0) as usize;
@@ -471,7 +471,7 @@ mod tests {
             assert!(text.contains(part), "no {part:?}");
         }
         let error = bars(file.path(), "title", "", &groups, &[kind("a", &[Some(1.0)])]).unwrap_err();
-        assert!(error.contains("1 bars for 2 groups"), "{error}");
+        assert!(error.contains("\"a\" has 1 of 2 bars"), "{error}");
         let error = bars(file.path(), "title", "", &groups[..1], &[kind("a", &[Some(0.0)])]).unwrap_err();
         assert!(error.contains("nothing to plot"), "{error}");
     }

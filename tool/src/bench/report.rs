@@ -5,7 +5,7 @@ use gloo_rs::transport::Counters;
 use serde::Serialize;
 
 use super::workload::Subject;
-use crate::parse::size_text;
+use crate::parse::{counted, size_text};
 
 /// One line of the report. The fields are those of `--json`, in their order.
 #[derive(Clone, Debug, Serialize)]
@@ -157,8 +157,12 @@ pub fn head(row: &Row, threads: usize, buffers: &str) -> String {
     let inputs = if row.inputs > 1 { format!(", {} buffers", row.inputs) } else { String::new() };
     let threads = if threads > 1 { format!(", {threads} threads") } else { String::new() };
     let title = format!(
-        "# {} over {}, {} ranks{threads}, {}{op}{inputs}{buffers}, {} iterations",
-        row.collective, row.transport, row.ranks, row.dtype, row.iterations
+        "# {} over {}, {}{threads}, {}{op}{inputs}{buffers}, {}",
+        row.collective,
+        row.transport,
+        counted(row.ranks, "rank"),
+        row.dtype,
+        counted(row.iterations, "iteration")
     );
     format!("{title}\n{}  algorithm", columns(row, &COLUMNS.map(|(name, _)| name.to_owned())))
 }

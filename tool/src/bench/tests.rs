@@ -193,7 +193,7 @@ fn invalid_requests_are_refused_before_ranks_start() {
     let refused = |request: Request| request.check().unwrap_err();
     let allreduce = request(Subject::Collective(Collective::Allreduce), 4);
     assert!(allreduce.check().is_ok());
-    assert!(refused(Request { root: 4, ..allreduce }).contains("--root is 4, but there are 4 ranks"));
+    assert!(refused(Request { root: 4, ..allreduce }).contains("--root is 4, but the number of ranks is 4"));
     assert!(refused(Request { op: ReduceOp::BitXor, ..allreduce }).contains("no xor of float32"));
     let of = |collective, ranks| request(Subject::Collective(collective), ranks);
     assert!(refused(Request { buffers: 2, ..of(Collective::Scan, 4) }).contains("--inputs is 2; scan takes 1"));

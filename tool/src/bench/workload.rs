@@ -72,7 +72,7 @@ impl Request {
     pub fn check(&self) -> Result<(), String> {
         let Self { ranks, root, .. } = *self;
         if root >= ranks {
-            return Err(format!("--root is {root}, but there are {ranks} ranks"));
+            return Err(format!("--root is {root}, but the number of ranks is {ranks}"));
         }
         let Subject::Collective(collective) = self.subject else { return self.check_sendrecv() };
         self.check_operation(collective)?;

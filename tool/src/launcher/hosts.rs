@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::parse::counted;
 use gloo_rs::environment;
 use gloo_rs::sys::file::{self, Until};
 
@@ -74,7 +75,7 @@ fn parse_line(line: &str) -> Result<Host, &'static str> {
 pub fn distribute(hosts: &[Host], ranks: usize) -> Result<Vec<(Host, usize)>, String> {
     let slots: usize = hosts.iter().map(|host| host.slots).sum();
     if ranks > slots {
-        return Err(format!("the file of hosts has {slots} slots, and {ranks} ranks are asked for"));
+        return Err(format!("the file of hosts has {}, and {ranks} ranks are asked for", counted(slots, "slot")));
     }
     let mut left = ranks;
     let placed = hosts.iter().map(|host| {

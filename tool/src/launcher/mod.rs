@@ -25,6 +25,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::parse::counted;
 use binding::Bind;
 use gloo_rs::net::ports::PORT_RANGE;
 use gloo_rs::secret::{JobToken, TOKEN_VARIABLE};
@@ -364,7 +365,7 @@ impl Running {
             return;
         }
         let (name, seconds) = (signals::name(signal), self.grace.as_secs_f64());
-        self.say(&format!("{left} ranks still running {seconds} s after {name}; ending them"));
+        self.say(&format!("{} still running {seconds} s after {name}; ending them", counted(left, "rank")));
         self.end_all((128 + signal) as u8);
         // After SIGTERM they have had their time.
         if let Some(failed) = self.failed.as_mut().filter(|_| signal == libc::SIGTERM) {

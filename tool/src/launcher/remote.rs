@@ -14,6 +14,7 @@ use super::rank::{Forwarded, Outcome};
 use super::signals::{self, Signals};
 use super::{Job, Master, Part, readable, wait_until};
 use crate::Failure;
+use crate::parse::counted;
 use gloo_rs::net::ports::PORT_RANGE;
 
 /// Time that the helpers may take beyond `--grace` to end their ranks.
@@ -378,7 +379,7 @@ impl Running<'_> {
         self.failed = Some(Failed { code, deadline: Instant::now() + self.job.grace + HELPERS_END_WITHIN });
         let others = self.nodes.iter().filter(|node| node.done.is_none() && node.has_task && !node.reaped).count();
         if others > 0 && code != crate::UNREAD {
-            self.say(&format!("ending the ranks of {others} other host{}", if others == 1 { "" } else { "s" }));
+            self.say(&format!("ending the ranks of {}", counted(others, "other host")));
         }
         for node in &mut self.nodes {
             if node.has_task {

@@ -4,7 +4,7 @@ use gloo_rs::collective::Algorithm;
 use gloo_rs::tuner::file::AUTO;
 
 use super::{Args, Point};
-use crate::parse::{duration_text, size_text};
+use crate::parse::{counted, duration_text, size_text};
 use crate::plot::{self, Axis, Series, Unit};
 
 /// Simulates each algorithm at each point, prints a table or lines of JSON, and draws the chart.
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<(), String> {
             let bytes = size_text(args.bytes.0[0]);
             (Axis::new("ranks", Unit::Ranks), format!("{bytes} bytes"))
         }
-        false => (Axis::new("bytes", Unit::Bytes), format!("{} ranks", args.ranks.0[0])),
+        false => (Axis::new("bytes", Unit::Bytes), counted(args.ranks.0[0], "rank")),
     };
     let series = algorithms.iter().zip(times).filter(|(_, points)| !points.is_empty());
     let series = series.map(|(algorithm, points)| Series { name: algorithm.name.into(), points });

@@ -159,9 +159,10 @@ fn single(args: &Args) -> Result<(), String> {
     let (row, simulation) = point.run(algorithm, if args.plot.is_some() { &trace } else { &[] })?;
     if let Some(path) = &args.plot {
         let title = format!(
-            "{} {}, {ranks} ranks, {} bytes: {}",
+            "{} {}, {}, {} bytes: {}",
             row.collective,
             row.algorithm,
+            parse::counted(ranks, "rank"),
             parse::size_text(row.bytes),
             parse::duration_text(simulation.seconds)
         );
@@ -185,7 +186,7 @@ impl Args {
     /// Checks the arguments before anything is computed.
     fn check(&self) -> Result<(), String> {
         if let Some(&ranks) = self.ranks.0.iter().find(|&&ranks| self.root >= ranks) {
-            return Err(format!("--root is {}, but there are {ranks} ranks", self.root));
+            return Err(format!("--root is {}, but the number of ranks is {ranks}", self.root));
         }
         let several = self.ranks.0.len() > 1 || self.bytes.0.len() > 1;
         if !self.compare && (several || self.algorithm.len() > 1) {
@@ -211,7 +212,7 @@ impl Args {
             if let Some(product) = self.dims.as_ref().map(|dims| dims.0.iter().product::<usize>())
                 && product != ranks
             {
-                return Err(format!("--dims is a grid of {product} ranks, but --ranks says {ranks}"));
+                return Err(format!("--dims is a grid of {}, but --ranks says {ranks}", parse::counted(product, "rank")));
             }
             self.surroundings(ranks)?;
             self.domains(ranks)?;

@@ -8,7 +8,7 @@ use gloo_rs::sys::file::{self, Until};
 use gloo_rs::sys::topology::domain;
 use gloo_rs::tuner::file::Tuning;
 
-use crate::parse::{self, MOST_RANKS};
+use crate::parse::{self, MOST_RANKS, counted};
 
 /// Most bytes of a file with a matrix.
 const MOST_BYTES: u64 = 64 << 20;
@@ -69,7 +69,7 @@ pub fn caches(text: &str) -> Result<Caches, String> {
 impl std::fmt::Display for Caches {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { sockets, caches, each } = self;
-        write!(f, "{sockets} x {caches} caches of {each} ranks")
+        write!(f, "{sockets} x {} of {}", counted(*caches, "cache"), counted(*each, "rank"))
     }
 }
 
@@ -83,7 +83,7 @@ impl Caches {
     pub fn of_ranks(&self, ranks: usize) -> Result<Vec<u32>, String> {
         let Self { caches, each, .. } = *self;
         if self.ranks() != ranks {
-            return Err(format!("--caches: {self} are not the {ranks} ranks that --ranks says"));
+            return Err(format!("--caches: {self} are not the {} that --ranks says", counted(ranks, "rank")));
         }
         Ok((0..ranks).map(|rank| domain((rank / each / caches) as u32, (rank / each) as u32)).collect())
     }
@@ -128,12 +128,18 @@ impl Hosts {
             Self::Unlike(sizes) if sizes.iter().sum::<usize>() == ranks => sizes.clone(),
             Self::Alike { hosts, each } => {
                 return Err(format!(
-                    "--hosts: {hosts} hosts of {each} ranks are not the {ranks} ranks that --ranks says"
+                    "--hosts: {} of {} are not the {} that --ranks says",
+                    counted(*hosts, "host"),
+                    counted(*each, "rank"),
+                    counted(ranks, "rank")
                 ));
             }
             Self::Unlike(sizes) => {
                 let sum: usize = sizes.iter().sum();
-                return Err(format!("--hosts: the hosts have {sum} ranks together, but --ranks says {ranks}"));
+                return Err(format!(
+                    "--hosts: the hosts have {} together, but --ranks says {ranks}",
+                    counted(sum, "rank")
+                ));
             }
         };
         Ok(sizes.iter().zip(0..).flat_map(|(&size, host)| std::iter::repeat_n(host, size)).collect())
@@ -169,9 +175,10 @@ impl Surroundings {
                 let each = hosts.chunk_by(|a, b| a == b).map(<[u32]>::len);
                 let (least, most) = each.fold((usize::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
                 let network = Network { local, per_host: most, cores: most, ..far };
-                let each = if least == most { most.to_string() } else { format!("{least} to {most}") };
+                let each = if least == most { counted(most, "rank") } else { format!("{least} to {most} ranks") };
                 let text = format!(
-                    "{number} hosts of {each} ranks; between hosts {}{own_time}; inside {}; reduces at {gamma}",
+                    "{} of {each}; between hosts {}{own_time}; inside {}; reduces at {gamma}",
+                    counted(number as usize, "host"),
                     link(remote),
                     link(local)
                 );
@@ -183,7 +190,7 @@ impl Surroundings {
             surroundings.links = matrix(path, remote.bandwidth).map_err(says)?;
             let rows = surroundings.links.len().isqrt();
             if rows != ranks {
-                return Err(says(format!("it is of {rows} ranks, but --ranks says {ranks}")));
+                return Err(says(format!("it is of {}, but --ranks says {ranks}", counted(rows, "rank"))));
             }
             surroundings.text = format!("links of {}; reduces at {gamma}", path.display());
         }
@@ -223,7 +230,10 @@ fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
     for (row, line) in rows() {
         let values: Vec<&str> = row.split(',').map(str::trim).collect();
         if values.len() != ranks {
-            return Err(format!("line {line} has {} values, but there are {ranks} rows", values.len()));
+            return Err(format!(
+                "line {line} has {}, but the number of rows is {ranks}",
+                counted(values.len(), "value")
+            ));
         }
         for value in values {
             units |= value.ends_with("/s");
@@ -312,7 +322,7 @@ mod tests {
             let error = links(text, suffix).unwrap_err();
             assert!(error.starts_with("--links ") && error.contains(why), "{error}");
         };
-        refused("0,1\n", ".csv", "line 1 has 2 values, but there are 1 rows");
+        refused("0,1\n", ".csv", "line 1 has 2 values, but the number of rows is 1");
         refused("0,1,1\n1,0,1\n1,1,0\n", ".csv", "it is of 3 ranks, but --ranks says 2");
         refused("0,fast\n1,0\n", ".csv", "line 1: \"fast\" is not a bandwidth");
         // Of this many ranks, a matrix would need 73 TiB.

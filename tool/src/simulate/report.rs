@@ -5,7 +5,7 @@ use gloo_rs::schedule::simulate::{Options, Simulation};
 use gloo_rs::types::DataType;
 use serde::Serialize;
 
-use crate::parse::{duration_text, size_text};
+use crate::parse::{counted, duration_text, size_text};
 
 /// One simulation; scripts rely on the first eight fields.
 #[derive(Clone, Debug, Serialize)]
@@ -78,13 +78,17 @@ impl Row {
         };
         [
             format!(
-                "{collective} {algorithm}: {ranks} ranks, {} bytes of {dtype}, segments of {}",
+                "{collective} {algorithm}: {}, {} bytes of {dtype}, segments of {}",
+                counted(*ranks, "rank"),
                 size_text(self.bytes),
                 size_text(self.segment_bytes)
             ),
             format!("network     {network}"),
             format!("time        {}{formula}", duration_text(self.time_us * 1e-6)),
-            format!("steps       {steps} messages one after the other; {messages} in all, segments counted"),
+            format!(
+                "steps       {} one after the other; {messages} in all, segments counted",
+                counted(*steps, "message")
+            ),
             format!(
                 "bytes       sent by a rank at most {}, by all {}{reduced}",
                 amount(self.bytes_sent_max),

@@ -312,7 +312,7 @@ fn invalid_arguments_are_refused_before_any_rank_starts() {
         ("bench allreduce --op and", "there is no and of float32"),
         ("bench allreduce --sizes 4,0", "0 bytes"),
         ("bench allreduce --sizes 4Qi", "not a size"),
-        ("bench broadcast -n 2 --root 2", "--root is 2, but there are 2 ranks"),
+        ("bench broadcast -n 2 --root 2", "--root is 2, but the number of ranks is 2"),
         ("bench scan --inputs 2", "--inputs is 2; scan takes 1"),
         ("bench pairwise_exchange -n 3", "power of two"),
         ("bench sendrecv --algorithm ring", "sendrecv has none"),

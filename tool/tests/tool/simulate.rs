@@ -194,7 +194,7 @@ fn invalid_arguments_are_refused_at_once() {
     refused("allreduce --algorithm ring_segmented", 2, "--ranks");
     refused("allremove --ranks 4", 2, "there are allreduce, reduce");
     refused("allreduce --ranks 0", 2, "\"0\" is not a number of ranks");
-    refused("reduce --ranks 4 --root 4", 2, "--root is 4, but there are 4 ranks");
+    refused("reduce --ranks 4 --root 4", 2, "--root is 4, but the number of ranks is 4");
     refused("allreduce --ranks 4 --bandwidth fast", 2, "\"fast\" is not a bandwidth");
     refused("allreduce --ranks 4 --alpha 10", 2, "is not a duration");
     refused("allreduce --ranks 5 --hosts 2x2", 2, "2 hosts of 2 ranks are not the 5 ranks");

@@ -227,6 +227,8 @@ fn prices_are_explained() {
     let said = text(&run(line, dir.path()).stdout);
     assert!(said.starts_with("allreduce of 1Mi, 32 ranks on 4 hosts with 8 cores\n"), "{said}");
     assert!(said.contains("remote      30.00 µs, 0.125 GB/s\n"), "{said}");
+    let alone = text(&run("info --explain allreduce 4 --ranks 1 --cores 1", dir.path()).stdout);
+    assert!(alone.starts_with("allreduce of 4, 1 rank on 1 host with 1 core\n"), "{alone}");
     assert!(said.contains("\na message   2.00 µs of either rank's time (built in), 0.50 µs apart\n"), "{said}");
     assert!(said.contains("\nreduction   20.000 GB/s (built in)\n"), "{said}");
     assert!(said.contains("\nconstants   message_cpu_us = 5; the others are built in\n"), "{said}");
