@@ -1,7 +1,7 @@
 //! `gloo-rs run`: starts a job, on this host or on several.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::Failure;
@@ -9,7 +9,7 @@ use crate::launcher::binding::Bind;
 use crate::launcher::hosts;
 use crate::launcher::remote::{self, Hosts};
 use crate::launcher::{self, Job};
-use gloo_rs::environment::TIMEOUT;
+use gloo_rs::environment::{self, TIMEOUT};
 
 /// Start a job's ranks, on this host or on several
 ///
@@ -31,8 +31,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
 
-    /// The command that connects to a host: OpenSSH or a compatible one, with options
-    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
+    /// The command that connects to a host: OpenSSH or a compatible one, with options. It is split at spaces; quotes have no effect
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = ssh, requires = "hosts")]
     ssh: String,
 
     /// Path of this program on the hosts; default: its path here
@@ -49,8 +49,8 @@ pub struct Args {
 
     /// Set this variable for the ranks, or pass its value here on to other hosts. Variables that begin with GLOO_RS_ are always
     /// passed on
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
-    environment: Vec<String>,
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    environment: Vec<(OsString, OsString)>,
 
     /// Bind each rank to its share of the host's cores, or do not bind. Default: core if there is a core for each rank
     #[arg(long, value_name = "WHAT")]
@@ -79,54 +79,73 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// Checks the command that connects to a host.
+fn ssh(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("there is no command in it".into()) } else { Ok(text.to_owned()) }
+}
+
+/// A variable for the ranks, with its value here if the text has none.
+fn variable(text: &str) -> Result<(OsString, OsString), String> {
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    if name.is_empty() {
+        return Err("a variable has a name".into());
+    }
+    if launcher::POSITION.contains(&name) {
+        return Err(format!("this command itself gives each rank its {name}"));
+    }
+    let here = || std::env::var_os(name).ok_or_else(|| format!("{name} is not set here"));
+    Ok((name.into(), value.map_or_else(here, |value| Ok(value.into()))?))
+}
+
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
-    let mut command = args.command.iter().cloned();
+    start(args).unwrap_or_else(|error| crate::fail(&error.message, error.code))
+}
+
+fn start(args: Args) -> Result<u8, Failure> {
+    let hosts = args.hosts.as_deref().map(|file| on_hosts(file, &args)).transpose()?;
+    let mut command = args.command.into_iter();
     let program = command.next().unwrap_or_default();
-    let mut job = match Job::new(program, command.collect(), args.ranks.unwrap_or(1) as usize) {
-        Ok(job) => job,
-        Err(error) => return crate::fail(&error.message, error.code),
-    };
+    let mut job = Job::new(program, command.collect(), args.ranks.unwrap_or(1) as usize)?;
     job.prefix = !args.no_prefix;
     job.grace = args.grace;
     job.bind = args.bind_to;
-    job.environment.extend(environment(&args));
-    if args.tls
-        && let Err(error) = job.use_tls()
-    {
-        return crate::fail(&error.message, error.code);
+    if hosts.is_some() {
+        job.environment
+            .extend(std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"GLOO_RS_")));
     }
-    let result = match &args.hosts {
+    job.environment.extend(args.environment.iter().cloned());
+    let given = job.environment.len();
+    job.environment.extend(args.start_timeout.map(|time| (TIMEOUT.into(), time.as_secs_f64().to_string().into())));
+    if args.tls {
+        job.use_tls()?;
+    }
+    let set_twice = |(name, _): &&(OsString, OsString)| args.environment.iter().any(|(given, _)| given == name);
+    if let Some((name, _)) = job.environment[given..].iter().find(set_twice) {
+        let options = if name == TIMEOUT { "--start-timeout" } else { "--tls" };
+        return Err(Failure::usage(format!("-x {}: {options} sets it as well", name.display())));
+    }
+    match hosts {
         None => launcher::launch(&job),
-        Some(file) => match on_hosts(file, &args) {
-            Ok(hosts) => remote::launch(&job, &hosts),
-            Err(message) => Err(Failure::usage(format!("--hosts: {message}"))),
-        },
-    };
-    result.unwrap_or_else(|error| crate::fail(&error.message, error.code))
+        Some(hosts) => remote::launch(&job, &hosts),
+    }
 }
 
-fn on_hosts(file: &std::path::Path, args: &Args) -> Result<Hosts, String> {
-    let hosts = hosts::read(file)?;
+fn on_hosts(file: &Path, args: &Args) -> Result<Hosts, Failure> {
+    let usage = |message: String| Failure::usage(format!("--hosts: {message}"));
+    let timeout = environment::default_timeout().map_err(|error| error.to_string())?;
+    let hosts = hosts::read(file, timeout).map_err(usage)?;
     let ranks = args.ranks.map_or_else(|| hosts.iter().map(|host| host.slots).sum(), |ranks| ranks as usize);
     let here = || std::env::current_exe().map_err(|error| format!("cannot find this program's file: {error}"));
+    let program = args.remote_path.clone().map_or_else(|| here().map(PathBuf::into_os_string), Ok)?;
+    let program = program.into_string().map_err(|path| {
+        Failure::usage(format!("--remote-path: {} is not in UTF-8, as a shell elsewhere needs it", path.display()))
+    })?;
     Ok(Hosts {
-        hosts: hosts::distribute(&hosts, ranks)?,
+        hosts: hosts::distribute(&hosts, ranks).map_err(usage)?,
         ssh: args.ssh.split_whitespace().map(str::to_owned).collect(),
-        program: args.remote_path.clone().map_or_else(|| here().map(PathBuf::into_os_string), Ok)?,
+        program,
         master: args.master_addr.clone(),
         lost_after: args.lost_after.max(Duration::from_secs(1)),
     })
-}
-
-/// The variables that options set and, on other hosts, those of this library.
-fn environment(args: &Args) -> Vec<(OsString, OsString)> {
-    let own = std::env::vars_os()
-        .filter(|(name, _)| args.hosts.is_some() && name.as_encoded_bytes().starts_with(b"GLOO_RS_"));
-    let named = args.environment.iter().filter_map(|text| match text.split_once('=') {
-        Some((name, value)) => Some((name.into(), value.into())),
-        None => std::env::var_os(text).map(|value| (text.into(), value)),
-    });
-    let timeout = args.start_timeout.map(|timeout| (TIMEOUT.into(), timeout.as_secs_f64().to_string().into()));
-    own.chain(named).chain(timeout).collect()
 }

@@ -1,6 +1,5 @@
 //! The connection to one host of a job: its ssh process, the frames to and from the helper there, and what the helper has said of itself.
 
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -40,7 +39,7 @@ impl Node {
     pub fn start(
         (host, ranks): &(Host, usize),
         first_rank: usize,
-        ports: Option<&OsStr>,
+        ports: Option<&str>,
         how: &Hosts,
         mask: libc::sigset_t,
     ) -> io::Result<Self> {
@@ -139,24 +138,13 @@ impl Node {
 }
 
 /// The command for a host's shell. All shells take text in single quotes literally, except for a single quote.
-fn remote_command(program: &OsStr, ports: Option<&OsStr>) -> OsString {
-    let mut command = OsString::from("exec ");
-    let quote = |command: &mut OsString, word: &OsStr| {
-        let text = word.to_string_lossy();
-        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,".contains(&byte));
-        if plain {
-            command.push(word);
-        } else {
-            command.push(format!("'{}'", text.replace('\'', r"'\''")));
-        }
+fn remote_command(program: &str, ports: Option<&str>) -> String {
+    let quoted = |word: &str| {
+        let plain = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,".contains(&byte));
+        if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
-    quote(&mut command, program);
-    command.push(" node");
-    if let Some(ports) = ports {
-        command.push(" --port-range ");
-        quote(&mut command, ports);
-    }
-    command
+    let ports = ports.map_or(String::new(), |ports| format!(" --port-range {}", quoted(ports)));
+    format!("exec {} node{ports}", quoted(program))
 }
 
 #[cfg(test)]
@@ -165,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_path_reaches_a_shell_as_it_is() {
-        let of = |program: &str| remote_command(program.as_ref(), None).into_string().unwrap();
+        let of = |program: &str| remote_command(program, None);
         assert_eq!(of("/opt/gloo_rs-1.0/bin/gloo-rs"), "exec /opt/gloo_rs-1.0/bin/gloo-rs node");
         for program in ["/a b/x", "/it's/$HOME/`x`", "/ü;&"] {
             let command = of(program).replace("exec ", "printf %s ").replace(" node", "");

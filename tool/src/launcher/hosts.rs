@@ -1,9 +1,9 @@
 //! Host files, and how ranks are distributed over hosts.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::parse::counted;
-use gloo_rs::environment;
 use gloo_rs::sys::file::{self, Until};
 
 /// Most bytes of a host file.
@@ -26,9 +26,11 @@ impl Host {
 
 /// Parses a file with lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number has one slot; the slots
 /// of a host that is listed several times are added.
-pub fn read(path: &Path) -> Result<Vec<Host>, String> {
-    let until = Until::after(environment::default_timeout().map_err(|error| error.to_string())?);
-    let text = file::read(path, MOST_BYTES, until).map_err(|error| format!("{}: {error}", path.display()))?;
+///
+/// A pipe in its place is read for at most `timeout`.
+pub fn read(path: &Path, timeout: Duration) -> Result<Vec<Host>, String> {
+    let text =
+        file::read(path, MOST_BYTES, Until::after(timeout)).map_err(|error| format!("{}: {error}", path.display()))?;
     parse(&String::from_utf8_lossy(&text)).map_err(|error| format!("{}: {error}", path.display()))
 }
 

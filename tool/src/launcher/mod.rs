@@ -166,23 +166,24 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
     Ok(running.supervise())
 }
 
-/// The command of the `index`th rank of this host, with the variables that give its rank.
+/// The variables that give each rank its place in the job.
+pub const POSITION: [&str; 7] =
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_RS_STORE"];
+
+/// The command of the `index`th rank of this host.
 fn command(job: &Job, index: usize, master: &Master, piped_input: bool) -> Command {
     let Part { first_rank, ranks, size, input, .. } = &job.part;
     let rank = first_rank + index;
     let Master { address, port } = master;
     let url_address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+    let numbers = [rank, *size, index, *ranks].map(|number| number.to_string());
+    let store = [address.clone(), port.to_string(), format!("tcp://{url_address}:{port}")];
+    let position = numbers.into_iter().chain(store);
     let mut command = Command::new(&job.program);
     command
         .args(&job.args)
         .envs(job.environment.iter().map(|(name, value)| (name, value)))
-        .env("RANK", rank.to_string())
-        .env("WORLD_SIZE", size.to_string())
-        .env("LOCAL_RANK", index.to_string())
-        .env("LOCAL_WORLD_SIZE", ranks.to_string())
-        .env("MASTER_ADDR", address)
-        .env("MASTER_PORT", port.to_string())
-        .env("GLOO_RS_STORE", format!("tcp://{url_address}:{port}"));
+        .envs(POSITION.into_iter().zip(position));
     command.stdin(match (rank, input, piped_input) {
         (0, true, true) => Stdio::piped(),
         (0, true, false) => Stdio::inherit(),

@@ -29,7 +29,7 @@ pub struct Hosts {
     /// The command that connects to a host, with its arguments.
     pub ssh: Vec<String>,
     /// Path of this program on the hosts.
-    pub program: OsString,
+    pub program: String,
     /// The address of rank 0's host, if it is not its name.
     pub master: Option<String>,
     /// Time without data after which the launcher counts as lost on a host, or a host here.
@@ -60,6 +60,7 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
     for place in &hosts.hosts {
         // Rank 0's helper chooses the port before it knows the job.
         let ports = job.variable(PORT_RANGE).filter(|range| first_rank == 0 && !range.is_empty());
+        let ports = ports.map(|range| range.to_string_lossy().into_owned());
         match Node::start(place, first_rank, ports.as_deref(), hosts, running.signals.mask_before()) {
             Ok(node) => running.nodes.push(node),
             Err(error) => {
@@ -242,7 +243,7 @@ impl Running<'_> {
                 Ok(hello) if hello.version == env!("CARGO_PKG_VERSION") => node.port = Some(hello.port),
                 hello => {
                     let its = hello.map_or("another".into(), |hello| hello.version);
-                    let program = self.hosts.program.display();
+                    let program = &self.hosts.program;
                     let own = env!("CARGO_PKG_VERSION");
                     let message = format!("host {}: {program} is version {its} there, and {own} here", node.name());
                     node.cut();
@@ -356,7 +357,7 @@ impl Running<'_> {
         }
         let outcome = node.ssh.outcome.map_or(String::new(), |outcome| outcome.to_string());
         let ssh = &self.hosts.ssh[0];
-        let program = self.hosts.program.display();
+        let program = &self.hosts.program;
         let why = match (node.has_task, node.ssh.outcome) {
             (true, _) => format!("the connection is lost: {ssh} {outcome}; its ranks end"),
             (false, Some(Outcome::Exited(126 | 127))) => {
@@ -406,7 +407,7 @@ impl Running<'_> {
         let now = Instant::now();
         if let Some(node) = self.silent().filter(|_| now >= self.start_deadline) {
             let (name, seconds) = (node.name(), self.hosts.lost_after.as_secs_f64());
-            let program = self.hosts.program.display();
+            let program = &self.hosts.program;
             self.say(&format!("host {name}: no answer from {program} node after {seconds} s (--lost-after)"));
             self.fail(1);
         }

@@ -1,8 +1,10 @@
 //! `gloo-rs run --hosts` with an sshd that this test starts, which listens on two loopback addresses as two "hosts".
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -300,6 +302,11 @@ fn errors_name_hosts_that_cannot_be_reached() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.contains("host somewhere (ranks 0 to 1)") && said.contains("status 3: Go away"), "{said}");
+    // A path that text cannot name there.
+    let mut command = gloo_rs(&["run", "--hosts", &hosts, "--remote-path"]);
+    let output = command.arg(OsStr::from_bytes(b"/x/\xff")).arg("true").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--remote-path: /x/\u{fffd} is not in UTF-8"), "{}", text(&output.stderr));
     // A login shell that hangs.
     let silent = Elsewhere::reached_by("exec sleep 1000");
     let output = silent.command(&["--lost-after", "1"], "true").output().unwrap();

@@ -33,6 +33,13 @@ fn a_wrong_command_line_ends_with_2_and_a_failure_with_1() {
         ("run --grace never -n 1 true", USAGE, "seconds"),
         ("run --hosts /nowhere true", USAGE, "/nowhere"),
         ("run --hosts FILE true", USAGE, "--hosts"),
+        ("run --hosts FILE --ssh=\t true", USAGE, "there is no command in it"),
+        ("run -n 1 -x =VALUE true", USAGE, "a variable has a name"),
+        ("run -n 1 -x NO_SUCH_VARIABLE true", USAGE, "NO_SUCH_VARIABLE is not set here"),
+        ("run -n 1 -x RANK=3 true", USAGE, "itself gives each rank its RANK"),
+        ("run -n 1 -x GLOO_RS_STORE=file:///x true", USAGE, "itself gives each rank its GLOO_RS_STORE"),
+        ("run -n 1 -x GLOO_RS_TIMEOUT=3 --start-timeout 4 true", USAGE, "--start-timeout sets it as well"),
+        ("run -n 1 -x GLOO_RS_TRANSPORT=tcp --tls true", USAGE, "--tls sets it as well"),
         ("run -n 1 -- sh -c exit\t7", 7, "exited with status 7"),
         ("run -n 1 /nowhere/program", 127, "No such file"),
         ("run -n 1 /dev/null", 126, "ermission denied"),
@@ -100,7 +107,7 @@ fn an_invalid_environment_variable_is_a_failure() {
     let output = command("info --explain allreduce 4").env("GLOO_RS_TUNING", "/nowhere/file").output().unwrap();
     assert_eq!(output.status.code(), Some(FAILED), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("/nowhere/file"));
-    for line in ["bench allreduce", "tune"] {
+    for line in ["bench allreduce", "tune", "run --hosts /nowhere/file true"] {
         let output = command(line).env("GLOO_RS_TIMEOUT", "5m").output().unwrap();
         assert_eq!(output.status.code(), Some(FAILED), "{line}: {}", text(&output.stderr));
         assert_eq!(text(&output.stderr).matches("GLOO_RS_TIMEOUT is \"5m\"").count(), 1, "{}", text(&output.stderr));
