@@ -62,14 +62,14 @@ pub fn launch(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> 
         None => Ok(launch),
     }
 }
+
 /// The exit status of a rank that failed; prints why. If the reader of the job's output has ended, that is why rank 0 and then the
 /// others failed, and they end silently as other programs do.
-/// rank 0 and so the others, and they say no more of it than any other program would.
 pub fn failed(failure: &Failure) -> u8 {
     if crate::unread() { crate::UNREAD } else { crate::fail(&failure.message, failure.code) }
 }
+
 /// The message for an error on this rank; the error may already name the rank.
-/// What this rank says of an error, which may name the rank already.
 pub fn says(rank: usize, error: &Error) -> String {
     let (own, text) = (format!("rank {rank}: "), error.to_string());
     if text.starts_with(&own) { text } else { own + &text }
