@@ -318,6 +318,12 @@ impl Context {
         Ok(rank != self.rank && guard.messenger.host_group().is_some_and(|group| group.index_of(rank).is_some()))
     }
 
+    /// Whether the ranks of this host that share memory also read that of each other's process, so that what is long is copied once; `None` if
+    /// none share memory. Known once connected.
+    pub fn reads_memory(&self) -> Result<Option<bool>> {
+        Ok(self.lock()?.messenger.host_group().map(|group| group.reads_memory()))
+    }
+
     /// The host number of each rank, equal on all ranks; empty until the ranks are known by [`Context::connect`] or its variants.
     pub fn hosts(&self) -> &[u32] {
         self.hosts.get().map_or(&[], |hosts| hosts)

@@ -93,6 +93,16 @@ pub fn transport(context: &Context) -> Result<&'static str, String> {
     })
 }
 
+/// [`transport`] for a reader, who also learns what makes shared memory slow.
+pub fn transport_in_words(context: &Context) -> Result<String, String> {
+    let reads = context.reads_memory().map_err(|error| error.to_string())?;
+    let how = if reads == Some(false) { NO_SINGLE_COPY } else { "" };
+    Ok(format!("{}{how}", transport(context)?))
+}
+
+/// What follows the name of a transport where processes cannot read each other's memory.
+pub const NO_SINGLE_COPY: &str = " without reads of the peer's process";
+
 impl Member {
     /// Connects to the other ranks.
     ///

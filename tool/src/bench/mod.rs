@@ -365,6 +365,7 @@ fn measure_size(
         collective: args.subject.name(),
         algorithm,
         transport: ranks::transport(context)?,
+        single_copy: context.reads_memory().map_err(says)?,
         ranks,
         bytes: first.bytes,
         count: first.bytes / args.dtype.size(),

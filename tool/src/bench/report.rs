@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::workload::Subject;
 use crate::parse::{counted, size_text};
+use crate::ranks::NO_SINGLE_COPY;
 
 /// One line of the report. The fields are those of `--json`, in their order.
 #[derive(Clone, Debug, Serialize)]
@@ -14,6 +15,8 @@ pub struct Row {
     /// The algorithm that ran, also for `auto`.
     pub algorithm: String,
     pub transport: &'static str,
+    /// Whether ranks that share memory read what is long in each other's process; `None` if none share memory.
+    pub single_copy: Option<bool>,
     pub ranks: usize,
     pub bytes: usize,
     pub count: usize,
@@ -156,8 +159,9 @@ pub fn head(row: &Row, threads: usize, buffers: &str) -> String {
     let op = if row.op == NO_OP { String::new() } else { format!(", {}", row.op) };
     let inputs = if row.inputs > 1 { format!(", {} buffers", row.inputs) } else { String::new() };
     let threads = if threads > 1 { format!(", {threads} threads") } else { String::new() };
+    let copies = if row.single_copy == Some(false) { NO_SINGLE_COPY } else { "" };
     let title = format!(
-        "# {} over {}, {}{threads}, {}{op}{inputs}{buffers}, {}",
+        "# {} over {}{copies}, {}{threads}, {}{op}{inputs}{buffers}, {}",
         row.collective,
         row.transport,
         counted(row.ranks, "rank"),
@@ -206,6 +210,7 @@ mod tests {
             collective: subject.name(),
             algorithm: "ring_chunked".into(),
             transport: "tcp",
+            single_copy: None,
             ranks: 4,
             bytes: 65536,
             count: 16384,
@@ -256,7 +261,7 @@ mod tests {
     fn json_has_exactly_the_fields_that_scripts_rely_on_in_their_order() {
         let json = serde_json::to_string(&row()).unwrap();
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-        let fields = "collective algorithm transport ranks bytes count dtype op inputs iterations min_us p50_us p99_us \
+        let fields = "collective algorithm transport single_copy ranks bytes count dtype op inputs iterations min_us p50_us p99_us \
                       max_us loop_us algbw_gbs busbw_gbs verified";
         let mut at = 0;
         for field in fields.split(' ') {

@@ -166,9 +166,9 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
 
     let first = rank == 0;
     let print = |text: String| if first { crate::print(&text) } else { Ok(()) };
-    let transport = ranks::transport(&member.context)?;
+    let transport = ranks::transport_in_words(&member.context)?;
     if !args.json {
-        print(report::head(ranks, transport))?;
+        print(report::head(ranks, &transport))?;
     }
     let plan = plan(&collectives, &args.sizes.0);
     let mut grid = Grid::new(member, args.budget, plan.len());
@@ -200,7 +200,7 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     }
     if first {
         crate::print(&Summary::new(&points, &tuning, unmeasured).text(args.json)?)?;
-        chart::plot(&args.charts(), &points, ranks, transport)?;
+        chart::plot(&args.charts(), &points, ranks, &transport)?;
         if let Some(path) = &args.output {
             report::write(path, &report::merged(old, tuning))?;
         }

@@ -425,10 +425,13 @@ fn where_no_process_may_read_another_all_is_copied_through_shared_memory() {
         assert_eq!(rows.len(), 3, "{collective}");
         for row in rows {
             assert_eq!((&row["transport"], &row["verified"]), (&"shm".into(), &true.into()), "{row}");
+            assert_eq!(row["single_copy"], false, "{row}");
         }
     }
     let named = ["bench", "allreduce", "--algorithm", "shared_flat", "--sizes", "4"];
-    assert!(run(&named).status.success() && forbidden(&named).status.success());
+    assert!(run(&named).status.success());
+    let said = text(&forbidden(&named).stdout);
+    assert!(said.starts_with("# allreduce over shm without reads of the peer's process, 2 ranks, "), "{said}");
 }
 
 #[test]
