@@ -2,6 +2,7 @@
 
 mod bench;
 mod hosts;
+mod info;
 mod launcher;
 mod links;
 #[path = "../../../tests/support/netns.rs"]
