@@ -11,6 +11,10 @@ pub struct Sample {
 
 /// Cost of a change of algorithms between two sizes, as a relative gain in time.
 const CHANGE: f64 = 0.03;
+/// A difference counts from this many standard errors on: the best of a dozen equal algorithms differs by so many from another one by chance.
+const CONFIDENCE: f64 = 2.0;
+/// What the difference of two upper bounds counts, where nothing else decides: too little for a change.
+const TIE: f64 = 1e-3;
 
 impl Sample {
     /// From at least one time.
@@ -22,6 +26,16 @@ impl Sample {
         let error = 0.93 * (quantile(0.75) - quantile(0.25)) / (times.len() as f64).sqrt();
         Self { us, error: if us > 0.0 { error / us } else { 0.0 } }
     }
+
+    /// The logarithm of the time, which a coarse clock may give as 0.
+    fn log(self) -> f64 {
+        self.us.max(1e-3).ln()
+    }
+
+    /// The logarithm of what the time surely does not exceed.
+    fn upper(self) -> f64 {
+        self.log() + (CONFIDENCE * self.error).ln_1p()
+    }
 }
 
 /// One size: its bytes, and the time of each algorithm, `None` if it was not measured.
@@ -30,9 +44,10 @@ pub type Row = (usize, Vec<Option<Sample>>);
 /// Which algorithm (by its index) is best up to and including how many bytes. `rows` are ordered by size, and every row
 /// has a sample; of rows with one size, the first counts.
 ///
-/// Minimizes a sum: for each size, the relative time lost against the best algorithm, beyond the uncertainty of the measurement; and
+/// Minimizes a sum: for each size, the relative time lost against an algorithm that is surely fast, beyond the uncertainty of that; and
 /// for each change of algorithms, a constant cost. So an algorithm does not replace another because of a gain by chance at one
-/// size, but it does for a small gain at many sizes.
+/// size, but it does for a small gain at many sizes. The uncertainty of an algorithm itself excuses nothing: else one whose times vary much
+/// would seem as good as any.
 pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
     // Between two rows of one size there is no boundary.
     let rows: Vec<&Row> = rows.chunk_by(|a, b| a.0 == b.0).map(|same| &same[0]).collect();
@@ -76,14 +91,14 @@ fn index_of_least(numbers: &[f64]) -> usize {
     (0..numbers.len()).min_by(|&a, &b| numbers[a].total_cmp(&numbers[b])).unwrap_or(0)
 }
 
-/// How much longer than the best this one takes, beyond the uncertainty.
+/// How much longer this one takes than the one with the lowest upper bound, beyond the uncertainty that two like the latter have.
 fn excess(row: &[Option<Sample>], index: usize) -> f64 {
     let Some(own) = row.get(index).copied().flatten() else { return f64::INFINITY };
     let samples = row.iter().flatten();
-    let Some(best) = samples.min_by(|a, b| a.us.total_cmp(&b.us)) else { return f64::INFINITY };
-    let noise = own.error.hypot(best.error);
+    let Some(best) = samples.min_by(|a, b| a.upper().total_cmp(&b.upper())) else { return f64::INFINITY };
+    let noise = CONFIDENCE * best.error.hypot(best.error);
     // Logarithmic, so that one bad size counts as much as two that are half as bad.
-    if own.us <= best.us { 0.0 } else { ((own.us / best.us).ln() - noise).max(0.0) }
+    (own.log() - best.log() - noise).max(0.0) + TIE * (own.upper() - best.upper())
 }
 
 /// The size between two rows from which `right` is better than `left`: where the lines through the times of both rows cross, on
@@ -167,6 +182,23 @@ mod tests {
             .map(|lg| if lg % 2 == 0 { noisy(1 << lg, 100.0, 112.0) } else { noisy(1 << lg, 112.0, 100.0) })
             .collect();
         assert_eq!(choices(&rows).len(), 1);
+    }
+
+    #[test]
+    fn noise_makes_no_algorithm_better() {
+        let sample = |us, error| Some(Sample { us, error });
+        let sizes = || (2..16).map(|lg| 1usize << lg);
+        // Slow, and its times vary so much that it might not be.
+        let rows: Vec<_> = sizes().map(|bytes| (bytes, vec![sample(25.0, 1.0), sample(10.0, 0.01)])).collect();
+        assert_eq!(choices(&rows), [(1 << 15, 1)]);
+        assert_eq!(choices(&rows[..1]), [(4, 1)]);
+        // Perhaps fast: not with confidence.
+        let rows: Vec<_> = sizes().map(|bytes| (bytes, vec![sample(8.0, 0.5), sample(10.0, 0.01)])).collect();
+        assert_eq!(choices(&rows), [(1 << 15, 1)]);
+        // One that is the best stays so at a size where its own measurement is bad.
+        let mut rows: Vec<_> = sizes().map(|bytes| (bytes, vec![sample(12.0, 0.01), sample(10.0, 0.01)])).collect();
+        rows[6].1[1] = sample(11.0, 0.3);
+        assert_eq!(choices(&rows), [(1 << 15, 1)]);
     }
 
     #[test]
