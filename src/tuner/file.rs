@@ -52,8 +52,10 @@ pub struct Choice {
     pub collective: Collective,
     /// The number of ranks.
     pub ranks: usize,
+    /// The number of their hosts; `None` for any.
+    pub hosts: Option<usize>,
     /// Maximum size of the call in bytes, inclusive. The lower bound is the next smaller `up_to` for the same
-    /// collective and number of ranks. `usize::MAX`: no upper bound.
+    /// collective and numbers of ranks and hosts. `usize::MAX`: no upper bound.
     pub up_to: usize,
     /// The algorithm's name, or [`AUTO`].
     pub algorithm: String,
@@ -147,8 +149,11 @@ impl Tuning {
         if !self.choices.is_empty() {
             writeln!(to, "\n# Best up to and including so many bytes; beyond the last, the cost model chooses.")?;
             writeln!(to, "choices = [")?;
-            for Choice { collective, ranks, up_to, algorithm, segment_bytes } in &self.choices {
+            for Choice { collective, ranks, hosts, up_to, algorithm, segment_bytes } in &self.choices {
                 write!(to, "    {{ collective = \"{}\", ranks = {ranks}, ", collective.name())?;
+                if let Some(hosts) = hosts {
+                    write!(to, "hosts = {hosts}, ")?;
+                }
                 if *up_to != usize::MAX {
                     write!(to, "up_to = {up_to}, ")?;
                 }
@@ -173,9 +178,10 @@ impl Tuning {
         Ok(())
     }
 
-    /// The choice for calls of `collective` with `ranks` ranks and `bytes` bytes.
-    pub fn choice(&self, collective: Collective, ranks: usize, bytes: usize) -> Option<&Choice> {
-        let of = |choice: &&Choice| choice.collective == collective && choice.ranks == ranks && bytes <= choice.up_to;
+    /// The choice for calls of `collective` with `ranks` ranks on `hosts` hosts and `bytes` bytes.
+    pub fn choice(&self, collective: Collective, ranks: usize, hosts: usize, bytes: usize) -> Option<&Choice> {
+        let is_there = |choice: &Choice| choice.ranks == ranks && choice.hosts.is_none_or(|of| of == hosts);
+        let of = |choice: &&Choice| choice.collective == collective && is_there(choice) && bytes <= choice.up_to;
         self.choices.iter().filter(of).min_by_key(|choice| choice.up_to)
     }
 }
@@ -310,11 +316,12 @@ impl<'a> Value<'a> {
         let mut choices: Vec<Choice> = Vec::new();
         for item in self.items()? {
             let choice = item.choice()?;
-            let Choice { collective, ranks, up_to, .. } = choice;
-            if choices.iter().any(|other| (other.collective, other.ranks, other.up_to) == (collective, ranks, up_to)) {
-                let name = collective.name();
+            let key = |choice: &Choice| (choice.collective, choice.ranks, choice.hosts, choice.up_to);
+            if choices.iter().any(|other| key(other) == key(&choice)) {
+                let (name, ranks) = (choice.collective.name(), choice.ranks);
+                let on = choice.hosts.map_or(String::new(), |hosts| format!(" on {hosts} hosts"));
                 return Err(
-                    item.error(format_args!("there is a choice for {name}, {ranks} ranks, up to there already"))
+                    item.error(format_args!("there is a choice for {name}, {ranks} ranks{on}, up to there already"))
                 );
             }
             choices.push(choice);
@@ -323,7 +330,7 @@ impl<'a> Value<'a> {
     }
 
     fn choice(&self) -> Result<Choice> {
-        self.known(&["collective", "ranks", "up_to", "algorithm", "segment_bytes"])?;
+        self.known(&["collective", "ranks", "hosts", "up_to", "algorithm", "segment_bytes"])?;
         let positive = |value: Value<'_>| match value.whole()? {
             0 => Err(value.wrong("above 0")),
             number => Ok(number),
@@ -340,6 +347,7 @@ impl<'a> Value<'a> {
         Ok(Choice {
             collective,
             ranks: positive(self.required("ranks")?)?,
+            hosts: self.get("hosts")?.map(positive).transpose()?,
             up_to: self.get("up_to")?.map_or(Ok(usize::MAX), |value| value.whole())?,
             algorithm: algorithm.string()?.to_owned(),
             segment_bytes: self.get("segment_bytes")?.map(positive).transpose()?,

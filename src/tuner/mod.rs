@@ -273,14 +273,22 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, topolog
             why: Why::Override,
         })
         .collect();
-    let of = |choice: &&Choice| choice.collective == collective;
+    let hosts = topology.host_count();
     let times = tuning.constants().near_ranks;
-    let near = |ranks: usize| ranks.max(size) as f64 <= ranks.min(size) as f64 * times;
-    // The number of ranks with the smallest ratio to `size`; of two with the same ratio, the smaller.
-    let ranks = tuning.choices.iter().filter(of).map(|choice| choice.ranks).filter(|ranks| near(*ranks));
-    let distance = |ranks: &usize| (ranks.max(&size) * 1024 / ranks.min(&size).max(&1), *ranks);
-    let Some(ranks) = ranks.min_by_key(distance) else { return rules };
-    let mut choices: Vec<&Choice> = tuning.choices.iter().filter(of).filter(|choice| choice.ranks == ranks).collect();
+    let near = |one: usize, other: usize| one.max(other) as f64 <= one.min(other) as f64 * times;
+    // What is best on one host says nothing of several, nor the reverse.
+    let alike = |of: usize| near(of, hosts) && (of == 1) == (hosts == 1);
+    let of = |choice: &&Choice| {
+        choice.collective == collective && near(choice.ranks, size) && choice.hosts.is_none_or(alike)
+    };
+    // The numbers with the smallest ratio to these; of two with the same ratio, the smaller. Any number of hosts is the last resort.
+    let ratio = |one: usize, other: usize| (one.max(other) * 1024 / one.min(other).max(1), one);
+    let distance =
+        |(ranks, of): &(usize, Option<usize>)| (ratio(*ranks, size), of.map_or((usize::MAX, 0), |of| ratio(of, hosts)));
+    let places = tuning.choices.iter().filter(of).map(|choice| (choice.ranks, choice.hosts));
+    let Some((ranks, on)) = places.min_by_key(distance) else { return rules };
+    let there = |choice: &&Choice| (choice.ranks, choice.hosts) == (ranks, on);
+    let mut choices: Vec<&Choice> = tuning.choices.iter().filter(of).filter(there).collect();
     choices.sort_by_key(|choice| choice.up_to);
     let mut from = 0;
     for choice in choices {

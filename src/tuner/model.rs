@@ -44,6 +44,11 @@ impl Topology {
         Self { hosts, cores, shared: false, domains: Vec::new() }
     }
 
+    /// The number of hosts.
+    pub fn host_count(&self) -> usize {
+        self.hosts.iter().max().map_or(0, |last| *last as usize + 1)
+    }
+
     /// The largest number of ranks of a host.
     pub fn most_on_a_host(&self) -> usize {
         let mut counts = HashMap::new();

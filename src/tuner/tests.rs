@@ -16,7 +16,7 @@ fn tuner(size: usize, tuning: Tuning, overrides: &str) -> Tuner {
 }
 
 fn choice(collective: Collective, ranks: usize, up_to: usize, algorithm: &str) -> Choice {
-    Choice { collective, ranks, up_to, algorithm: algorithm.into(), segment_bytes: None }
+    Choice { collective, ranks, hosts: None, up_to, algorithm: algorithm.into(), segment_bytes: None }
 }
 
 /// The names of the algorithms selected for allreduces of these sizes.
@@ -279,6 +279,39 @@ fn the_nearest_number_of_ranks_in_a_file_applies() {
     let model = names(&tuner(25, Tuning::default(), ""), &[MIB])[0];
     assert_eq!(chosen(25), model, "more than twice as many");
     assert_eq!(chosen(1), "local");
+}
+
+#[test]
+fn choices_apply_to_the_numbers_of_hosts_of_their_measurements() {
+    let on = |hosts, ranks, algorithm| Choice { hosts, ..choice(Collective::Allreduce, ranks, usize::MAX, algorithm) };
+    let tuning = Tuning {
+        choices: vec![
+            on(Some(1), 8, "ring_chunked"),
+            on(Some(2), 8, "bcube"),
+            on(Some(8), 8, "halving_doubling"),
+            on(None, 8, "recursive_doubling"),
+        ],
+        ..Tuning::default()
+    };
+    let chosen = |tuning: &Tuning, hosts: usize, each: usize| {
+        let hosts = (0..hosts as u32).flat_map(|host| vec![host; each]).collect();
+        let tuner = Tuner::new(tuning.clone(), Overrides::default(), Topology::apart(hosts, each), MIB);
+        names(&tuner, &[MIB])[0]
+    };
+    for (hosts, each, expected) in [
+        (1, 8, "ring_chunked"),
+        (2, 4, "bcube"),
+        (3, 3, "bcube"),
+        (8, 1, "halving_doubling"),
+        (16, 1, "halving_doubling"),
+        (1, 4, "ring_chunked"),
+    ] {
+        assert_eq!(chosen(&tuning, hosts, each), expected, "{hosts} hosts of {each}");
+    }
+    let of_one = Tuning { choices: tuning.choices[..1].to_vec(), ..Tuning::default() };
+    assert_eq!(chosen(&of_one, 2, 4), chosen(&Tuning::default(), 2, 4), "the model's");
+    let of_any = Tuning { choices: tuning.choices[2..].to_vec(), ..Tuning::default() };
+    assert_eq!(chosen(&of_any, 2, 4), "recursive_doubling");
 }
 
 #[test]

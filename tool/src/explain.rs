@@ -133,7 +133,7 @@ impl Explain {
         let allowed = environment::switch(shm::VARIABLE).map_err(|error| error.to_string())? != Some(false);
         let shared = allowed && (2..=MAX_MEMBERS).contains(&places.most_on_a_host());
         let places = Topology { shared, domains: domains.unwrap_or_default(), ..places };
-        let hosts = places.hosts.iter().max().map_or(0, |host| *host as usize + 1);
+        let hosts = places.host_count();
         let says = |error: Error| error.to_string();
         let (source, named) = match &self.tuning {
             Some(text) => {

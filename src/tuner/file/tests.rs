@@ -15,11 +15,14 @@ fn link() -> impl Strategy<Value = Link> {
 fn choice() -> impl Strategy<Value = Choice> {
     let up_to = prop_oneof![9 => 0..=i64::MAX as usize, 1 => Just(usize::MAX)];
     let algorithm = (0..Collective::ALL.len(), any::<prop::sample::Index>(), any::<bool>());
-    (algorithm, 1..10_000usize, up_to, prop::option::of(1..=1usize << 40)).prop_map(|(which, ranks, up_to, segment)| {
-        let (collective, index, auto) = (Collective::ALL[which.0], which.1, which.2);
-        let algorithm = if auto { AUTO } else { index.get(collective.algorithms()).name };
-        Choice { collective, ranks, up_to, algorithm: algorithm.to_owned(), segment_bytes: segment }
-    })
+    let places = (1..10_000usize, prop::option::of(1..100usize));
+    (algorithm, places, up_to, prop::option::of(1..=1usize << 40)).prop_map(
+        |(which, (ranks, hosts), up_to, segment)| {
+            let (collective, index, auto) = (Collective::ALL[which.0], which.1, which.2);
+            let algorithm = if auto { AUTO } else { index.get(collective.algorithms()).name };
+            Choice { collective, ranks, hosts, up_to, algorithm: algorithm.to_owned(), segment_bytes: segment }
+        },
+    )
 }
 
 fn tuning() -> impl Strategy<Value = Tuning> {
@@ -36,7 +39,7 @@ fn tuning() -> impl Strategy<Value = Tuning> {
     parts.prop_map(|(local, remote, gamma, constants, choices, links)| {
         let mut tuning = Tuning { local, remote, gamma, constants, choices: Vec::new(), links };
         for choice in choices {
-            let of = |other: &Choice| (other.collective, other.ranks, other.up_to);
+            let of = |other: &Choice| (other.collective, other.ranks, other.hosts, other.up_to);
             if !tuning.choices.iter().any(|other| of(other) == of(&choice)) {
                 tuning.choices.push(choice);
             }
@@ -65,9 +68,10 @@ proptest! {
 }
 
 fn example() -> Tuning {
-    let choice = |up_to, algorithm: &str, segment_bytes| Choice {
+    let choice = |hosts, up_to, algorithm: &str, segment_bytes| Choice {
         collective: Collective::Allreduce,
         ranks: 4,
+        hosts,
         up_to,
         algorithm: algorithm.into(),
         segment_bytes,
@@ -77,7 +81,10 @@ fn example() -> Tuning {
         remote: Some(Link { latency: 30e-6, bandwidth: 1.25e8 }),
         gamma: Some(1.2e-10),
         constants: BTreeMap::from([("message_cpu_us", 3.5), ("overhead_us", 1.25)]),
-        choices: vec![choice(8192, "recursive_doubling", None), choice(usize::MAX, "ring_segmented", Some(262_144))],
+        choices: vec![
+            choice(Some(2), 8192, "recursive_doubling", None),
+            choice(None, usize::MAX, "ring_segmented", Some(262_144)),
+        ],
         links: vec![0, 900, 850, 0],
     }
 }
@@ -97,7 +104,7 @@ constants = { message_cpu_us = 3.5, overhead_us = 1.25 }
 
 # Best up to and including so many bytes; beyond the last, the cost model chooses.
 choices = [
-    { collective = "allreduce", ranks = 4, up_to = 8192, algorithm = "recursive_doubling" },
+    { collective = "allreduce", ranks = 4, hosts = 2, up_to = 8192, algorithm = "recursive_doubling" },
     { collective = "allreduce", ranks = 4, algorithm = "ring_segmented", segment_bytes = 262144 },
 ]
 
@@ -125,13 +132,13 @@ fn a_file_can_be_written_by_hand() {
 fn the_smallest_sufficient_bound_applies() {
     let tuning = example();
     let name =
-        |ranks, bytes| tuning.choice(Collective::Allreduce, ranks, bytes).map(|choice| choice.algorithm.as_str());
+        |ranks, bytes| tuning.choice(Collective::Allreduce, ranks, 1, bytes).map(|choice| choice.algorithm.as_str());
     assert_eq!(name(4, 0), Some("recursive_doubling"));
     assert_eq!(name(4, 8192), Some("recursive_doubling"));
     assert_eq!(name(4, 8193), Some("ring_segmented"));
     assert_eq!(name(4, usize::MAX), Some("ring_segmented"));
     assert_eq!(name(8, 8), None);
-    assert_eq!(tuning.choice(Collective::Reduce, 4, 8), None);
+    assert_eq!(tuning.choice(Collective::Reduce, 4, 1, 8), None);
 }
 
 #[test]

@@ -212,7 +212,10 @@ impl Args {
             if let Some(product) = self.dims.as_ref().map(|dims| dims.0.iter().product::<usize>())
                 && product != ranks
             {
-                return Err(format!("--dims is a grid of {}, but --ranks says {ranks}", parse::counted(product, "rank")));
+                return Err(format!(
+                    "--dims is a grid of {}, but --ranks says {ranks}",
+                    parse::counted(product, "rank")
+                ));
             }
             self.surroundings(ranks)?;
             self.domains(ranks)?;

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = parse::seconds)]
     budget: Duration,
 
-    /// The tuning file to write. If it exists, its entries for other collectives and numbers of ranks are kept
+    /// The tuning file to write. If it exists, its entries for other collectives, numbers of ranks and of hosts are kept
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -190,7 +190,7 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
         points.push(point);
     }
 
-    let choices = report::choices(&points, ranks);
+    let choices = report::choices(&points, ranks, member.context.topology().host_count());
     let mut tuning = Tuning { choices, ..constants::measure(member, timeout).map_err(says)? };
     if let Some(streams) = streams {
         tuning.constants.insert("streams", streams.into());

@@ -142,7 +142,7 @@ impl Summary {
 const SHORT: usize = 1 << 10;
 
 /// The choices for the tuning file.
-pub fn choices(points: &[Point], ranks: usize) -> Vec<Choice> {
+pub fn choices(points: &[Point], ranks: usize, hosts: usize) -> Vec<Choice> {
     let mut choices = Vec::new();
     for (collective, points) in by_collective(points) {
         let names: Vec<_> = collective.algorithms().iter().map(|algorithm| algorithm.name).collect();
@@ -158,6 +158,7 @@ pub fn choices(points: &[Point], ranks: usize) -> Vec<Choice> {
         let choice = |up_to, algorithm: &str| Choice {
             collective,
             ranks,
+            hosts: Some(hosts),
             up_to,
             algorithm: algorithm.to_owned(),
             segment_bytes: None,
@@ -176,7 +177,7 @@ pub fn by_collective(points: &[Point]) -> BTreeMap<Collective, Vec<&Point>> {
     all
 }
 
-/// The contents of an existing file, whose entries for other numbers of ranks and other collectives are kept.
+/// The contents of an existing file, whose entries for other collectives, numbers of ranks and of hosts are kept.
 pub fn read(path: &Path) -> Result<Tuning, String> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
@@ -188,13 +189,15 @@ pub fn read(path: &Path) -> Result<Tuning, String> {
     old.map_err(|error| format!("--output: {error}"))
 }
 
-/// Replaces the entries of `old` for which `new` has entries.
+/// Replaces the entries of `old` for which `new` has entries. Those of `old` for any number of hosts are for that of `new`, too.
 pub fn merged(mut old: Tuning, new: Tuning) -> Tuning {
-    let measured =
-        |choice: &Choice| new.choices.iter().any(|n| (n.collective, n.ranks) == (choice.collective, choice.ranks));
-    old.choices.retain(|choice| !measured(choice));
+    let replaces = |n: &Choice, choice: &Choice| {
+        (n.collective, n.ranks) == (choice.collective, choice.ranks)
+            && (choice.hosts.is_none() || choice.hosts == n.hosts)
+    };
+    old.choices.retain(|choice| !new.choices.iter().any(|n| replaces(n, choice)));
     old.choices.extend(new.choices);
-    old.choices.sort_by_key(|choice| (choice.collective, choice.ranks, choice.up_to));
+    old.choices.sort_by_key(|choice| (choice.collective, choice.ranks, choice.hosts, choice.up_to));
     Tuning {
         local: new.local.or(old.local),
         remote: new.remote.or(old.remote),

@@ -93,7 +93,7 @@ fn tune_over_several_hosts_writes_a_file_that_jobs_use() {
         let rows = job("bench allreduce --sizes 4,16Ki --warmup 1 --iterations 2 --json", Some(&path));
         for row in rows {
             let bytes = row["bytes"].as_u64().unwrap();
-            let choice = &tuning.choice(Collective::Allreduce, 4, bytes as usize).unwrap().algorithm;
+            let choice = &tuning.choice(Collective::Allreduce, 4, 2, bytes as usize).unwrap().algorithm;
             assert_eq!(&row["algorithm"], choice, "{row}");
             // The explanation agrees with what runs in this environment.
             let mut explain =

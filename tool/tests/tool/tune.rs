@@ -81,10 +81,10 @@ fn it_measures_every_algorithm_and_writes_the_best() {
         [(Collective::Allreduce, large), (Collective::Broadcast, large), (Collective::Barrier, 0)]
     {
         for bytes in [0, largest as usize] {
-            let choice = tuning.choice(collective, 2, bytes).unwrap_or_else(|| panic!("nothing for {collective:?}"));
+            let choice = tuning.choice(collective, 2, 1, bytes).unwrap_or_else(|| panic!("nothing for {collective:?}"));
             assert!(collective.algorithm(&choice.algorithm).is_ok());
         }
-        assert_eq!(tuning.choice(collective, 2, largest as usize + 1), None, "beyond, the model knows better");
+        assert_eq!(tuning.choice(collective, 2, 1, largest as usize + 1), None, "beyond, the model knows better");
     }
     assert!(tuning.links.len() == 4 && tuning.links[0] == 0 && tuning.links[3] == 0, "{:?}", tuning.links);
     assert!(tuning.links[1] > 1 && tuning.links[2] > 1, "{:?}", tuning.links);
@@ -118,17 +118,21 @@ fn a_file_keeps_its_entries_for_other_ranks_and_collectives() {
     let dir = dir();
     let old = "version = 1\ngamma = 1e-10\nchoices = [\n\
                { collective = 'allreduce', ranks = 2, up_to = 999999999, algorithm = 'bcube' },\n\
+               { collective = 'allreduce', ranks = 2, hosts = 2, up_to = 7, algorithm = 'bcube' },\n\
                { collective = 'allreduce', ranks = 3, up_to = 5, algorithm = 'bcube' },\n\
                { collective = 'reduce', ranks = 2, up_to = 6, algorithm = 'binomial' },\n]\n";
     std::fs::write(dir.path().join("t.toml"), old).unwrap();
     json("tune --collective allreduce --sizes 4..64 --budget 30 --json --output DIR/t.toml", dir.path());
     let tuning = Tuning::read(&dir.path().join("t.toml")).unwrap();
-    let of = |collective, ranks| {
-        tuning.choices.iter().filter(move |c| (c.collective, c.ranks) == (collective, ranks)).map(|c| c.up_to).max()
+    let of = |collective, ranks, hosts| {
+        let place = (collective, ranks, hosts);
+        tuning.choices.iter().filter(move |c| (c.collective, c.ranks, c.hosts) == place).map(|c| c.up_to).max()
     };
-    assert_eq!(of(Collective::Allreduce, 2), Some(64));
-    assert_eq!(of(Collective::Allreduce, 3), Some(5));
-    assert_eq!(of(Collective::Reduce, 2), Some(6));
+    assert_eq!(of(Collective::Allreduce, 2, Some(1)), Some(64));
+    assert_eq!(of(Collective::Allreduce, 2, None), None);
+    assert_eq!(of(Collective::Allreduce, 2, Some(2)), Some(7));
+    assert_eq!(of(Collective::Allreduce, 3, None), Some(5));
+    assert_eq!(of(Collective::Reduce, 2, None), Some(6));
 }
 
 #[test]
