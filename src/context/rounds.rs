@@ -18,6 +18,12 @@ pub(super) struct Rounds(Mutex<Vec<(Line, u64)>>);
 
 type Operations<'a> = MutexGuard<'a, Vec<(Line, u64)>>;
 
+/// Whether calls of `collective` may have several rounds without `check_calls`: ranks share their counts first. With `check_calls`, all calls
+/// have.
+pub(super) const fn may_share_counts(collective: Collective) -> bool {
+    matches!(collective, Collective::Alltoallv | Collective::Gatherv | Collective::Scatterv)
+}
+
 /// An operation in progress. Dropped after its last round has started.
 pub(super) struct Operation<'a> {
     rounds: &'a Rounds,
@@ -72,6 +78,7 @@ impl Context {
     }
 
     fn begin_rounds(&self, line: Line, digest: u64) -> Result<Operation<'_>> {
+        self.check_process()?;
         let mut operations = self.rounds.lock();
         let running = find(&operations, line).or_else(|| self.engine().lock().running(line));
         if let Some(other) = running {
@@ -85,15 +92,11 @@ impl Context {
     /// begins.
     #[inline(always)] // On the path of small collectives.
     pub(super) fn admit(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
-        use Collective::{Alltoallv, Gatherv, Scatterv};
-        // With `check_calls`, all calls have several rounds; without it, those of these collectives.
-        match run.call.shape.collective {
-            Gatherv | Scatterv | Alltoallv if !run.is_round => self.admit_alone(run),
-            _ => Ok(None),
-        }
+        if may_share_counts(run.call.shape.collective) && !run.is_round { self.admit_alone(run) } else { Ok(None) }
     }
 
     fn admit_alone(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
+        self.check_process().map_err(|error| self.described(run, &error))?;
         let (operations, line) = (self.rounds.lock(), (kind(run.binding.digest), run.binding.tag));
         match find(&operations, line) {
             Some(other) => Err(self.described(run, &refused(other, line))),

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::context::call::Run;
 use crate::context::digest::explain;
 use crate::context::prepared::Prepared;
+use crate::context::rounds::may_share_counts;
 use crate::engine::execution::{no_room, too_slow};
 use crate::engine::plan::Plan;
 use crate::engine::shared::{Call, Claim, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
@@ -449,7 +450,9 @@ impl Context {
         let (Some(shared), Some(program)) = (self.shared_memory.get(), &plan.program) else { return None };
         let (shape, element) = (&call.shape, call.element());
         let combine = call.combine().ok()?;
-        if self.check_calls || shape.inputs > 1 || shape.outputs > 1 || shape.has_lone_result() {
+        // A call that an operation of several rounds may exclude must be admitted first.
+        let may_be_excluded = self.check_calls || may_share_counts(shape.collective);
+        if may_be_excluded || shape.inputs > 1 || shape.outputs > 1 || shape.has_lone_result() {
             return None;
         }
         let room = |len: usize| Room::new(len * element, call.dtype.align());

@@ -32,6 +32,31 @@ fn gatherv(context: &Context, algorithm: &str, tag: u64) -> Result<Vec<u32>> {
     unsafe { context.run(&call) }.map(|()| output)
 }
 
+/// The same by `shared_flat`, as a request: it is started, and is refused or waited for.
+fn requested_gatherv(context: &Arc<Context>, tag: u64) -> Result<Vec<u32>> {
+    let (input, mut output) = ([context.rank() as u32], vec![9; 2]);
+    let is_root = context.rank() == 0;
+    let shape = Shape {
+        recv_counts: if is_root { &[1, 1] } else { &[] },
+        outputs: usize::from(is_root),
+        ..Shape::new(Collective::Gatherv, context.rank(), 2, 1)
+    };
+    let outputs = [output.as_mut_ptr().cast()];
+    let call = Call {
+        inputs: &[input.as_ptr().cast()],
+        outputs: &outputs[..usize::from(is_root)],
+        algorithm: Some("shared_flat"),
+        tag,
+        ..Call::new(shape, DataType::Uint32)
+    };
+    // SAFETY: the buffers are as long as the shape says, and outlive the request.
+    let request = unsafe { context.request(&call) }?;
+    request.start()?;
+    request.wait()?;
+    drop(request);
+    Ok(output)
+}
+
 fn is_refused<T>(result: Result<T>, why: &str) {
     let error = result.err().unwrap();
     assert!(error.kind() == ErrorKind::InvalidOperation && error.message().contains(why), "{error}");
@@ -51,12 +76,54 @@ fn nothing_starts_between_the_rounds_of_a_call() {
         for algorithm in ["binomial", "direct"] {
             is_refused(gatherv(&contexts[0], algorithm, 3), "gatherv binomial of uint32 with tag 3 is running");
         }
+        if shared {
+            is_refused(requested_gatherv(&contexts[0], 3), "gatherv binomial of uint32 with tag 3 is running");
+        }
         run(&contexts, |context| drop(gatherv(context, "direct", 4).unwrap()));
         drop(operation);
         for algorithm in ["binomial", "direct"] {
             run(&contexts, |context| assert_eq!(gatherv(context, algorithm, 3).unwrap()[1], [1, 9][context.rank()]));
         }
+        if shared {
+            run(&contexts, |context| assert_eq!(requested_gatherv(context, 3).unwrap()[1], [1, 9][context.rank()]));
+        }
     }
+}
+
+/// Another thread of the parent holds the lock of these operations at the moment of the fork.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn a_child_by_fork_is_refused_what_has_several_rounds() {
+    let contexts = group(2);
+    let shape = Shape { recv_counts: &[1, 1], ..Shape::new(Collective::Gatherv, 0, 2, 1) };
+    let call = Call { algorithm: Some("direct"), ..Call::new(shape, DataType::Uint32) };
+    let (call, selection) = contexts[0].select(&call).unwrap();
+    let run_of_parent = contexts[0].run_of(&call, selection, Instant::now());
+    let held = contexts[0].admit(&run_of_parent).unwrap().unwrap();
+    // SAFETY: the child calls functions that are documented for it, allocates memory, and exits. The timer ends it if it hangs.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(60);
+            let calls = [
+                gatherv(&contexts[0], "direct", 0).map(drop),
+                gatherv(&contexts[0], "binomial", 0).map(drop),
+                contexts[0].split(Some(0), 0).map(drop),
+                contexts[0].connect_oob(&mut |_, _| Ok(())),
+                contexts[1].connect_from(&contexts[1], 1),
+            ];
+            let is_told = |error: &Error| {
+                error.kind() == ErrorKind::InvalidOperation && error.message().contains("a child by fork")
+            };
+            let all = calls.iter().all(|result| result.as_ref().is_err_and(is_told));
+            libc::_exit(if all { 0 } else { 1 });
+        }
+        let mut status = -1;
+        libc::waitpid(child, &mut status, 0);
+        status
+    };
+    drop(held);
+    assert_eq!(status, 0);
 }
 
 #[test]
