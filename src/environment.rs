@@ -33,12 +33,10 @@ fn timeout_of(value: Option<OsString>, default: Duration) -> Result<Duration> {
     })
 }
 
-/// The error of a call that named no timeout: if that was too short, with the variable that sets it.
+/// The error of a call that named no timeout: if that was too short, with the variable that sets it, once.
 pub fn by_default(error: Error) -> Error {
-    if error.kind() != ErrorKind::Timeout {
-        return error;
-    }
-    error.and(format_args!("; the call named no timeout, so it was the default, which {TIMEOUT} (in seconds) sets"))
+    let text = format!("; the call named no timeout, so it was the default, which {TIMEOUT} (in seconds) sets");
+    if error.kind() != ErrorKind::Timeout || error.message().contains(&text) { error } else { error.and(text) }
 }
 
 /// Whether `variable` is 1 or 0; `None` if it is empty or not set. Fails if it is anything else.
@@ -75,6 +73,8 @@ mod tests {
     fn only_timeouts_name_the_variable() {
         let text = |kind| by_default(Error::new(kind, "why")).message().to_owned();
         assert!(text(ErrorKind::Timeout).contains(TIMEOUT));
+        let twice = by_default(by_default(Error::new(ErrorKind::Timeout, "why")).context("a wait in a call"));
+        assert_eq!(twice.message().matches(TIMEOUT).count(), 1, "{twice}");
         assert_eq!(text(ErrorKind::Mismatch), "why");
     }
 }

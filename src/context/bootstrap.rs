@@ -13,6 +13,7 @@ mod store;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::collective::Constants;
@@ -80,6 +81,8 @@ pub type AllgatherFunction<'a> = dyn FnMut(&[u8], &mut [u8]) -> Result<()> + 'a;
 pub(super) struct Limit {
     pub deadline: Instant,
     pub timeout: Duration,
+    /// Whether nobody has chosen the timeout.
+    pub by_default: bool,
 }
 
 impl Limit {
@@ -94,7 +97,7 @@ impl Context {
     pub fn connect(&self, store: &dyn Store) -> Result<()> {
         let limit = self.limit();
         let connected = self.bootstrap(&OverStore { context: self, store, limit }, limit);
-        connected.map_err(|e| self.unconnectable(&e, format_args!("over {}", store.describe())))
+        connected.map_err(|e| self.unconnectable(&e, limit, format_args!("over {}", store.describe())))
     }
 
     /// Connects the ranks by the caller's allgather. Collective. It is called three times on every rank, on this thread, without
@@ -102,7 +105,7 @@ impl Context {
     pub fn connect_oob(&self, allgather: &mut AllgatherFunction<'_>) -> Result<()> {
         let limit = self.limit();
         let connected = self.bootstrap(&ByAllgather::new(self, allgather, limit), limit);
-        connected.map_err(|e| self.unconnectable(&e, format_args!("by the caller's allgather")))
+        connected.map_err(|e| self.unconnectable(&e, limit, format_args!("by the caller's allgather")))
     }
 
     /// Connects the ranks over a connected context of the same ranks, with `tag`. Collective.
@@ -114,21 +117,21 @@ impl Context {
             )));
         }
         let limit = self.limit();
-        let unconnectable = |e: &Error| self.unconnectable(e, format_args!("out of a context"));
+        let unconnectable = |e: &Error| self.unconnectable(e, limit, format_args!("out of a context"));
         let _operation = parent.begin_setup(tag).map_err(|e| unconnectable(&e))?;
         let connected = self.bootstrap(&OverContext { context: self, parent, tag, limit }, limit);
         connected.map_err(|e| unconnectable(&e))
     }
 
     /// The error of a context that cannot connect in this way.
-    fn unconnectable(&self, error: &Error, how: fmt::Arguments<'_>) -> Error {
+    fn unconnectable(&self, error: &Error, limit: Limit, how: fmt::Arguments<'_>) -> Error {
         let error = error.context(format_args!("{}: cannot connect {how}", self.own()));
-        self.timed(None, error.during(CONNECT))
+        self.timed(None, limit.deadline, error.during(CONNECT))
     }
 
     pub(super) fn limit(&self) -> Limit {
         let (deadline, timeout) = self.deadline(None);
-        Limit { deadline, timeout }
+        Limit { deadline, timeout, by_default: self.timeout_by_default.load(Ordering::Relaxed) }
     }
 
     pub(super) fn bootstrap(&self, exchange: &dyn Exchange, limit: Limit) -> Result<()> {
@@ -275,7 +278,7 @@ impl Context {
     }
 
     /// Makes all connections, if the options say so.
-    pub(super) fn connect_fully(&self, Limit { deadline, timeout }: Limit) -> Result<()> {
+    pub(super) fn connect_fully(&self, Limit { deadline, timeout, .. }: Limit) -> Result<()> {
         if self.options.connect == Connect::Full {
             for rank in 0..self.size {
                 self.lock()?.messenger.connect(rank);

@@ -1,7 +1,7 @@
 //! One end of a one-sided channel to one peer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::engine::requests::{Ended, Requests, Side};
@@ -86,11 +86,12 @@ impl BoundBuffer {
     }
 
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Ended> {
-        self.wait_for(side, timeout).map_err(|error| self.context.timed(timeout, error.during(side.operation())))
+        let (deadline, within) = self.context.deadline(timeout);
+        self.wait_for(side, deadline, within)
+            .map_err(|error| self.context.timed(timeout, deadline, error.during(side.operation())))
     }
 
-    fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Ended> {
-        let (deadline, timeout) = self.context.deadline(timeout);
+    fn wait_for(&self, side: Side, deadline: Instant, timeout: Duration) -> Result<Ended> {
         let guard = self.context.lock()?;
         let engine = self.context.engine();
         let (guard, ended) =

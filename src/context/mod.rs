@@ -289,10 +289,11 @@ impl Context {
         Ok(())
     }
 
-    /// The error of a call with this timeout, if it named one.
-    fn timed(&self, timeout: Option<Duration>, error: Error) -> Error {
+    /// `error` of a call that was to end by `deadline`. If it has not ended by then, it named no timeout (`None`), and the context's is the
+    /// default, the text names the variable. Before, `error` is of something else, such as an earlier call that has broken the context.
+    fn timed(&self, timeout: Option<Duration>, deadline: Instant, error: Error) -> Error {
         let by_default = timeout.is_none() && self.timeout_by_default.load(Ordering::Relaxed);
-        if by_default { environment::by_default(error) } else { error }
+        if by_default && self.engine().now() >= deadline { environment::by_default(error) } else { error }
     }
 
     /// Reserves `n` slot numbers for the caller and returns the first. Equal on all ranks as long as all make the same calls.

@@ -48,7 +48,7 @@ impl Pair {
             self.context.lock()?.messenger.set_peer(self.rank, peer)?;
             self.context.await_connection(self.rank, deadline, timeout)
         };
-        connect().map_err(|error: Error| self.context.timed(None, error.during(CONNECT)))
+        connect().map_err(|error: Error| self.context.timed(None, deadline, error.during(CONNECT)))
     }
 
     /// Closes this connection; operations that wait for it fail.

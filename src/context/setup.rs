@@ -68,7 +68,9 @@ impl Context {
         plan::check_size(&shape)?;
         let algorithm = shape.collective.algorithm(algorithm)?;
         let outputs = [output.as_mut_ptr()];
-        let call = Call { inputs, outputs: &outputs, tag, ..Call::new(shape, DataType::Uint8) };
+        // It may be that of another context.
+        let timeout = (!limit.by_default).then_some(limit.timeout);
+        let call = Call { inputs, outputs: &outputs, tag, timeout, ..Call::new(shape, DataType::Uint8) };
         let binding = Binding {
             inputs,
             outputs: &outputs,
@@ -81,7 +83,7 @@ impl Context {
             count: shape.count,
         };
         let plan = self.plan(&shape, algorithm, &binding)?;
-        let Limit { deadline, timeout } = limit;
+        let Limit { deadline, timeout, .. } = limit;
         let started = self.engine().now();
         self.execute(&Run { call: &call, algorithm, binding, started, deadline, timeout, is_round: true }, plan)
     }

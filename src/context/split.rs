@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::context::bootstrap::BYTES_PER_RANK;
+use crate::context::bootstrap::{BYTES_PER_RANK, Limit};
 use crate::context::setup::TAG;
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connector};
@@ -52,15 +52,15 @@ impl Context {
     /// takes part and gets no context. Collective; two concurrent calls on one context are refused. The new context has the
     /// device, options, timeout and tuning of this one, which may be closed afterwards.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Arc<Context>>> {
-        self.split_by(color, key).map_err(|e| {
+        let limit = self.limit();
+        self.split_by(color, key, limit).map_err(|e| {
             let e = e.context(format_args!("{}: cannot split a context", self.own()));
-            self.timed(None, e.during(SPLIT))
+            self.timed(None, limit.deadline, e.during(SPLIT))
         })
     }
 
-    fn split_by(&self, color: Option<u32>, key: i32) -> Result<Option<Arc<Context>>> {
+    fn split_by(&self, color: Option<u32>, key: i32, limit: Limit) -> Result<Option<Arc<Context>>> {
         let _operation = self.begin_setup(TAG)?;
-        let limit = self.limit();
         let options = ContextOptions {
             timeout: self.timeout(),
             timeout_by_default: self.timeout_by_default.load(Ordering::Relaxed),

@@ -35,8 +35,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::error::ErrorKind;
+use crate::collective::{Collective, Shape};
 use crate::transport::tcp::{Device, DeviceOptions};
 
+use crate::types::DataType;
 fn device() -> Arc<Device> {
     Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap()
 }
@@ -369,4 +371,34 @@ fn errors_by_the_default_timeout_name_what_sets_it() {
     assert!(!names(buffer.wait_recv(short).unwrap_err()), "the call named its timeout");
     contexts[0].set_timeout(Duration::from_millis(20));
     assert!(!names(buffer.wait_recv(None).unwrap_err()), "the program has chosen the context's");
+}
+
+/// Of several calls on a context, the first of which takes longer than its timeout and breaks the context.
+#[test]
+fn only_the_call_that_its_default_timeout_ends_says_so_and_once() {
+    for shared in [true, false] {
+        let barrier = |context: &Context, timeout: Option<Duration>| {
+            let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, 0, 2, 0) };
+            // SAFETY: there are no buffers.
+            unsafe { context.run(&Call { timeout, ..Call::new(shape, DataType::Uint8) }) }.unwrap_err()
+        };
+        let split = |context: &Context| context.split(Some(0), 0).err().unwrap();
+        // The operation that comes first, and how often its error and those of later operations name the variable.
+        for (first, named) in [(0, 1), (1, 0), (2, 1)] {
+            let contexts = agreement::on_this_host(2, shared, ContextOptions::default());
+            let context = &contexts[0];
+            context.timeout.store(nanoseconds(Duration::from_millis(500)), Ordering::Relaxed);
+            context.timeout_by_default.store(true, Ordering::Relaxed);
+            let error = match first {
+                0 => barrier(context, None),
+                1 => barrier(context, Some(Duration::from_millis(20))),
+                _ => split(context),
+            };
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            context.timeout.store(nanoseconds(Duration::from_secs(30)), Ordering::Relaxed);
+            for error in [error, barrier(context, None), split(context)] {
+                assert_eq!(error.message().matches("GLOO_RS_TIMEOUT").count(), named, "operation {first}: {error}");
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::context::{Context, RemoteKey};
 use crate::engine::requests::{Ended, Requests, Side};
@@ -107,11 +107,12 @@ impl UnboundBuffer {
     }
 
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
-        self.wait_for(side, timeout).map_err(|error| self.context.timed(timeout, error.during(side.operation())))
+        let (deadline, within) = self.context.deadline(timeout);
+        self.wait_for(side, deadline, within)
+            .map_err(|error| self.context.timed(timeout, deadline, error.during(side.operation())))
     }
 
-    fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
-        let (deadline, timeout) = self.context.deadline(timeout);
+    fn wait_for(&self, side: Side, deadline: Instant, timeout: Duration) -> Result<Option<(Rank, usize)>> {
         let guard = self.context.lock()?;
         let engine = self.context.engine();
         let peer = guard.requests.peer(self.owner, side);
