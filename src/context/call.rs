@@ -52,7 +52,7 @@ pub struct Call<'a> {
     pub tag: u64,
     /// Replaces the context's timeout.
     pub timeout: Option<Duration>,
-    /// Replaces the context's largest segment. The same on all ranks.
+    /// Lowers the context's largest segment; a larger value has no effect. The same on all ranks.
     pub max_segment_bytes: Option<usize>,
 }
 

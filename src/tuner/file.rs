@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
@@ -15,6 +15,7 @@ use toml::de::{DeTable, DeValue};
 use crate::collective::constants::{Constant, TABLE};
 use crate::collective::{Collective, Constants};
 use crate::error::{Error, Result};
+use crate::reserve::check_room;
 use crate::schedule::cost::Link;
 use crate::sys;
 
@@ -23,6 +24,9 @@ const VERSION: usize = 1;
 
 /// Maximum size of a file in bytes: rank 0 publishes its contents as one value in the store.
 const MAX_BYTES: u64 = 64 << 20;
+
+/// Upper bound of the memory for a tuning, in lengths of its text: the text itself, and numbers of few digits in lists that grow.
+const TEXT_FACTOR: usize = 64;
 
 /// The name that stands for the cost model's choice.
 pub const AUTO: &str = "auto";
@@ -73,6 +77,7 @@ impl Tuning {
 
     /// Parses the format that [`Tuning::to_toml`] writes. Errors name the line and the key.
     pub fn parse(text: &str) -> Result<Self> {
+        check_room(text.len().saturating_mul(TEXT_FACTOR), "a tuning")?;
         let table = DeTable::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             Error::invalid(format!("line {}: {}", line_of(text, at), error.message()))
@@ -194,9 +199,9 @@ fn read_text(path: &Path) -> io::Result<String> {
 /// An upper bound for all numbers, which keeps sums and products finite.
 const MOST: f64 = 1e18;
 
-/// `number` times 10 to the power of `places`, as exactly as a float permits.
+/// `number`, of which 15 digits count, times 10 to the power of `places`. With so few digits, this is undone exactly by `-places`.
 fn scaled(number: f64, places: i32) -> f64 {
-    let text = format!("{number:e}");
+    let text = format!("{number:.14e}");
     let moved = text.split_once('e').and_then(|(digits, exponent)| {
         let exponent: i32 = exponent.parse().ok()?;
         format!("{digits}e{}", exponent + places).parse().ok()
@@ -313,13 +318,13 @@ impl<'a> Value<'a> {
     }
 
     fn choices(&self) -> Result<Vec<Choice>> {
-        let mut choices: Vec<Choice> = Vec::new();
+        let (mut choices, mut seen) = (Vec::new(), HashSet::new());
         for item in self.items()? {
             let choice = item.choice()?;
-            let key = |choice: &Choice| (choice.collective, choice.ranks, choice.hosts, choice.up_to);
-            if choices.iter().any(|other| key(other) == key(&choice)) {
-                let (name, ranks) = (choice.collective.name(), choice.ranks);
-                let on = choice.hosts.map_or(String::new(), |hosts| format!(" on {hosts} hosts"));
+            let Choice { collective, ranks, hosts, up_to, .. } = choice;
+            if !seen.insert((collective as usize, ranks, hosts, up_to)) {
+                let name = collective.name();
+                let on = hosts.map_or(String::new(), |hosts| format!(" on {hosts} hosts"));
                 return Err(
                     item.error(format_args!("there is a choice for {name}, {ranks} ranks{on}, up to there already"))
                 );

@@ -137,6 +137,11 @@ impl Tuner {
         &self.tuning
     }
 
+    /// What takes precedence over the tuning.
+    pub fn overrides(&self) -> &Overrides {
+        &self.overrides
+    }
+
     /// The value for [`Shape::links`]; empty if no links were measured for this number of ranks.
     pub fn links(&self) -> &[u32] {
         let size = self.topology.hosts.len();
@@ -182,10 +187,15 @@ impl Tuner {
             None => self.look_up(collective, None, bytes),
             Some(rule) => {
                 let decision = self.look_up(collective, rule.algorithm, bytes)?;
-                let segment_bytes = rule.segment_bytes.unwrap_or(decision.segment_bytes);
+                let segment_bytes = self.segment_bytes_of(rule, decision.segment_bytes);
                 Ok(Decision { segment_bytes, ..decision })
             }
         }
+    }
+
+    /// The rule's segment size, within the limit; or what the model selected.
+    fn segment_bytes_of(&self, rule: &Rule, selected: usize) -> usize {
+        rule.segment_bytes.map_or(selected, |bytes| bytes.min(self.max_segment_bytes))
     }
 
     fn rule(&self, collective: Collective, bytes: usize) -> Option<&Rule> {
@@ -251,7 +261,7 @@ impl Tuner {
                 let same = |priced: &&PricedAlgorithm| std::ptr::eq(priced.algorithm, algorithm);
                 let priced = candidates.iter().find(same).copied();
                 let priced = priced.unwrap_or_else(|| input.complete(&[input.candidate(algorithm)])[0]);
-                let segment_bytes = rule.segment_bytes.unwrap_or(priced.segment_bytes);
+                let segment_bytes = self.segment_bytes_of(rule, priced.segment_bytes);
                 (PricedAlgorithm { segment_bytes, ..priced }, rule.why)
             }
         };

@@ -1,5 +1,6 @@
 //! The source of rank 0's tuning: the context's options or the environment.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
@@ -23,16 +24,17 @@ impl Source {
     /// The source named by the environment variable. Errors name the variable, the file and the line.
     pub fn from_environment() -> Result<Self> {
         let text = std::env::var_os(VARIABLE).unwrap_or_default();
-        Self::read(&text.to_string_lossy()).map_err(|error| error.context(VARIABLE))
+        Self::read(&text).map_err(|error| error.context(VARIABLE))
     }
 
     /// The source named by `text`: `measure` (also the meaning of an empty string), `default`, or the path of a tuning
     /// file. Errors name the file and the line.
-    pub fn read(text: &str) -> Result<Self> {
-        match text {
-            "" | "measure" => Ok(Self { measures: true, ..Self::default() }),
-            "default" => Ok(Self::default()),
-            path => Ok(Self { tuning: Tuning::read(Path::new(path))?, file: Some(path.into()), measures: true }),
+    pub fn read(text: impl AsRef<OsStr>) -> Result<Self> {
+        let path = Path::new(text.as_ref());
+        match path.to_str() {
+            Some("" | "measure") => Ok(Self { measures: true, ..Self::default() }),
+            Some("default") => Ok(Self::default()),
+            _ => Ok(Self { tuning: Tuning::read(path)?, file: Some(path.into()), measures: true }),
         }
     }
 }

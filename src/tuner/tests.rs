@@ -218,6 +218,28 @@ fn cached_decisions_are_unchanged() {
 }
 
 #[test]
+fn a_file_s_segments_are_within_the_limit() {
+    let choice = Choice { segment_bytes: Some(4 * MIB), ..choice(Collective::Allreduce, 4, usize::MAX, "ring") };
+    let tuner = tuner(4, Tuning { choices: vec![choice], ..Tuning::default() }, "");
+    let decision = tuner.decide(&shape(Collective::Allreduce, 4, 64 * MIB), 1, None).unwrap();
+    assert_eq!((decision.algorithm.name, decision.segment_bytes), ("ring", MIB));
+    assert_eq!(tuner.explain(Collective::Allreduce, 64 * MIB).chosen.segment_bytes, MIB);
+    let smaller = tuner.inherit(1000);
+    assert_eq!(smaller.explain(Collective::Allreduce, 64 * MIB).chosen.segment_bytes, 1000);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_may_have_any_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff.toml"));
+    std::fs::write(&path, "version = 1\ngamma = 1e-9\n").unwrap();
+    let source = source::Source::read(&path).unwrap();
+    assert_eq!((source.tuning.gamma, source.file), (Some(1e-9), Some(path)));
+}
+
+#[test]
 fn each_power_of_two_has_four_size_classes() {
     assert_eq!((bucket(0), first_of(0)), (0, 0));
     assert!(bucket(usize::MAX) < SIZES);

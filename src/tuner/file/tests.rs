@@ -50,6 +50,13 @@ fn tuning() -> impl Strategy<Value = Tuning> {
 
 proptest! {
     #[test]
+    fn what_was_read_once_is_written_and_read_without_a_change(latency in 1e-9..10.0) {
+        let local = Some(Link { latency, bandwidth: 1e9 });
+        let once = Tuning::parse(&Tuning { local, ..Tuning::default() }.to_toml()).unwrap();
+        prop_assert_eq!(Tuning::parse(&once.to_toml()).unwrap(), once);
+    }
+
+    #[test]
     fn written_files_are_read_back_equal(tuning in tuning()) {
         let text = tuning.to_toml();
         let read = Tuning::parse(&text);
