@@ -108,13 +108,16 @@ impl Context {
         connected.map_err(|e| self.unconnectable(&e, limit, format_args!("by the caller's allgather")))
     }
 
-    /// Connects the ranks over a connected context of the same ranks, with `tag`. Collective.
+    /// Connects the ranks over a connected context of the same ranks, with `tag`, any but [`TAG`]. Collective.
     pub fn connect_from(&self, parent: &Context, tag: u64) -> Result<()> {
         if (parent.rank, parent.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
                 "rank {} of {} cannot connect out of a context in which it is rank {} of {}",
                 self.rank, self.size, parent.rank, parent.size
             )));
+        }
+        if tag == TAG {
+            return Err(Error::invalid(format!("the tag {tag} is that of splits: use another one")));
         }
         let limit = self.limit();
         let unconnectable = |e: &Error| self.unconnectable(e, limit, format_args!("out of a context"));

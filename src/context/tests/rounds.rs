@@ -155,6 +155,9 @@ fn a_context_is_made_by_one_thread_at_a_time() {
         let made = Context::new(device(), context.rank(), 2, &ContextOptions::default()).unwrap();
         made.connect_from(context, 5).map(|()| made)
     };
+    let made = Context::new(device(), 0, 2, &ContextOptions::default()).unwrap();
+    let error = made.connect_from(&contexts[0], TAG).unwrap_err();
+    assert!(error.kind() == ErrorKind::InvalidArgument && error.message().contains("18446744073709551615"), "{error}");
     let operation = contexts[0].begin_setup(5).unwrap();
     is_refused(make(&contexts[0]), "another thread is splitting this context");
     drop(operation);
