@@ -57,8 +57,8 @@ pub(super) trait Exchange {
     /// The second round: returns this rank's content, and the contents of all ranks in their order.
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)>;
 
-    /// Whether a rank waits in a round until all others take part in it, with no timeout. Then all rounds are made, with the error
-    /// in place of the content of a rank that has failed.
+    /// Whether a rank waits in a round until all others take part in it. Then all rounds are made, with the error in place of the content
+    /// of a rank that has failed.
     fn waits_for_all(&self) -> bool {
         false
     }
@@ -96,7 +96,7 @@ impl Context {
     /// Connects the ranks over `store`. Collective: every rank calls it, with a store (or prefix) used only by this context.
     pub fn connect(&self, store: &dyn Store) -> Result<()> {
         let limit = self.limit();
-        let connected = self.bootstrap(&OverStore { context: self, store, limit }, limit);
+        let connected = self.bootstrap(&OverStore::new(self, store, limit), limit);
         connected.map_err(|e| self.unconnectable(&e, limit, format_args!("over {}", store.describe())))
     }
 
@@ -145,6 +145,8 @@ impl Context {
         let wants = source.as_ref().map_or(0, |source| source.as_ref().map_or(0, tuning::wants));
         let provisional = || {
             self.check_open()?;
+            let text = format_args!("{}: a context of {} ranks", self.own(), self.size);
+            check_room(self.size.saturating_mul(BYTES_PER_RANK), text)?;
             source.as_ref().map_err(Error::clone)?;
             self.set_own_address(self.device().provisional_sockets(server)?, wants)
         };
@@ -160,7 +162,7 @@ impl Context {
         let shares = |(_, addresses, _): &(_, Vec<Address>, _)| address::any_share_memory(addresses.iter());
         // What each rank has found; none if no rank has memory to share.
         let mut found = Vec::new();
-        if exchange.waits_for_all() || listed.as_ref().is_ok_and(shares) {
+        if exchange.waits_for_all() || listed.as_ref().ok().is_none_or(shares) {
             let own = listed.as_ref().map(|(found, ..)| vec![found.number()]).map_err(Error::clone);
             found = Sharing::parse(&exchange.memory(own)?, self.size)?;
             Sharing::check_room(found.iter().copied().enumerate())?;
@@ -182,7 +184,10 @@ impl Context {
         match self.lock()?.broken.clone() {
             None => Ok(()),
             Some(closed) if closed.kind() == ErrorKind::Closed => Err(closed),
-            Some(why) => Err(Error::new(ErrorKind::InvalidOperation, why.message())),
+            Some(why) => {
+                let text = format!("the context is broken: {}", why.message());
+                Err(Error::new(ErrorKind::InvalidOperation, text).about(*why.details()))
+            }
         }
     }
 
@@ -201,14 +206,20 @@ impl Context {
         Ok([guard.messenger.address(), vec![wants]].concat())
     }
 
-    /// Rank 0: the source of the tuning.
+    /// Bytes of this rank's content for a round.
+    fn content_bytes(&self) -> Result<usize> {
+        Ok(self.lock()?.messenger.address().len() + 1)
+    }
+
+    /// Rank 0: the source of the tuning. What it published when it connected before, without success on all ranks, it publishes again.
     fn source(&self) -> Result<Option<Source>> {
         if self.rank != 0 {
             return Ok(None);
         }
-        let source = match &self.options.tuning {
-            Some(text) => Source::read(text).map_err(|error| error.context("the context's options")),
-            None => Source::from_environment(),
+        let source = match (self.agreed.get(), &self.options.tuning) {
+            (Some(tuner), _) => Ok(Source { tuning: tuner.tuning().clone(), ..Source::default() }),
+            (None, Some(text)) => Source::read(text).map_err(|error| error.context("the context's options")),
+            (None, None) => Source::from_environment(),
         };
         source.map(Some)
     }
@@ -222,8 +233,6 @@ impl Context {
                 format!("the addresses of {} ranks are not {} bytes long: another size?", self.size, list.len()),
             ));
         }
-        let who = self.own();
-        check_room(self.size.saturating_mul(BYTES_PER_RANK), format_args!("{who}: a context of {} ranks", self.size))?;
         if list[self.rank * length..][..length] != *own {
             return Err(Error::new(
                 ErrorKind::Mismatch,
@@ -246,8 +255,17 @@ impl Context {
         constants: &Constants,
     ) -> Result<Sharing> {
         address::check(addresses, named)?;
-        let _ = self.hosts.set(address::number_hosts(addresses));
+        let hosts = address::number_hosts(addresses);
         let mut guard = self.lock()?;
+        let (messenger, group) = (&guard.messenger, guard.messenger.host_group());
+        let is_same = |rank: Rank| {
+            messenger.connector().peer(rank).is_none_or(|known| known.identity == addresses[rank].identity)
+        };
+        // Memory that is shared is in use.
+        let are_same = group.is_none_or(|group| group.ranks().iter().all(|rank| is_same(*rank as Rank)));
+        if *self.hosts.get_or_init(|| hosts.clone()) != hosts || !are_same {
+            return Err(other_ranks());
+        }
         let found = guard.messenger.open_memory(addresses);
         for (rank, address) in addresses.iter().enumerate() {
             guard.messenger.set_peer(rank, &address.serialize())?;
@@ -292,6 +310,12 @@ impl Context {
         }
         Ok(())
     }
+}
+
+/// The error of a context that has met other ranks before.
+pub(super) fn other_ranks() -> Error {
+    let text = "the ranks are not those of this context's first attempt to connect: make a new context";
+    Error::new(ErrorKind::InvalidOperation, text)
 }
 
 /// A duration in µs.

@@ -9,7 +9,7 @@ use crate::context::setup::TAG;
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connector};
 use crate::error::{Details, Error, ErrorKind, Result};
-use crate::net::address::{self, Address};
+use crate::net::address::Address;
 use crate::reserve::check_room;
 use crate::transport::Connector;
 use crate::transport::shm::Sharing;
@@ -86,12 +86,9 @@ impl Context {
             ));
         }
         let mut parts = parts(&contents, own.len())?;
-        // All ranks of the parent come to the same result.
-        let shares = parts.values().any(|part| address::any_share_memory(part.iter().map(|member| &member.address)));
         let (Some(color), Some(connector)) = (color, connector) else {
-            if shares {
-                self.gather_setup(Ok(vec![Sharing::Nothing.number()]), TAG, limit)?;
-            }
+            // Fails with a rank that cannot make its part.
+            self.gather_setup(Ok(vec![Sharing::Nothing.number()]), TAG, limit)?;
             return Ok(None);
         };
         let members = parts.remove(&i64::from(color)).expect("this rank has passed this color");
@@ -112,12 +109,8 @@ impl Context {
                 Ok((found, context))
             },
         );
-        let found = if shares {
-            let own = made.as_ref().map(|(found, _)| vec![found.number()]).map_err(Error::clone);
-            Sharing::parse(&self.gather_setup(own, TAG, limit)?.1, self.size)?
-        } else {
-            vec![Sharing::Nothing; self.size]
-        };
+        let own = made.as_ref().map(|(found, _)| vec![found.number()]).map_err(Error::clone);
+        let found = Sharing::parse(&self.gather_setup(own, TAG, limit)?.1, self.size)?;
         let (_, context) = made?;
         Sharing::check_room(ranks.iter().map(|rank| (*rank, found[*rank])))?;
         let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();

@@ -17,6 +17,7 @@ mod numbers;
 mod oob;
 mod pollers;
 mod prepared;
+mod refusals;
 mod request;
 mod rounds;
 mod shared;
@@ -34,11 +35,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::error::ErrorKind;
 use crate::collective::{Collective, Shape};
+use crate::error::ErrorKind;
 use crate::transport::tcp::{Device, DeviceOptions};
-
 use crate::types::DataType;
+
 fn device() -> Arc<Device> {
     Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap()
 }

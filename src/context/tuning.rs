@@ -7,11 +7,10 @@
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
-use crate::context::bootstrap::{Exchange, Limit};
+use crate::context::bootstrap::{Exchange, Limit, other_ranks};
 use crate::context::measure;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::{self, Address};
-use crate::reserve::check_room;
 use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;
 use crate::tuner::model::Topology;
@@ -22,9 +21,6 @@ use crate::types::Rank;
 /// How long the other end of a link may take to answer before the link is not measured. Longer in the library's own tests, which
 /// run on busy machines and check the measurements.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 1 });
-
-/// Upper bound of the memory for a tuning, in lengths of its text: the text itself, and numbers of few digits.
-const TEXT_FACTOR: usize = 16;
 
 /// The ranks at the other end of the links that rank 0 measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,12 +76,16 @@ impl Context {
         }
         let own = source.map(|source| self.publish(source, links, until).into_bytes());
         let text = exchange.broadcast(own)?;
-        check_room(text.len().saturating_mul(TEXT_FACTOR), "the tuning that rank 0 has published")?;
-        let text = String::from_utf8_lossy(&text);
-        let (overrides, tuning) = text.split_once('\n').unwrap_or_default();
         let published = |error: Error| error.context("what rank 0 has published as tuning");
+        let text = str::from_utf8(&text)
+            .map_err(|error| published(Error::new(ErrorKind::Mismatch, error.to_string())).with_rank(0))?;
+        let (overrides, tuning) = text.split_once('\n').unwrap_or_default();
         let tuning = Tuning::parse(tuning).map_err(published)?;
         let overrides = Overrides::parse(overrides).map_err(published)?;
+        let is_known = |known: &Tuner| (known.tuning(), known.overrides()) == (&tuning, &overrides);
+        if !self.agreed.get().is_none_or(is_known) {
+            return Err(other_ranks());
+        }
         Ok(Tuner::new(tuning, overrides, topology(addresses), self.options.max_segment_bytes))
     }
 
@@ -111,6 +111,7 @@ impl Context {
             }
             tuning.gamma = tuning.gamma.or_else(measure::gamma);
         }
-        format!("{}\n{}", self.overrides, tuning.to_toml())
+        let overrides = self.agreed.get().map_or(&self.overrides, Tuner::overrides);
+        format!("{overrides}\n{}", tuning.to_toml())
     }
 }

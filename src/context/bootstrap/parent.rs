@@ -27,6 +27,10 @@ impl Exchange for OverContext<'_> {
         self.gather(own)
     }
 
+    fn waits_for_all(&self) -> bool {
+        true
+    }
+
     fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
         self.gather(own).map(|(_, list)| list)
     }

@@ -1,7 +1,8 @@
 //! Records of equal length, with the content that a rank publishes or the error for which it fails.
 //!
 //! A record is a version (1 byte), the number of an error's kind, or 0 (1), the length of the content (2, little-endian), the
-//! rank (4), the number of ranks (4), the content, and zeros. Records of other ranks are not trusted.
+//! rank (4), the number of ranks (4), the content, and zeros. The content of an error is what [`of_error`] returns. Records of other ranks
+//! are not trusted.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::{try_with_capacity, try_zeros};
@@ -13,11 +14,35 @@ const HEADER: usize = 12;
 /// Most bytes of content.
 pub const MOST: usize = BYTES - HEADER;
 
+/// Stands for the rank to blame where no rank is known to be.
+const NOBODY: u32 = u32::MAX;
+const BLAMED_BYTES: usize = size_of::<u32>();
+
+/// The number of an error's kind, and what other ranks are told of it besides: the rank to blame (4 bytes, little-endian), and the text.
+pub fn of_error(error: &Error) -> (u8, Vec<u8>) {
+    let blamed = error.details().rank.and_then(|rank| u32::try_from(rank).ok()).unwrap_or(NOBODY);
+    (error.kind().number() as u8, [&blamed.to_le_bytes()[..], error.message().as_bytes()].concat())
+}
+
+/// The error that `rank` of `size` has told others as [`of_error`] says; zeros may follow.
+pub fn to_error(rank: Rank, size: usize, kind: u8, content: &[u8]) -> Error {
+    let kind = ErrorKind::of_number(kind.into()).unwrap_or(ErrorKind::Mismatch);
+    let (blamed, text) = content.split_at(content.len().min(BLAMED_BYTES));
+    let blamed = blamed.try_into().map_or(NOBODY, u32::from_le_bytes) as usize;
+    let blamed = if blamed < size { blamed } else { rank };
+    let text = String::from_utf8_lossy(text);
+    Error::new(kind, format!("rank {rank}: {}", text.trim_end_matches('\0'))).with_rank(blamed)
+}
+
 /// The record of `rank` with `own`; a long error text is cut off.
 fn write(rank: Rank, size: usize, own: &Result<Vec<u8>>) -> Vec<u8> {
+    let told;
     let (kind, content) = match own {
         Ok(content) => (0, &content[..]),
-        Err(error) => (error.kind().number() as u8, error.message().as_bytes()),
+        Err(error) => {
+            told = of_error(error);
+            (told.0, &told.1[..])
+        }
     };
     let content = &content[..content.len().min(MOST)];
     let [low, high] = (content.len() as u16).to_le_bytes();
@@ -50,10 +75,7 @@ fn read(record: &[u8], rank: Rank, size: usize) -> Result<&[u8]> {
     let content = &record[HEADER..HEADER + length];
     match record[1] {
         0 => Ok(content),
-        kind => {
-            let kind = ErrorKind::of_number(kind.into()).unwrap_or(ErrorKind::Mismatch);
-            Err(Error::new(kind, format!("rank {rank}: {}", String::from_utf8_lossy(content))).with_rank(rank))
-        }
+        kind => Err(to_error(rank, size, kind, content)),
     }
 }
 

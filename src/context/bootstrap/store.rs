@@ -3,18 +3,22 @@
 //! In each round every rank writes its content to the store, in the first round as a [claim], which it reads back. Rank 0
 //! collects the contents and writes the list as one value. Last, rank 0 writes its tuning. So each rank makes six requests, eight if
 //! there is a third round, and rank 0 two or three large ones, whatever the number of ranks.
+//!
+//! A rank that fails writes its error in place of its content, and rank 0 in place of the list, so that no rank waits for it.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{Exchange, Limit};
+use super::{Exchange, Limit, record};
 use crate::context::Context;
 use crate::context::claim::{self, Claims, SEPARATE};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::net::address::Address;
 use crate::rendezvous::Store;
 use crate::reserve::try_reserve;
+use crate::types::Rank;
 
 /// One exchange between all ranks.
 struct Round {
@@ -50,7 +54,8 @@ const MEMORY: Round =
 /// Key of rank 0's tuning.
 const TUNING: &str = "tuning";
 
-/// Prefix of an error in place of a list; the number of the error's kind and its text follow. No list begins with it.
+/// Prefix of an error in place of a content, of a list, or of the tuning; the number of the error's kind follows, and what
+/// [`record::of_error`] returns. None of these begins with it.
 const REFUSAL: &[u8] = b"\0refused: ";
 
 impl Round {
@@ -68,6 +73,8 @@ pub(super) struct OverStore<'a> {
     pub context: &'a Context,
     pub store: &'a dyn Store,
     pub limit: Limit,
+    /// Other ranks have been told of a failure, know it themselves, or are not to be told.
+    failed: Cell<bool>,
 }
 
 impl Exchange for OverStore<'_> {
@@ -76,18 +83,18 @@ impl Exchange for OverStore<'_> {
     }
 
     fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
-        let own = own.inspect_err(|error| self.refuse(error))?;
-        self.context.parse(&self.claim_rank(&own)?, &own)
+        let own = own.inspect_err(|error| self.refuse(&HOSTS, error))?;
+        // A process that has no claim to this rank says nothing: the other ranks may be those of another, working job.
+        let listed = self.claim_rank(&own).and_then(|list| self.context.parse(&list, &own));
+        listed.inspect_err(|_| self.failed.set(true))
     }
 
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
-        let own = own?;
-        let list = self.publish(&ADDRESSES, &own)?;
-        Ok((own, list))
+        self.publish(&ADDRESSES, own)
     }
 
     fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
-        self.publish(&MEMORY, &own?)
+        self.publish(&MEMORY, own).map(|(_, list)| list)
     }
 
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
@@ -95,23 +102,54 @@ impl Exchange for OverStore<'_> {
         if let Some(own) = own {
             return self.store.set_within(TUNING, &own, self.limit.left()).map(|()| own);
         }
-        self.wait_for(|wait| self.store.get(TUNING, wait)).map_err(|error| match error.kind() {
+        let tuning = self.wait_for(|wait| self.store.get(TUNING, wait)).map_err(|error| match error.kind() {
             ErrorKind::Timeout => {
                 error.context(format_args!("{}, rank 0 has not published its tuning", after(timeout))).with_rank(0)
             }
             _ => error,
-        })
+        })?;
+        self.refused(0, &tuning).map_or(Ok(tuning), Err)
     }
 }
 
-impl OverStore<'_> {
-    /// Rank 0: publishes `error` in place of the first list.
-    fn refuse(&self, error: &Error) {
-        if self.context.rank == 0 {
-            let text = [REFUSAL, &[error.kind().number() as u8], error.message().as_bytes()].concat();
-            // The error to report is `error`, even if the store does not answer either.
-            let _ = self.store.set_within(HOSTS.list, &text, self.limit.left());
+impl<'a> OverStore<'a> {
+    pub fn new(context: &'a Context, store: &'a dyn Store, limit: Limit) -> Self {
+        Self { context, store, limit, failed: Cell::new(false) }
+    }
+
+    /// Publishes `error` where the other ranks wait for what this rank gives in `round`, unless another failure came before it. The error to
+    /// report is `error`, even if the store does not answer either.
+    fn refuse(&self, round: &Round, error: &Error) {
+        if self.failed.replace(true) {
+            return;
         }
+        let (kind, told) = record::of_error(error);
+        let refusal = [REFUSAL, &[kind], &told].concat();
+        let tell = |key: &str| drop(self.store.set_within(key, &refusal, self.limit.left()));
+        match self.context.rank {
+            0 => {
+                tell(round.list);
+                if round.list == MEMORY.list {
+                    // If no rank has memory to share, there is no such round, and the others wait for this.
+                    tell(TUNING);
+                }
+            }
+            rank if round.list == HOSTS.list => drop(self.claim_refusal(rank, refusal)),
+            rank => tell(&round.rank_key(rank)),
+        }
+    }
+
+    /// Claims this rank, with `refusal` in place of its content. It is as long as the others', so the text may be cut off.
+    fn claim_refusal(&self, rank: Rank, mut refusal: Vec<u8>) -> Result<()> {
+        refusal.resize(self.context.content_bytes()?, 0);
+        let claim = claim::make(self.context.size, &refusal)?;
+        claim::put(self.store, &HOSTS.rank_key(rank), &claim, self.limit.left())
+    }
+
+    /// The error that `rank` has published as `value`, if it has.
+    fn refused(&self, rank: Rank, value: &[u8]) -> Option<Error> {
+        let (kind, told) = value.strip_prefix(REFUSAL)?.split_first()?;
+        Some(record::to_error(rank, self.context.size, *kind, told))
     }
 
     /// The first round: claims this rank, with the content `own`. Returns the contents of all ranks in their order.
@@ -122,7 +160,6 @@ impl OverStore<'_> {
         let value = self.wait_for(|wait| store.get(&key, wait))?;
         let claims = Claims::read(rank, &value, claim.len())?;
         if !claims.is_led_by(&claim) {
-            // Other ranks are not notified: they may be those of another, working job.
             return Err(claims.claimed_twice(&claim));
         }
         // An earlier context of this process that has ended may have left a claim, but no list.
@@ -131,38 +168,35 @@ impl OverStore<'_> {
             let text = format!("an earlier context of this process has met others there; {SEPARATE}");
             return Err(Error::new(ErrorKind::Mismatch, text));
         }
-        claims.content().inspect_err(|error| self.refuse(error))?;
-        let list = |values: Vec<Vec<u8>>| {
-            let contents = values.iter().enumerate().map(|(rank, value)| {
-                let claims = Claims::read(rank, value, claim.len())?;
-                claims.is_of_the_same_job(&claim).and_then(|()| claims.content())
-            });
-            let contents = contents.collect::<Result<Vec<_>>>().map(|contents| contents.concat());
-            contents.inspect_err(|error| self.refuse(error))
-        };
-        self.exchange(&HOSTS, list)
+        // Rank 0 finds out about the other ranks' by itself.
+        claims.content().inspect_err(|error| {
+            if rank == 0 {
+                self.refuse(&HOSTS, error)
+            }
+        })?;
+        self.exchange(&HOSTS, |rank, value| {
+            let claims = Claims::read(rank, value, claim.len())?;
+            claims.is_of_the_same_job(&claim).and_then(|()| claims.content())
+        })
     }
 
-    /// One round: writes `own`, and returns the contents of all ranks in their order.
-    fn publish(&self, round: &Round, own: &[u8]) -> Result<Vec<u8>> {
-        self.store.set_within(&round.rank_key(self.context.rank), own, self.limit.left())?;
-        self.exchange(round, |contents| Ok(contents.concat()))
+    /// One round: writes `own`, or the error for which this rank fails. Returns `own`, and the contents of all ranks in their order.
+    fn publish(&self, round: &Round, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
+        let own = own.inspect_err(|error| self.refuse(round, error))?;
+        let key = round.rank_key(self.context.rank);
+        let written = self.store.set_within(&key, &own, self.limit.left());
+        let list = written.and_then(|()| self.exchange(round, |_, value| Ok(value)));
+        list.inspect_err(|_| self.failed.set(true)).map(|list| (own, list))
     }
 
-    /// One round, after this rank has written its content: returns the list that rank 0 makes of all contents by `list`.
-    fn exchange(&self, round: &Round, list: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    /// One round, after this rank has written its content: returns the list that rank 0 makes of all contents. `content` returns that in the
+    /// value of a rank.
+    fn exchange(&self, round: &Round, content: impl for<'v> Fn(Rank, &'v [u8]) -> Result<&'v [u8]>) -> Result<Vec<u8>> {
         let (store, size) = (self.store, self.context.size);
         let missing = |e| self.name_missing(round, e);
         if self.context.rank != 0 {
             let list = self.wait_for(|wait| store.get(round.list, wait)).map_err(missing)?;
-            return match list.strip_prefix(REFUSAL) {
-                None => Ok(list),
-                Some(why) => {
-                    let (kind, text) = why.split_first().unwrap_or((&0, b""));
-                    let kind = ErrorKind::of_number((*kind).into()).unwrap_or(ErrorKind::Mismatch);
-                    Err(Error::new(kind, format!("rank 0: {}", String::from_utf8_lossy(text))).with_rank(0))
-                }
-            };
+            return self.refused(0, &list).map_or(Ok(list), Err);
         }
         let mut values = Vec::new();
         for first in (0..size).step_by(BATCH) {
@@ -172,7 +206,12 @@ impl OverStore<'_> {
             try_reserve(&mut values, more.len(), "what all ranks have published")?;
             values.extend(more);
         }
-        let list = list(values)?;
+        let contents = values.iter().enumerate().map(|(rank, value)| {
+            let content = content(rank, value)?;
+            self.refused(rank, content).map_or(Ok(content), Err)
+        });
+        let list = contents.collect::<Result<Vec<_>>>().map(|contents| contents.concat());
+        let list = list.inspect_err(|error| self.refuse(round, error))?;
         let left = self.limit.left();
         if round.list == HOSTS.list {
             store.set_and_settle_claims(round.list, &list, left)?;

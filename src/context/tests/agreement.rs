@@ -179,6 +179,49 @@ fn what_is_wrong_with_rank_0_s_file_all_ranks_hear_at_once() {
     }
 }
 
+/// As where the first attempt has failed after rank 0 had published its tuning.
+#[test]
+fn what_rank_0_has_published_before_it_publishes_again() {
+    // 17 digits, of which a file has 15.
+    let slow = SLOW.replace("latency_us = 5000.0", "latency_us = 5000.1234567890123");
+    let (_file, path) = file(&slow);
+    let own = |tuning: &str| ContextOptions { timeout: LONG, tuning: Some(tuning.into()), ..Default::default() };
+    let device = || {
+        let hostname = Some("127.0.0.1".into());
+        Device::create(&DeviceOptions { hostname, shared_memory: Some(false), ..Default::default() }).unwrap()
+    };
+    let make = |rank| Context::new(device(), rank, 3, &own(&path)).unwrap();
+    let connect = |contexts: &[Arc<Context>]| {
+        let store = InProcessStore::new();
+        run(contexts, |context| context.connect(&*store).unwrap());
+    };
+    let first: Vec<_> = (0..3).map(make).collect();
+    connect(&first);
+    std::fs::write(&path, NARROW).unwrap();
+    // Rank 2 is another process.
+    let second = [first[0].clone(), first[1].clone(), make(2)];
+    connect(&second);
+    let known = second[0].tuner();
+    assert_eq!(choices(&second[0])[0].0, "ring_chunked", "it is the first file");
+    for context in &second {
+        assert_eq!(context.tuner().tuning(), known.tuning());
+        assert_eq!(choices(context), choices(&second[0]));
+    }
+    // Rank 0 is another process: what it publishes is not what the others have agreed on.
+    let third = [make(0), second[1].clone(), second[2].clone()];
+    let store = InProcessStore::new();
+    run(&third, |context| match (context.rank(), context.connect(&*store)) {
+        (0, connected) => connected.unwrap(),
+        (_, connected) => {
+            let error = connected.unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::InvalidOperation && error.message().contains("make a new context"),
+                "{error}"
+            );
+        }
+    });
+}
+
 #[test]
 fn a_partner_that_does_not_take_part_is_no_error() {
     let store = InProcessStore::new();

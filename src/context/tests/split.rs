@@ -2,9 +2,16 @@
 
 use super::agreement::{NARROW, choices, connected, connected_with, file};
 use super::*;
+use std::net::SocketAddr;
+use std::sync::Weak;
+
 use crate::collective::{Collective, Shape};
 use crate::context::setup::TAG;
+use crate::log::LogCallback;
 use crate::net::address::Address;
+use crate::rendezvous::InProcessStore;
+use crate::transport::Watch;
+use crate::transport::shm::Sharing;
 use crate::types::DataType;
 
 /// The sum of `own` over all ranks, with `tag`.
@@ -74,6 +81,7 @@ fn errors_name_the_ranks_of_the_parent() {
             let address = Address { sockets: vec![([127, 0, 0, 1], 1).into()], segment: None, ..own };
             let content = [&0i64.to_le_bytes()[..], &0i32.to_le_bytes(), &address.serialize()].concat();
             parent.gather_setup(Ok(content), TAG, parent.limit()).unwrap();
+            parent.gather_setup(Ok(vec![Sharing::Nothing.number()]), TAG, parent.limit()).unwrap();
         }
     });
 }
@@ -129,6 +137,73 @@ fn a_second_split_at_once_is_refused_and_does_no_harm() {
         let other = contexts[1].split(Some(1), 0).unwrap().unwrap();
         let first = first.join().unwrap().unwrap().unwrap();
         run(&[first, other], |part| assert_eq!(sum(part, 1, 0), 2));
+    });
+}
+
+/// A device whose contexts cannot be watched while it `fails`.
+struct Unwatched {
+    device: Arc<dyn transport::Device>,
+    fails: AtomicBool,
+}
+
+impl transport::Device for Unwatched {
+    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>> {
+        self.device.clone().connector(token)
+    }
+    fn watch(self: Arc<Self>, of: &dyn Connector, context: Weak<dyn BackgroundProgress>) -> Result<Box<dyn Watch>> {
+        match self.fails.load(Ordering::Relaxed) {
+            true => Err(Error::new(ErrorKind::ResourceExhausted, "no descriptor is left")),
+            false => self.device.clone().watch(of, context),
+        }
+    }
+    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+        self.device.provisional_sockets(store)
+    }
+    fn listen(&self, store: Option<SocketAddr>, all: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+        self.device.listen(store, all, rank)
+    }
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
+        self.device.listen_anywhere()
+    }
+    fn log(&self) -> Option<LogCallback> {
+        self.device.log()
+    }
+    fn clock(&self) -> Arc<dyn transport::Clock> {
+        self.device.clock()
+    }
+    fn transport(&self) -> &'static str {
+        self.device.transport()
+    }
+    fn is_inherited(&self) -> bool {
+        self.device.is_inherited()
+    }
+    fn accept_error(&self) -> Option<std::io::Error> {
+        self.device.accept_error()
+    }
+}
+
+/// Without shared memory, nothing but that would be exchanged after the addresses.
+#[test]
+fn a_rank_that_fails_after_the_exchange_says_so_to_all() {
+    let store = InProcessStore::new();
+    let options = ContextOptions { timeout: Duration::from_secs(60), ..Default::default() };
+    let devices: Vec<_> = (0..3)
+        .map(|_| {
+            let own =
+                DeviceOptions { hostname: Some("127.0.0.1".into()), shared_memory: Some(false), ..Default::default() };
+            let device: Arc<dyn transport::Device> = Device::create(&own).unwrap();
+            Arc::new(Unwatched { device, fails: AtomicBool::new(false) })
+        })
+        .collect();
+    let contexts: Vec<_> = (0..3).map(|rank| Context::new(devices[rank].clone(), rank, 3, &options).unwrap()).collect();
+    run(&contexts, |context| context.connect(&*store).unwrap());
+    devices[1].fails.store(true, Ordering::Relaxed);
+    // Rank 2 gets no part.
+    run(&contexts, |context| {
+        let error = context.split((context.rank() < 2).then_some(0), 0).err().expect("a rank has failed");
+        assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
+        assert!(error.message().ends_with("no descriptor is left"), "{error}");
+        assert_eq!(sum(context, 1, 0), 3, "the parent stays usable");
     });
 }
 

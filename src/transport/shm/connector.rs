@@ -49,8 +49,8 @@ pub struct ShmConnector {
     own: Option<Arc<OwnSegment>>,
     /// The memory of `own`, as long as peers may open it.
     memory: Option<SharedMemory>,
-    /// What [`Connector::open_memory`] has found.
-    found: Option<Sharing>,
+    /// What [`Connector::open_memory`] has found, and of which ranks of this host.
+    found: Option<(Vec<(Rank, Identity)>, Sharing)>,
     /// All ranks of the host, until it is known whether all of them can share memory.
     opened: Option<HostGroup>,
     /// Ranks of the host that must be connected as soon as it is known how.
@@ -308,15 +308,19 @@ impl Connector for ShmConnector {
     }
 
     fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
-        let here = addresses.iter().filter(|address| address.host == self.address.host);
-        if here.count() < 2 {
+        let here = addresses.iter().enumerate().filter(|(_, address)| address.host == self.address.host);
+        let here: Vec<(Rank, Identity)> = here.map(|(rank, address)| (rank, address.identity)).collect();
+        if here.len() < 2 {
             self.memory = None;
             return Sharing::Nothing;
         }
         // Other ranks may know what this one found before its connecting timed out.
-        if let Some(found) = self.found {
-            return found;
+        if let Some((ranks, found)) = &self.found
+            && *ranks == here
+        {
+            return *found;
         }
+        self.opened = None;
         let found = match self.open(addresses) {
             Ok(group) => {
                 let found = if group.reads_memory() { Sharing::Processes } else { Sharing::Segments };
@@ -333,7 +337,8 @@ impl Connector for ShmConnector {
                 Sharing::Nothing
             }
         };
-        *self.found.insert(found)
+        self.found = Some((here, found));
+        found
     }
 
     fn share_memory(&mut self, found: &[Sharing]) -> Result<()> {
