@@ -14,6 +14,7 @@ use gloo_rs::error::{Error, ErrorKind, Result};
 use gloo_rs::rendezvous::{CallbackStore, FileStore, InProcessStore, PrefixStore, Store, StoreCallbacks, TcpStore};
 use gloo_rs::reserve::{SMALL_BYTES, try_collect, try_zeros};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::tuner::file::Tuning;
 use gloo_rs::types::DataType;
 
 struct Limited;
@@ -222,8 +223,8 @@ fn context(rank: usize, size: usize, eager: bool) -> Result<Arc<Context>> {
     let options =
         DeviceOptions { hostname: Some("127.0.0.1".into()), shared_memory: Some(!eager), ..Default::default() };
     let device = Device::create(&options)?;
-    let options = ContextOptions { timeout: SECONDS, tuning: Some("default".into()), ..Default::default() };
-    Context::new(device, rank, size, &options)
+    let tuning = Some(if eager { "measure" } else { "default" }.into());
+    Context::new(device, rank, size, &ContextOptions { timeout: SECONDS, tuning, ..Default::default() })
 }
 
 fn allreduce(context: &Arc<Context>, inputs: usize) -> Result<()> {
@@ -310,6 +311,17 @@ fn calls_without_memory_fail_with_that_reason_and_the_process_goes_on() {
             |contexts| both(contexts, |context| context.split(Some(0), 0).map(drop)),
         );
     }
+    with_ever_more_memory(
+        "connecting, with measurements",
+        || [0, 1].map(|rank| context(rank, 2, true).unwrap()),
+        |contexts| {
+            let store = InProcessStore::new();
+            both(contexts, |context| context.connect(&*store))
+        },
+    );
+    let tuning =
+        format!("version = 1\nlinks = [{}]\n", vec![format!("[{}]", vec!["1"; 100].join(", ")); 100].join(", "));
+    with_ever_more_memory("a tuning file", || (), |()| Tuning::parse(&tuning).map(drop));
     // A message that is queued, since no receive was posted for it.
     with_ever_more_memory("an unexpected message to this rank", alone, |context| {
         let mut large = try_zeros::<u8>(4 * SMALL_BYTES, "the test")?;

@@ -12,7 +12,7 @@ use crate::context::digest::op_text;
 use crate::engine::{Binding, Combine};
 use crate::environment;
 use crate::error::{Details, Error, ErrorKind, Result, first_few};
-use crate::reserve::{try_collect, try_with_capacity, try_zeros};
+use crate::reserve::{check_room, try_collect, try_with_capacity, try_zeros};
 use crate::tuner;
 use crate::types::{ElementType, Rank};
 use crate::wire::fingerprint::Purpose;
@@ -20,11 +20,15 @@ use crate::wire::fingerprint::Purpose;
 /// The environment variable that enables the comparison.
 const VARIABLE: &str = "GLOO_RS_CHECK_CALLS";
 
-/// Numbers of a record before its lists.
+/// Numbers of a record before its lists, and the index of the count.
 const FIELDS: usize = 10;
+const COUNT: usize = 6;
 
-/// Most entries of a list in an error.
+/// Most entries of a list in an error, and most different calls.
 const SHOWN: usize = 8;
+
+/// Upper bound of the memory for the comparison of records, for each rank.
+const BYTES_PER_RANK: usize = 256;
 
 /// Whether the environment enables the comparison.
 pub(super) fn from_environment() -> Result<bool> {
@@ -40,6 +44,7 @@ fn record(run: &Run<'_>) -> Result<Vec<u64>> {
     let Call { shape, dtype, .. } = run.call;
     let Shape { collective, size, .. } = *shape;
     let algorithm = run.algorithm;
+    let (inputs, base, destinations) = run.call.numbers(algorithm);
     let dtype = if collective == Collective::Barrier { 0 } else { dtype.code() as usize };
     let only = |holds: bool, value: usize| if holds { value } else { 0 };
     let fields: [usize; FIELDS] = [
@@ -50,12 +55,9 @@ fn record(run: &Run<'_>) -> Result<Vec<u64>> {
         only(has_root(collective), shape.root),
         only(collective != Collective::Barrier, run.binding.segment),
         shape.count,
-        match collective {
-            Collective::Allgather => shape.inputs.max(1),
-            _ => only(shape.average, shape.contributions()),
-        },
-        only(algorithm.name == "bcube", shape.base),
-        shape.destinations,
+        if collective == Collective::Allgather { inputs } else { only(shape.average, shape.contributions()) },
+        base,
+        destinations,
     ];
     let (groups, dims) = match algorithm.uses {
         // A grid has fewer dimensions with extents above 1 than ranks.
@@ -113,21 +115,18 @@ impl<'a> Record<'a> {
     }
 
     /// The fields that must be equal on all ranks.
-    fn common(self) -> Vec<u64> {
+    fn common(self) -> impl Iterator<Item = u64> + 'a {
         use Collective::*;
-        let mut fields = self.0[..FIELDS].to_vec();
-        match self.collective() {
-            // The counts of these collectives differ between ranks.
-            Some(Gatherv | Scatterv | Alltoallv) => fields[6] = 0,
-            Some(ReduceScatter | Allgatherv) => {
-                fields[6] = 0;
-                fields.extend(self.counts().1);
-            }
-            _ => {}
-        }
+        // The counts of these collectives differ between ranks, those of some are in lists that all have.
+        let (count, counts) = match self.collective() {
+            Some(Gatherv | Scatterv | Alltoallv) => (0, &[][..]),
+            Some(ReduceScatter | Allgatherv) => (0, self.counts().1),
+            _ => (self.0[COUNT], &[][..]),
+        };
         let (groups, dims) = self.topology();
-        fields.extend(groups.iter().chain(dims));
-        fields
+        let fields =
+            self.0[..FIELDS].iter().enumerate().map(move |(at, field)| if at == COUNT { count } else { *field });
+        fields.chain(counts.iter().chain(groups).chain(dims).copied())
     }
 
     /// `allreduce ring_segmented of 1000 float32 by sum`; with `fully` also what the library has selected.
@@ -180,12 +179,11 @@ impl<'a> Record<'a> {
 
 /// How the calls differ, if they do, and the rank that is most likely wrong: the first of the smallest group with equal calls.
 fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
-    let mut groups: Vec<(Vec<u64>, Vec<usize>)> = Vec::new();
+    let mut groups: Vec<(Record<'_>, Vec<usize>)> = Vec::new();
     for (rank, record) in records.iter().enumerate() {
-        let common = record.common();
-        match groups.iter_mut().find(|(key, _)| *key == common) {
+        match groups.iter_mut().find(|(first, _)| first.common().eq(record.common())) {
             Some((_, ranks)) => ranks.push(rank),
-            None => groups.push((common, vec![rank])),
+            None => groups.push((*record, vec![rank])),
         }
     }
     if groups.len() == 1 {
@@ -193,12 +191,13 @@ fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
     }
     // The smallest group first, since it is most likely wrong.
     groups.sort_by_key(|(_, ranks)| (ranks.len(), ranks[0]));
-    let say = |fully| -> Vec<String> { groups.iter().map(|(_, ranks)| records[ranks[0]].describe(fully)).collect() };
+    let shown = &groups[..groups.len().min(SHOWN)];
+    let say = |fully| -> Vec<String> { shown.iter().map(|(record, _)| record.describe(fully)).collect() };
     let mut calls = say(false);
     if calls.iter().all(|c| *c == calls[0]) {
         calls = say(true);
     }
-    let parts: Vec<String> = groups
+    let mut parts: Vec<String> = shown
         .iter()
         .zip(&calls)
         .map(|((_, ranks), call)| {
@@ -206,6 +205,9 @@ fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
             format!("rank{s} {} {verb} {call}", first_few(ranks.iter(), SHOWN, ", "))
         })
         .collect();
+    if groups.len() > shown.len() {
+        parts.push(format!("and {} other calls", groups.len() - shown.len()));
+    }
     let odd = (groups[0].1.len() < groups[1].1.len()).then_some(groups[0].1[0]);
     Some((parts.join("; "), odd))
 }
@@ -213,10 +215,13 @@ fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
 /// Describes sends whose count differs from what the receiver expects, in calls that are equal otherwise.
 fn counts_between(records: &[Record<'_>]) -> Option<String> {
     let root = records[0].0[4] as usize;
-    let mut wrong = Vec::new();
+    let (mut wrong, mut count) = (Vec::new(), 0_usize);
     let mut compare = |from: usize, sends: u64, to: usize, expects: u64| {
         if sends != expects {
-            wrong.push(format!("rank {from} sends {sends} elements to rank {to}, which expects {expects}"));
+            if count < SHOWN {
+                wrong.push(format!("rank {from} sends {sends} elements to rank {to}, which expects {expects}"));
+            }
+            count += 1;
         }
     };
     for (rank, record) in records.iter().enumerate() {
@@ -231,8 +236,7 @@ fn counts_between(records: &[Record<'_>]) -> Option<String> {
             _ => {}
         }
     }
-    let more = wrong.len().saturating_sub(SHOWN);
-    wrong.truncate(SHOWN);
+    let more = count - wrong.len();
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     (!wrong.is_empty()).then(|| wrong.join("; ") + &more)
 }
@@ -264,9 +268,39 @@ impl Context {
         self.execute(&Run { binding, ..*run }, plan)?;
         let records = all.chunks_exact(own.len()).map(|record| Ok(Record(record)));
         let records = try_collect(records, "the list of all ranks' calls")?;
+        check_room(self.size.saturating_mul(BYTES_PER_RANK), "the comparison of all ranks' calls")?;
         let Some((wrong, odd)) = verdict(&records) else { return Ok(()) };
         let own = run.call.describe(self.rank, run.algorithm.name);
         let error = Error::new(ErrorKind::Mismatch, format!("{own}: ranks disagree about this call: {wrong}"));
         Err(error.about(Details { rank: odd, operation: run.call.shape.collective.name(), ..Details::default() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of a call by the first algorithm of its collective, with this count, root and these received counts.
+    fn record(collective: Collective, size: usize, count: u64, root: u64, received: u64) -> Vec<u64> {
+        let mut record = vec![0; FIELDS + LISTS * size];
+        (record[0], record[4], record[COUNT]) = (collective as u64, root, count);
+        record[FIELDS + size..FIELDS + 2 * size].fill(received);
+        record
+    }
+
+    #[test]
+    fn however_many_ranks_differ_few_are_named() {
+        const SIZE: usize = 100;
+        let of =
+            |records: &[Vec<u64>]| verdict(&records.iter().map(|record| Record(record)).collect::<Vec<_>>()).unwrap();
+        let roots: Vec<_> = (0..SIZE).map(|rank| record(Collective::Reduce, SIZE, 1, rank as u64, 0)).collect();
+        let (text, odd) = of(&roots);
+        assert!(odd.is_none() && text.ends_with("root 7; and 92 other calls"), "{text}");
+        let counts: Vec<_> = (0..SIZE).map(|_| record(Collective::Alltoallv, SIZE, 0, 0, 1)).collect();
+        let (text, odd) = of(&counts);
+        assert!(
+            odd.is_none() && text.ends_with("rank 0 sends 0 elements to rank 7, which expects 1; and 9992 more"),
+            "{text}"
+        );
     }
 }

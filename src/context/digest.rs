@@ -3,7 +3,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::collective::{Algorithm, Collective, Uses};
+use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::call::{Call, Reduction};
 use crate::hash::QuickHasher;
 use crate::tuner;
@@ -39,6 +39,7 @@ impl Call<'_> {
             Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
             _ => shape.count.hash(&mut hasher),
         }
+        self.numbers(algorithm).hash(&mut hasher);
         match algorithm.uses {
             Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
             Uses::Links => shape.links.hash(&mut hasher),
@@ -59,6 +60,14 @@ impl Call<'_> {
             rest: (hasher.finish() as u32).wrapping_add(contributions as u32),
         };
         digest.encode()
+    }
+
+    /// Numbers besides counts that must be equal on all ranks if the collective or `algorithm` uses them, else 0: the inputs of an allgather, the
+    /// base, and the destinations.
+    pub(super) fn numbers(&self, algorithm: &Algorithm) -> (usize, usize, usize) {
+        let Shape { collective, inputs, base, destinations, .. } = self.shape;
+        let inputs = if collective == Collective::Allgather { inputs.max(1) } else { 0 };
+        (inputs, if algorithm.name == "bcube" { base } else { 0 }, destinations)
     }
 
     /// The reduction operation, as encoded in the digest.
@@ -156,6 +165,25 @@ mod tests {
         });
         assert_eq!(sum, "allreduce ring of float32 by sum");
         assert_eq!(function, "allreduce ring of float32 by a caller's function");
+    }
+
+    #[test]
+    fn what_must_be_equal_on_all_ranks_is_in_the_digest() {
+        let digest = |collective: Collective, algorithm, change: fn(&mut Shape<'_>)| {
+            let mut shape = Shape::new(collective, 0, 4, 8);
+            change(&mut shape);
+            Call::new(shape, DataType::Int32).digest(collective.algorithm(algorithm).unwrap(), 8)
+        };
+        let changes: [fn(&mut Shape<'_>); 3] = [|s| s.base = 3, |s| s.destinations = 2, |s| s.inputs = 2];
+        for (collective, algorithm, counts) in [
+            (Collective::Allreduce, "bcube", [true, true, false]),
+            (Collective::Allreduce, "ring", [false, true, false]),
+            (Collective::Allgather, "ring", [false, true, true]),
+        ] {
+            let usual = digest(collective, algorithm, |_| ());
+            let differs = changes.map(|change| digest(collective, algorithm, change) != usual);
+            assert_eq!(differs, counts, "{} {algorithm}", collective.name());
+        }
     }
 
     #[test]

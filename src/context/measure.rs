@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::engine::plan::Plan;
 use crate::engine::{Binding, Combine};
 use crate::reduce;
+use crate::reserve::try_zeros;
 use crate::schedule::cost::Link;
 use crate::schedule::{Buffer, Builder, Span};
 use crate::types::{DataType, Rank, ReduceOp};
@@ -95,7 +96,8 @@ fn exchange(
 
 /// Rank 0: measures the link to `peer`, if that answers, until `until`. `bandwidth` is used if it could not be measured.
 pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64) -> Option<Measured> {
-    let (mut from, mut into) = (vec![1; LARGEST], vec![1; LARGEST]);
+    let mut from = try_zeros(LARGEST, "a measurement").ok()?;
+    let mut into = try_zeros(LARGEST, "a measurement").ok()?;
     // By size, the shortest time of half a round trip.
     let mut best: Vec<(usize, f64)> = Vec::new();
     let mut overhead = f64::INFINITY;
@@ -164,7 +166,7 @@ fn fitted(best: &[(usize, f64)], bandwidth: f64) -> Option<Link> {
 
 /// Answers the measurement of rank `peer`, until `until`.
 pub(super) fn answer(context: &Context, peer: Rank, until: Instant) {
-    let mut memory = vec![1; LARGEST];
+    let Ok(mut memory) = try_zeros(LARGEST, "a measurement") else { return };
     for (bytes, times) in SCRIPT {
         let ready = plan(peer, bytes, false);
         for _ in 0..times {
@@ -184,7 +186,8 @@ pub(super) fn answer(context: &Context, peer: Rank, until: Instant) {
 pub(super) fn gamma() -> Option<f64> {
     const FLOATS: usize = 8 << 10;
     let kernel = reduce::kernel(DataType::Float32, ReduceOp::Sum)?;
-    let (mut into, with) = (vec![1f32; FLOATS], vec![1f32; FLOATS]);
+    let mut into = try_zeros::<f32>(FLOATS, "a measurement").ok()?;
+    let with = try_zeros::<f32>(FLOATS, "a measurement").ok()?;
     let mut best = f64::INFINITY;
     for _ in 0..20 {
         let began = Instant::now();
