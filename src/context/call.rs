@@ -125,6 +125,8 @@ impl Call<'_> {
         let total = |counts: &[usize]| counts.iter().sum::<usize>();
         match shape.collective {
             Collective::ReduceScatter | Collective::Allgatherv => total(shape.recv_counts),
+            // Blocks of `count` elements each, where it was called with one number.
+            Collective::ReduceScatter if shape.recv_counts.is_empty() => shape.count.saturating_mul(shape.size),
             Collective::Alltoallv => total(shape.send_counts),
             Collective::Gatherv if rank == shape.root => total(shape.recv_counts),
             Collective::Scatterv if rank == shape.root => total(shape.send_counts),

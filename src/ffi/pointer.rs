@@ -130,8 +130,12 @@ pub(super) unsafe fn optional_slice<'a, T>(pointer: *const T, count: usize, what
 pub(super) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     check(pointer, what)?;
     // SAFETY: not NULL; by the contract, a string that nobody changes.
-    let bytes = unsafe { CStr::from_ptr(pointer) };
-    bytes.to_str().map_err(|_| Error::invalid(format!("{what} is not UTF-8: {bytes:?}")))
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map_err(|error| {
+        // Not the rest of the text: it may be a secret.
+        let (at, bytes) = (error.valid_up_to(), text.to_bytes());
+        Error::invalid(format!("{what} is not UTF-8: the byte at {at} is {:#04x}", bytes[at]))
+    })
 }
 
 /// As [`text`]; NULL is `None`.

@@ -387,10 +387,12 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_multi_get", || {
         // SAFETY: the header demands that `values` and `bytes` are NULL or valid for writes of `n` values.
-        let (values, bytes) = unsafe { (Outs::new(values, n, "values")?, Outs::new(bytes, n, "bytes")?) };
+        let values = unsafe { Outs::new(values, n, "values") }?;
         (0..n).for_each(|i| values.set(i, std::ptr::null_mut()));
         // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
         // `n` strings.
+        // SAFETY: as above.
+        let bytes = unsafe { Outs::new(bytes, n, "bytes") }?;
         let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
         let got = within(timeout_ms, |timeout| handle.store.multi_get(&keys, timeout))?;
         if got.len() != n {

@@ -10,7 +10,7 @@ use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
 use super::store::{self, gloo_rs_store_t};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::rendezvous::redis::{self, RedisOptions, RedisTls};
 
 /// Options of a store in a Redis server. Initialise with gloo_rs_redis_options_init.
@@ -90,8 +90,7 @@ unsafe fn to_rust(host: &str, port: u16, given: &gloo_rs_redis_options_t) -> Res
     let text = |text, what| unsafe { pointer::optional_text(text, what) }.map(|text| text.map(str::to_owned));
     let mut options = RedisOptions::new(host, port);
     options.username = text(given.username, "username")?;
-    // The error of `text` would quote the password.
-    options.password = text(given.password, "password").map_err(|_| Error::invalid("password is not UTF-8"))?;
+    options.password = text(given.password, "password")?;
     options.database = given.database;
     options.ttl = Duration::from_secs(given.ttl_s.into());
     if let Some(prefix) = text(given.prefix, "prefix")? {

@@ -31,6 +31,20 @@ fn the_version_is_the_package_s() {
 }
 
 #[test]
+fn a_multi_get_that_fails_clears_its_values() {
+    let (mut store, keys) = (std::ptr::null_mut(), [c"key".as_ptr()]);
+    let mut values = [std::ptr::dangling_mut::<c_void>()];
+    // SAFETY: valid places and strings; the call is refused before it writes anything but the values.
+    unsafe {
+        assert_eq!(gloo_rs_store_create_in_process(c"clears".as_ptr(), &mut store), GLOO_RS_OK);
+        let status = gloo_rs_store_multi_get(store, keys.as_ptr(), 1, 0, values.as_mut_ptr(), std::ptr::null_mut());
+        assert_eq!(status, GLOO_RS_ERROR_INVALID_ARGUMENT, "{}", message());
+        gloo_rs_store_destroy(store);
+    }
+    assert!(values[0].is_null());
+}
+
+#[test]
 fn a_panic_becomes_a_status() {
     assert_eq!(guard("f", || panic!("at {}", 7)), GLOO_RS_ERROR_INTERNAL);
     assert_eq!(message(), "f: defect of the library: at 7");
@@ -400,7 +414,8 @@ fn plain_arguments() {
         assert!(pointer::slice(&0u64, huge, "list").is_err());
         assert!(pointer::slice(&0u64, huge + 1, "list").is_err());
         assert!(pointer::slice::<u64>(std::ptr::null(), 0, "list").unwrap().is_empty());
-        assert!(pointer::text(c"\xff".as_ptr(), "key").unwrap_err().message().contains("key is not UTF-8"));
+        let secret = pointer::text(c"key \xff".as_ptr(), "token").unwrap_err();
+        assert_eq!(secret.message(), "token is not UTF-8: the byte at 4 is 0xff");
         assert!(pointer::optional_text(std::ptr::null(), "key").unwrap().is_none());
     }
     assert!(pointer::check_range(std::ptr::without_provenance(usize::MAX - 3), 8, "data").is_err());

@@ -167,3 +167,60 @@ fn the_own_block_of_an_input_takes_the_result_by_every_algorithm() {
         on_ranks(size, name, |context, rank| own_blocks(context, size, rank));
     }
 }
+
+/// Once the call is remembered, few of its arguments are at hand when it fails.
+#[test]
+#[cfg_attr(miri, ignore = "needs the network")]
+fn a_reduce_scatter_that_times_out_says_how_many_elements_it_has() {
+    const COUNT: usize = 3;
+    on_ranks(2, c"described", |context, rank| {
+        let (input, mut output) = ([1i32; 2 * COUNT], [0i32; COUNT]);
+        let mut call = || {
+            let (input, output) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
+            let (dtype, op) = (MaybeUninit::new(GLOO_RS_INT32), MaybeUninit::new(GLOO_RS_SUM));
+            // SAFETY: the context is live, and the arrays are as long as the collective demands.
+            unsafe { gloo_rs_reduce_scatter(context, input, output, COUNT, dtype, op) }
+        };
+        for _ in 0..3 {
+            assert_eq!(call(), GLOO_RS_OK, "{}", message());
+        }
+        if rank == 0 {
+            // SAFETY: the context is live.
+            assert_eq!(unsafe { gloo_rs_context_set_timeout(context, 50) }, GLOO_RS_OK);
+            assert_eq!(call(), GLOO_RS_ERROR_TIMEOUT);
+            assert!(message().contains(" of 6 int32 (24 bytes), tag 0"), "{}", message());
+        } else {
+            let mut broken = false;
+            while !broken {
+                // SAFETY: the context is live, and the result a valid place.
+                assert_eq!(unsafe { gloo_rs_context_broken(context, &mut broken, ptr::null_mut()) }, GLOO_RS_OK);
+            }
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs the network")]
+fn a_reduce_scatter_with_a_number_of_counts_and_no_counts_is_refused() {
+    on_ranks(1, c"no counts", |context, _| {
+        let (input, mut output) = ([1i32; 3], [0i32; 3]);
+        let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+        let options = gloo_rs_collective_options_t {
+            data_type: MaybeUninit::new(GLOO_RS_INT32),
+            inputs: inputs.as_ptr(),
+            num_inputs: 1,
+            outputs: outputs.as_ptr(),
+            num_outputs: 1,
+            num_counts: 1,
+            ..super::options::DEFAULTS
+        };
+        // SAFETY: the context is live, and the options are refused before anything is read by them.
+        unsafe {
+            assert_eq!(gloo_rs_reduce_scatter_with(context, &options), GLOO_RS_ERROR_INVALID_ARGUMENT);
+            assert!(message().ends_with("recv_counts is NULL, but num_counts is 1"), "{}", message());
+            let mut request = ptr::null_mut();
+            assert_eq!(gloo_rs_reduce_scatter_init(context, &options, &mut request), GLOO_RS_ERROR_INVALID_ARGUMENT);
+            assert!(message().ends_with("recv_counts is NULL, but num_counts is 1"), "{}", message());
+        }
+    });
+}

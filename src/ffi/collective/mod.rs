@@ -102,6 +102,10 @@ unsafe fn buffers_of<'a>(
     collective: Collective,
     options: &'a gloo_rs_collective_options_t,
 ) -> Result<(&'a [*const u8], &'a [*mut u8], usize)> {
+    // Without a list, this collective takes equal blocks; the others refuse to have none.
+    if collective == Collective::ReduceScatter && options.num_counts != 0 && options.recv_counts.is_null() {
+        return Err(Error::invalid(format!("recv_counts is NULL, but num_counts is {}", options.num_counts)));
+    }
     let used = used(collective, options, context.rank());
     // SAFETY: by the contract, both lists are NULL or valid for reads of as many pointers as this rank uses.
     unsafe {
