@@ -9,6 +9,7 @@ use super::{Case, Collective, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Builder, Readers, Schedule, Side, Span};
 use crate::transport::board::MAX_MEMBERS;
+use crate::transport::shm::VARIABLE;
 use crate::types::Rank;
 
 /// Elements of several blocks that are published at once: a publication of a few elements takes one cache line.
@@ -21,8 +22,9 @@ pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
         return Ok(Builder::new());
     }
     let text = format!(
-        "{} on rank {}: this algorithm needs shared memory, which the {} ranks of this call do not have: either they are \
-         not all on one host, or more than {MAX_MEMBERS}, or one of them may not map another's memory, or read that of its process (gloo-rs info)",
+        "{} on rank {}: this algorithm needs shared memory, which the {} ranks of this call do not have: either {VARIABLE}=0 or the option \
+         shared_memory of a device forbids it, or they are not all on one host, or more than {MAX_MEMBERS}, or one of them may not map \
+         another's memory, or read that of its process (gloo-rs info)",
         shape.collective.name(),
         shape.rank,
         shape.size

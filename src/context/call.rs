@@ -16,6 +16,7 @@ use crate::reduce;
 use crate::tuner::Explanation;
 use crate::tuner::file::Tuning;
 use crate::tuner::model::Topology;
+use crate::tuner::overrides::{self, Override};
 use crate::types::{DataType, ElementType, Rank, ReduceOp};
 use crate::wire::fingerprint::{MEASUREMENT, differs, digest, is_earlier, kind, number};
 
@@ -124,9 +125,9 @@ impl Call<'_> {
         let shape = &self.shape;
         let total = |counts: &[usize]| counts.iter().sum::<usize>();
         match shape.collective {
-            Collective::ReduceScatter | Collective::Allgatherv => total(shape.recv_counts),
             // Blocks of `count` elements each, where it was called with one number.
             Collective::ReduceScatter if shape.recv_counts.is_empty() => shape.count.saturating_mul(shape.size),
+            Collective::ReduceScatter | Collective::Allgatherv => total(shape.recv_counts),
             Collective::Alltoallv => total(shape.send_counts),
             Collective::Gatherv if rank == shape.root => total(shape.recv_counts),
             Collective::Scatterv if rank == shape.root => total(shape.send_counts),
@@ -290,7 +291,25 @@ impl Context {
         algorithm: &'static Algorithm,
         binding: &Binding<'_>,
     ) -> Result<Arc<Plan>> {
-        self.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)))
+        let plan = self.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)));
+        plan.map_err(|error| self.unplanned(shape.collective, algorithm, error))
+    }
+
+    /// The error of an algorithm that these ranks cannot execute: with its name, and the variable that may have selected it.
+    #[cold]
+    fn unplanned(&self, collective: Collective, algorithm: &'static Algorithm, error: Error) -> Error {
+        if error.kind() != ErrorKind::Unsupported {
+            return error;
+        }
+        let is_this = |part: &Override| {
+            part.collective == collective && part.algorithm().is_some_and(|other| std::ptr::eq(other, algorithm))
+        };
+        let by = if self.tuner().overrides().iter().any(is_this) {
+            format!(", which {} of rank 0 names", overrides::VARIABLE)
+        } else {
+            String::new()
+        };
+        error.context(format_args!("the algorithm {}{by}", algorithm.name))
     }
 
     /// Executes `plan`, which is of the call of `run` or prepares it.

@@ -6,6 +6,9 @@ use super::*;
 use crate::collective::{Collective, Shape};
 use crate::rendezvous::InProcessStore;
 use crate::sys::topology::{PRETENDED, Place, domain};
+use crate::tuner::Tuner;
+use crate::tuner::model::Topology;
+use crate::tuner::overrides::Overrides;
 use crate::types::DataType;
 
 /// An allreduce of this rank's number, with the groups and dims that `place` sets.
@@ -50,6 +53,23 @@ fn groups_are_the_hosts_unless_the_caller_says_otherwise() {
         let only_here: &[u32] = if context.rank() == 1 { &[0, 1, 0, 1, 1, 3] } else { &[] };
         assert_eq!(allreduce(context, "ring_segmented", |s| Shape { groups: only_here, ..s }).unwrap(), 15);
     });
+}
+
+#[test]
+fn an_algorithm_that_cannot_run_is_named_and_what_has_selected_it() {
+    let contexts = group(2);
+    let named = allreduce(&contexts[0], "shared_flat", |s| s).unwrap_err();
+    assert_eq!(named.kind(), ErrorKind::Unsupported, "{named}");
+    assert!(
+        named.message().contains("the algorithm shared_flat: ") && named.message().contains("GLOO_RS_SHM=0"),
+        "{named}"
+    );
+    let overrides = Overrides::parse("allreduce:shared_slices").unwrap();
+    let tuner = Tuner::new(Default::default(), overrides, Topology::one_host(2, 2), 1 << 20);
+    contexts[1].agreed.set(tuner).ok().unwrap();
+    let selected = allreduce(&contexts[1], "auto", |s| s).unwrap_err();
+    let says = "the algorithm shared_slices, which GLOO_RS_ALGORITHM of rank 0 names: ";
+    assert!(selected.kind() == ErrorKind::Unsupported && selected.message().contains(says), "{selected}");
 }
 
 #[test]
