@@ -88,7 +88,7 @@ pub struct Details {
     pub errno: Option<i32>,
     /// Bytes done and wanted of what the operation waited for; both 0 where that says nothing.
     pub bytes: (usize, usize),
-    /// What was called: a collective's name, `connect`, `send`, `recv`; or empty.
+    /// What was called: a collective's name, `connect`, `split`, `send`, `recv`; or empty.
     pub operation: &'static str,
 }
 

@@ -201,8 +201,10 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 /// Connects the context: finds the other ranks through `store`, until the context's timeout expires. Every rank calls
 /// it, with a store, or a prefix of one, that no other context has used. The store is used only during the call. Fails
 /// with GLOO_RS_ERROR_TIMEOUT and a message that names the missing ranks; with GLOO_RS_ERROR_CLOSED if the context was
-/// closed before, or within a second after another thread closes it; and with GLOO_RS_ERROR_INVALID_OPERATION if the
-/// context was broken before.
+/// closed before, or within a second after another thread closes it, unless the store's server does not answer: then at the
+/// timeout; and with GLOO_RS_ERROR_INVALID_OPERATION if the context was broken before, or if it has met other ranks in an
+/// attempt that failed. If one rank fails, all ranks that have called it do, as soon as all have. After a timeout it may be called
+/// again, also with the same store.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
@@ -263,7 +265,7 @@ pub unsafe extern "C" fn gloo_rs_context_connect_oob(
 
 /// Connects the context through `parent`, a connected context with the same rank and size, until the context's timeout
 /// expires. Every rank calls it with the same `tag`, which distinguishes calls of this function on `parent` at the same
-/// time. It may run at the same time as any collective on `parent`; fails with GLOO_RS_ERROR_INVALID_OPERATION while
+/// time; UINT64_MAX is refused. It may run at the same time as any collective on `parent`; fails with GLOO_RS_ERROR_INVALID_OPERATION while
 /// another thread of this rank calls it with `parent` and `tag`. `parent` is used only during the call.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -376,8 +378,7 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
 }
 
 /// Sets `*timeout_ms` to the timeout, in milliseconds, of starts and calls that name none: the value of the environment variable
-/// GLOO_RS_TIMEOUT, or 30 s. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the variable is not a number of seconds. No thread may change the
-/// environment during the call.
+/// GLOO_RS_TIMEOUT, or 30 s. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the variable is not a number of seconds.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_timeout_from_env(timeout_ms: *mut i64) -> gloo_rs_status_t {

@@ -89,7 +89,7 @@ pub struct gloo_rs_device_options_t {
     /// Passed to `log` and to `log_destroy`.
     pub log_user: *mut c_void,
     /// Called once, on any thread, after the last call of `log`, when the device and everything created from it are
-    /// destroyed. Not called if creating the device fails. Must not call this library. May be NULL.
+    /// destroyed. Not called if `log` is NULL, or if creating the device fails. Must not call this library. May be NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
     /// GLOO_RS_SHARED_MEMORY_DEFAULT, _ON or _OFF.
     pub shared_memory: MaybeUninit<gloo_rs_shared_memory_t>,
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn gloo_rs_device_options_init(options: *mut gloo_rs_devic
 /// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
 /// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
 /// GLOO_RS_ERROR_IO if the port is in use, with GLOO_RS_ERROR_RESOURCE_EXHAUSTED if no port of a range is free. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
-/// (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names the file, and the line. No thread may change the environment during the call.
+/// (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names the file, and the line.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_create(

@@ -31,7 +31,7 @@ pub struct gloo_rs_error_t {
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_wanted: u64,
-    /// The operation that failed: the name of a collective (`allreduce`), `connect`, `send` or `recv`; otherwise the
+    /// The operation that failed: the name of a collective (`allreduce`), `connect`, `split`, `send` or `recv`; otherwise the
     /// words of the function's name (`store get`, `device create`). Never NULL; empty if no call has failed yet. Valid
     /// as long as `message`.
     pub operation: *const c_char,

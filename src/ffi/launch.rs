@@ -14,7 +14,7 @@ use crate::rendezvous::Launch;
 ///
 /// Collective: every process of the job calls it once. The processes try to reach rank 0's store until `timeout_ms`
 /// expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on
-/// failure. No thread may change the environment during the call.
+/// failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_launch_from_env(
@@ -37,8 +37,7 @@ pub unsafe extern "C" fn gloo_rs_launch_from_env(
 
 /// Sets `*local_rank` to this process's rank among the job's processes on this host, for example to select a GPU, and
 /// `*local_size` to the number of these processes. Reads the same environment as gloo_rs_launch_from_env; a number that
-/// the launcher does not set is -1. Opens no store, and may be called at any time. No thread may change the environment
-/// during the call.
+/// the launcher does not set is -1. Opens no store, and may be called at any time.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_launch_local_rank_from_env(

@@ -106,7 +106,7 @@ pub struct gloo_rs_tcp_store_options_t {
     /// Passed to `log` and to `log_destroy`.
     pub log_user: *mut c_void,
     /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
-    /// Not called if creating the store fails. Must not call this library. May be NULL.
+    /// Not called if `log` is NULL, or if creating the store fails. Must not call this library. May be NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
     /// As in gloo_rs_device_options_t; with `ibverbs`, stores use TCP alone.
     pub transport: *const c_char,
@@ -271,7 +271,8 @@ pub unsafe extern "C" fn gloo_rs_store_create_url(
     })
 }
 
-/// Sets the value of `key` to a copy of the `bytes` bytes at `value`. Replaces an existing value.
+/// Sets the value of `key` to a copy of the `bytes` bytes at `value`. Replaces an existing value. Waits for the server for at most what
+/// GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_set(
@@ -334,7 +335,7 @@ pub unsafe extern "C" fn gloo_rs_store_wait(
 }
 
 /// Adds `amount` to the decimal integer at `key`, which counts as 0 if the key has no value, and sets `*sum` to the
-/// result. Atomic.
+/// result. Atomic. Waits for the server for at most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_add(
@@ -353,7 +354,8 @@ pub unsafe extern "C" fn gloo_rs_store_add(
     })
 }
 
-/// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic.
+/// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic. Waits for the server for at
+/// most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_append(
@@ -389,10 +391,10 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
         // SAFETY: the header demands that `values` and `bytes` are NULL or valid for writes of `n` values.
         let values = unsafe { Outs::new(values, n, "values") }?;
         (0..n).for_each(|i| values.set(i, std::ptr::null_mut()));
-        // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
-        // `n` strings.
         // SAFETY: as above.
         let bytes = unsafe { Outs::new(bytes, n, "bytes") }?;
+        // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
+        // `n` strings.
         let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
         let got = within(timeout_ms, |timeout| handle.store.multi_get(&keys, timeout))?;
         if got.len() != n {
@@ -408,7 +410,8 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
     })
 }
 
-/// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to a copy of the `bytes[i]` bytes at `values[i]`.
+/// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to a copy of the `bytes[i]` bytes at `values[i]`. Waits for the server for at
+/// most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_multi_set(
@@ -433,7 +436,8 @@ pub unsafe extern "C" fn gloo_rs_store_multi_set(
     })
 }
 
-/// Removes `key`. If `existed` is not NULL, sets `*existed` to whether the key had a value.
+/// Removes `key`. If `existed` is not NULL, sets `*existed` to whether the key had a value. Waits for the server for at most what
+/// GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_delete(

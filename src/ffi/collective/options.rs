@@ -37,7 +37,7 @@ pub struct gloo_rs_collective_options_t {
     pub algorithm: *const c_char,
     /// Timeout in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Used by all.
     pub timeout_ms: i64,
-    /// Maximum size in bytes of a message; 0 for the context's. The same on all ranks. Used by all.
+    /// Maximum size in bytes of a message; 0 for the context's, which a larger value does not raise. The same on all ranks. Used by all.
     pub max_segment_bytes: usize,
     /// Distinguishes calls of one collective that run at the same time on one context. Calls of different collectives
     /// may have the same tag. The same on all ranks. Used by all.

@@ -41,7 +41,7 @@ const APPEND: &str = "local n = redis.call('STRLEN', KEYS[1]) + #ARGV[1] \
 ///
 /// Each call uses a connection of its own; connections are kept open for later calls. Waits poll after 1 ms at
 /// first, up to every 100 ms later. If the server is down, starting, or does not answer, calls retry until their timeout
-/// and at most 1 s longer, and then fail with `Timeout`; calls without a timeout, after 30 s. Operations that must not be
+/// and at most 1 s longer, and then fail with `Timeout`; calls without a timeout, after that of [`environment`]. Operations that must not be
 /// repeated (`add`, `append`, `delete`) are sent only once; if the reply is lost they fail with `ConnectionLost` and may or
 /// may not have been executed.
 ///
