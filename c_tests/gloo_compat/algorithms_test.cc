@@ -339,6 +339,20 @@ TEST(ReduceScatter, CountsThatAreWrongAreRefused) {
   });
 }
 
+TEST(Algorithms, RefusePointersAndFunctionsThatAreNone) {
+  run_ranks(1, [](const Pointer& context) {
+    std::vector<float> data(4);
+    const std::vector<float*> with_none{data.data(), nullptr};
+    EXPECT_THROW(gloo::AllreduceLocal<float>(context, with_none, 4), gloo::EnforceNotMet);
+    EXPECT_THROW(gloo::AllreduceRing<float>(context, with_none, 4), gloo::EnforceNotMet);
+    EXPECT_THROW(gloo::BroadcastOneToAll<float>(context, with_none, 4), gloo::EnforceNotMet);
+    EXPECT_THROW(gloo::BroadcastOneToAll<float>(context, {data.data()}, SIZE_MAX / 2), gloo::EnforceNotMet);
+    EXPECT_THROW(gloo::AllreduceLocal<float>(context, {data.data()}, 4, nullptr), gloo::EnforceNotMet);
+    EXPECT_THROW(gloo::AllreduceRing<float>(context, {data.data()}, 4, nullptr), gloo::EnforceNotMet);
+    gloo::AllreduceLocal<float>(context, with_none, 0).run();
+  });
+}
+
 TEST(ReduceScatter, HonoursTheTimeout) {
   run_ranks(2, [](const Pointer& context) {
     if (context->rank == 1) {

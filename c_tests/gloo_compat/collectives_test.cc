@@ -749,6 +749,28 @@ TEST(Options, ThatAreWrongAreRefused) {
       opts.setReduceFunction(sum);
       gloo::reduce_scatter(opts);
     });
+    refused("allreduce with an output that is NULL", [&] {
+      gloo::AllreduceOptions opts(context);
+      opts.setInputs(std::vector<float*>{a.data(), b.data()}, 8);
+      opts.setOutputs(std::vector<float*>{nullptr, b.data()}, 8);
+    });
+    refused("allreduce with a list that is NULL", [&] {
+      gloo::AllreduceOptions opts(context);
+      opts.setOutputs(static_cast<float**>(nullptr), 2, 8);
+    });
+    // The number of bytes would wrap to 4.
+    refused("more elements than the address space has", [&] {
+      gloo::GatherOptions opts(context);
+      opts.setInput(a.data(), SIZE_MAX / sizeof(float) + 2);
+    });
+    refused("more elements of a rank than the address space has", [&] {
+      gloo::AllgathervOptions opts(context);
+      opts.setOutput(a.data(), std::vector<size_t>{SIZE_MAX / sizeof(float) + 2, 1});
+    });
+    refused("more elements of all ranks than the address space has", [&] {
+      gloo::AllgathervOptions opts(context);
+      opts.setOutput(reinterpret_cast<char*>(a.data()), std::vector<size_t>{SIZE_MAX, 2});
+    });
     gloo::AllreduceOptions opts(context);
     float one = 1;
     opts.setOutput(&one, 1);

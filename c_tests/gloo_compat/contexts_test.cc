@@ -1,6 +1,8 @@
 // Contexts: states, timeouts, lifetimes, contexts out of contexts, and contexts that programs connect by themselves.
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -16,6 +18,7 @@
 #include "gloo/context.h"
 #include "gloo/rendezvous/context.h"
 #include "gloo/rendezvous/hash_store.h"
+#include "gloo/rendezvous/prefix_store.h"
 #include "gloo/transport/tcp/device.h"
 #include "ranks.h"
 
@@ -79,6 +82,54 @@ TEST(Context, HasTheTimeoutOfTheEnvironment) {
   EXPECT_THROW(store.wait({"nothing"}), gloo::IoException);
   ASSERT_EQ(setenv("GLOO_RS_TIMEOUT", "soon", 1), 0);
   EXPECT_THROW(gloo::rendezvous::Context(0, 1), gloo::EnforceNotMet);
+  ASSERT_EQ(unsetenv("GLOO_RS_TIMEOUT"), 0);
+}
+
+/// The text of what `wait` throws.
+template <typename Wait>
+std::string why(Wait&& wait) {
+  try {
+    wait();
+  } catch (const gloo::IoException& exception) {
+    return exception.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+TEST(Context, NamesWhatSetsTheTimeoutThatTheProgramHasNotSet) {
+  ASSERT_EQ(setenv("GLOO_RS_TIMEOUT", "2", 1), 0);
+  for (bool chosen : {false, true}) {
+    std::vector<std::shared_ptr<gloo::Context>> made(2);
+    run_ranks(2, [&](const std::shared_ptr<gloo::Context>& context) {
+      if (chosen) {
+        context->setTimeout(milliseconds(100));
+      }
+      const auto next = gloo::rendezvous::ContextFactory(context).makeContext(context->getDevice());
+      EXPECT_EQ(next->getTimeout(), context->getTimeout());
+      made[static_cast<size_t>(context->rank)] = next;
+      if (context->rank == 1) {
+        return;
+      }
+      const auto names = [](const std::string& text) { return text.find("GLOO_RS_TIMEOUT") != std::string::npos; };
+      int value = 0;
+      auto buffer = context->createUnboundBuffer(&value, sizeof value);
+      buffer->recv(1, 5);
+      EXPECT_EQ(names(why([&] { buffer->waitRecv(); })), !chosen);
+      gloo::BarrierOptions options(context);
+      EXPECT_EQ(names(why([&] { gloo::barrier(options); })), !chosen);
+      gloo::BarrierAllToAll barrier(next);
+      EXPECT_EQ(names(why([&] { barrier.run(); })), !chosen);
+    });
+  }
+  auto store = std::make_shared<gloo::rendezvous::HashStore>();
+  gloo::transport::tcp::attr attr("localhost");
+  const auto device = gloo::transport::tcp::CreateDevice(attr);
+  gloo::rendezvous::Context alone(0, 2);
+  EXPECT_NE(why([&] { alone.connectFullMesh(store, device); }).find("GLOO_RS_TIMEOUT"), std::string::npos);
+  EXPECT_NE(why([&] { store->wait({"nothing"}); }).find("GLOO_RS_TIMEOUT"), std::string::npos);
+  gloo::rendezvous::PrefixStore prefix("prefix", store);
+  EXPECT_NE(why([&] { prefix.wait({"nothing"}); }).find("GLOO_RS_TIMEOUT"), std::string::npos);
   ASSERT_EQ(unsetenv("GLOO_RS_TIMEOUT"), 0);
 }
 

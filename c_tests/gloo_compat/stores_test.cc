@@ -122,6 +122,23 @@ TEST(FileStore, KeepsValuesInADirectory) {
   EXPECT_THROW(gloo::rendezvous::FileStore("/proc/there/is/none"), gloo::IoException);
 }
 
+/// A key that is no file cannot be looked up, which does not mean that it has no value.
+TEST(FileStore, SaysWhyAKeyCannotBeLookedUp) {
+  Folder folder;
+  gloo::rendezvous::FileStore store(folder.path.string());
+  store.set("key", bytes("value"));
+  for (const auto& file : store.getAllKeyFilePaths()) {
+    std::filesystem::remove(file);
+    std::filesystem::create_directory(file);
+  }
+  try {
+    store.set("key", bytes("other"));
+    FAIL() << "nothing was thrown";
+  } catch (const gloo::Exception& exception) {
+    EXPECT_NE(std::string(exception.what()).find("gloo_rs_store_wait"), std::string::npos) << exception.what();
+  }
+}
+
 TEST(PrefixStore, IsAPartOfAStore) {
   auto base = std::make_shared<gloo::rendezvous::HashStore>();
   check_store(std::make_shared<gloo::rendezvous::PrefixStore>("by pointer", base));

@@ -28,7 +28,7 @@ inline void allgather(AllgatherOptions& opts) {
   GLOO_ENFORCE(opts.out_, "allgather needs an output");
   const size_t size = static_cast<size_t>(opts.context_->size);
   if (opts.in_) {
-    GLOO_ENFORCE_EQ(opts.out_.bytes(), opts.in_.bytes() * size);
+    GLOO_ENFORCE_EQ(opts.out_.bytes(), detail::bytes_of(opts.in_.bytes(), size));
   } else {
     GLOO_ENFORCE_EQ(opts.out_.bytes() % size, size_t{0});
   }

@@ -37,7 +37,7 @@ class AllgatherRing : public Algorithm {
   }
 
   void run() override {
-    detail::Call call(*context_, tag_, context_->getTimeout());
+    detail::Call call(*context_, tag_, detail::chosen_timeout(*context_));
     call.algorithm = "ring";
     call.count = inPlace_ ? bytes_ * inputs_.size() : bytes_;
     if (!inPlace_) {

@@ -31,7 +31,7 @@ struct AllreduceOptionsImpl {
   };
 
   explicit AllreduceOptionsImpl(const std::shared_ptr<Context>& itsContext)
-      : context(itsContext), timeout(itsContext->getTimeout()) {}
+      : context(itsContext), timeout(chosen_timeout(*itsContext)) {}
 
   /// Bytes of a message, unless the caller sets a limit.
   static constexpr size_t kMaxSegmentSize = 1024 * 1024;

@@ -20,7 +20,7 @@ class BarrierAllToAll : public Barrier {
   explicit BarrierAllToAll(const std::shared_ptr<Context>& context) : Barrier(context), tag_(detail::next_tag(*context)) {}
 
   void run() override {
-    detail::Call call(*context_, tag_, context_->getTimeout());
+    detail::Call call(*context_, tag_, detail::chosen_timeout(*context_));
     call.data_type = GLOO_RS_DATA_TYPE_UNSET;
     call.algorithm = "all_to_all";
     call.run(gloo_rs_barrier_with);

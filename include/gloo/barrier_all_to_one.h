@@ -24,7 +24,7 @@ class BarrierAllToOne : public Barrier {
   }
 
   void run() override {
-    detail::Call call(*context_, tag_, context_->getTimeout());
+    detail::Call call(*context_, tag_, detail::chosen_timeout(*context_));
     call.data_type = GLOO_RS_DATA_TYPE_UNSET;
     call.algorithm = "all_to_one";
     call.run(gloo_rs_barrier_with);

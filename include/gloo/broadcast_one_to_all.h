@@ -28,7 +28,7 @@ class BroadcastOneToAll : public Algorithm {
       size_t count,
       int rootRank = 0,
       int rootPointerRank = 0)
-      : Algorithm(context), bytes_(count * sizeof(T)), root_(rootRank) {
+      : Algorithm(context), bytes_(detail::bytes_of<T>(count)), root_(rootRank) {
     detail::enforce_root(rootRank, *context);
     GLOO_ENFORCE_GE(rootPointerRank, 0);
     GLOO_ENFORCE_LT(static_cast<size_t>(rootPointerRank), ptrs.size());
@@ -39,7 +39,7 @@ class BroadcastOneToAll : public Algorithm {
   }
 
   void run() override {
-    detail::Call call(*context_, tag_, context_->getTimeout());
+    detail::Call call(*context_, tag_, detail::chosen_timeout(*context_));
     call.algorithm = "one_to_all";
     call.root = root_;
     call.count = bytes_;

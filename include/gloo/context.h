@@ -73,6 +73,7 @@ class Context {
   void setTimeout(std::chrono::milliseconds timeout) {
     GLOO_ENFORCE(timeout >= kNoTimeout, "the timeout is ", timeout.count(), " ms");
     timeout_ = timeout;
+    timeoutIsSet_ = true;
     if (transportContext_) {
       transportContext_->setTimeout(timeout);
     }
@@ -104,13 +105,27 @@ class Context {
     return *transportContext_;
   }
 
+  bool timeoutIsSet_ = false;
+
   friend gloo_rs_context_t* detail::handle(const Context& context);
+  friend std::chrono::milliseconds detail::chosen_timeout(const Context& context);
 };
 
 namespace detail {
 
 inline gloo_rs_context_t* handle(const Context& context) {
   return context.connected().gloo_rs_handle();
+}
+
+inline std::chrono::milliseconds chosen_timeout(const Context& context) {
+  return context.timeoutIsSet_ ? context.timeout_ : transport::kUnsetTimeout;
+}
+
+/// Gives the transport context of `context` the timeout that the program has set, if it has set one.
+inline void pass_timeout(const Context& context, transport::Context& to) {
+  if (chosen_timeout(context) != transport::kUnsetTimeout) {
+    to.setTimeout(context.getTimeout());
+  }
 }
 
 }  // namespace detail

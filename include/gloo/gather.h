@@ -36,7 +36,7 @@ inline void gather(GatherOptions& opts) {
   const bool root = opts.context_->rank == opts.root_;
   if (root) {
     GLOO_ENFORCE(opts.out_, "the root of gather needs an output");
-    GLOO_ENFORCE_EQ(opts.in_.bytes() * static_cast<size_t>(opts.context_->size), opts.out_.bytes());
+    GLOO_ENFORCE_EQ(detail::bytes_of(opts.in_.bytes(), static_cast<size_t>(opts.context_->size)), opts.out_.bytes());
   }
 
   detail::Call call(*opts.context_, opts.tag_, opts.timeout_);

@@ -36,7 +36,7 @@ class PairwiseExchange : public Algorithm {
   }
 
   void run() override {
-    detail::Call call(*context_, tag_, context_->getTimeout());
+    detail::Call call(*context_, tag_, detail::chosen_timeout(*context_));
     call.count = bytes_;
     call.destinations = destinations_;
     const detail::Memory input(sent_.data(), sent_.size());

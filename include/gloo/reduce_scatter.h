@@ -149,7 +149,7 @@ class ReduceScatterHalvingDoubling : public detail::ReducingAlgorithm<T> {
       return;
     }
     this->reduce_pointers();
-    detail::Call call(*this->context_, tag_, this->context_->getTimeout());
+    detail::Call call(*this->context_, tag_, detail::chosen_timeout(*this->context_));
     call.algorithm = "halving_doubling";
     call.recv_counts = counts_.data();
     call.num_counts = counts_.size();

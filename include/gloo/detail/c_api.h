@@ -123,6 +123,10 @@ using Owned = std::unique_ptr<Handle, Destroy>;
 /// pairs are not connected. Defined in gloo/context.h.
 gloo_rs_context_t* handle(const Context& context);
 
+/// The timeout that the program has set for `context`; transport::kUnsetTimeout if it has set none, so that errors by the default say what
+/// sets that. Defined in gloo/context.h.
+std::chrono::milliseconds chosen_timeout(const Context& context);
+
 }  // namespace detail
 }  // namespace gloo_rs_api
 }  // namespace gloo

@@ -42,9 +42,7 @@ class CStore : public rendezvous::Store {
   /// Throws EnforceNotMet if the key has a value: it belongs to another group of ranks, and this one needs a prefix.
   void set(const std::string& key, const std::vector<char>& data) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    const char* const keys[] = {key.c_str()};
-    const bool present = gloo_rs_store_wait(store_.get(), keys, 1, 0) == GLOO_RS_OK;
-    GLOO_ENFORCE(!present, "Key '", key, "' already set");
+    GLOO_ENFORCE(!has({key}), "Key '", key, "' already set");
     check(gloo_rs_store_set(store_.get(), key.c_str(), data.data(), data.size()));
   }
 
@@ -54,12 +52,11 @@ class CStore : public rendezvous::Store {
   }
 
   void wait(const std::vector<std::string>& keys) override {
-    wait(keys, default_timeout());
+    wait_for(keys, GLOO_RS_TIMEOUT_DEFAULT);
   }
 
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    const std::vector<const char*> pointers = pointers_of(keys);
-    check(gloo_rs_store_wait(store_.get(), pointers.data(), pointers.size(), timeout_ms(timeout)));
+    wait_for(keys, timeout_ms(timeout));
   }
 
   bool has_v2_support() override {
@@ -106,7 +103,25 @@ class CStore : public rendezvous::Store {
     return store_.get();
   }
 
+  /// Whether all keys have values.
+  bool has(const std::vector<std::string>& keys) const {
+    const gloo_rs_status_t status = wait_status(keys, 0);
+    if (status != GLOO_RS_ERROR_TIMEOUT) {
+      detail::check(status);
+    }
+    return status == GLOO_RS_OK;
+  }
+
  private:
+  void wait_for(const std::vector<std::string>& keys, int64_t timeout_ms) const {
+    detail::check(wait_status(keys, timeout_ms));
+  }
+
+  gloo_rs_status_t wait_status(const std::vector<std::string>& keys, int64_t timeout_ms) const {
+    const std::vector<const char*> pointers = pointers_of(keys);
+    return gloo_rs_store_wait(store_.get(), pointers.data(), pointers.size(), timeout_ms);
+  }
+
   static std::vector<const char*> pointers_of(const std::vector<std::string>& keys) {
     std::vector<const char*> pointers;
     pointers.reserve(keys.size());

@@ -28,7 +28,7 @@ std::vector<void*> untyped_list(const std::vector<T*>& pointers, size_t count) {
   std::vector<void*> list;
   list.reserve(pointers.size());
   for (T* pointer : pointers) {
-    list.push_back(not_null(untyped(pointer), count * sizeof(T)));
+    list.push_back(listed(untyped(pointer), bytes_of<T>(count)));
   }
   return list;
 }
@@ -37,13 +37,13 @@ std::vector<void*> untyped_list(const std::vector<T*>& pointers, size_t count) {
 template <typename T>
 class ReducingAlgorithm : public Algorithm {
  protected:
-  /// Throws EnforceNotMet if there are no pointers, or a count is negative.
+  /// Throws EnforceNotMet if there are no pointers, one of them is NULL, there is no function, or a count is negative.
   ReducingAlgorithm(
       const std::shared_ptr<Context>& context,
       const std::vector<T*>& pointers,
       int count,
       const ReductionFunction<T>* function)
-      : Algorithm(context), kernel_(kernel_of(*function)), function_(untyped_function(*function)) {
+      : Algorithm(context), kernel_(kernel_of(existing(function))), function_(untyped_function(*function)) {
     GLOO_ENFORCE_GE(count, 0);
     GLOO_ENFORCE(!pointers.empty(), "an algorithm needs a pointer to the elements");
     count_ = static_cast<size_t>(count);
@@ -53,6 +53,11 @@ class ReducingAlgorithm : public Algorithm {
   /// Combines the elements of all pointers into those of the first.
   void reduce_pointers() const {
     reduce_locally(pointers_[0], pointers_, count_, sizeof(T), function_);
+  }
+
+  static const ReductionFunction<T>& existing(const ReductionFunction<T>* function) {
+    GLOO_ENFORCE(function != nullptr, "an algorithm needs a reduction function");
+    return *function;
   }
 
   size_t count_;
@@ -69,7 +74,7 @@ class AllreduceAlgorithm : public ReducingAlgorithm<T> {
     if (this->count_ == 0) {
       return;
     }
-    Call call(*this->context_, tag_, this->context_->getTimeout());
+    Call call(*this->context_, tag_, chosen_timeout(*this->context_));
     call.algorithm = name_;
     call.base = base_;
     call.count = this->count_;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <type_traits>
@@ -29,6 +30,24 @@ inline void* not_null(void* pointer, size_t bytes) {
   return pointer == nullptr && bytes == 0 ? empty : pointer;
 }
 
+/// As not_null, for a pointer in a list, which this rank uses whatever the collective is. Throws EnforceNotMet if it is NULL.
+inline void* listed(void* pointer, size_t bytes) {
+  GLOO_ENFORCE(pointer != nullptr || bytes == 0, "a pointer in the list is NULL, but there are ", bytes, " bytes");
+  return not_null(pointer, bytes);
+}
+
+/// The bytes of `elements` elements of `size` bytes. Throws EnforceNotMet if no memory can have so many.
+inline size_t bytes_of(size_t elements, size_t size) {
+  const bool fits = size == 0 || elements <= std::numeric_limits<size_t>::max() / size;
+  GLOO_ENFORCE(fits, elements, " elements of ", size, " bytes exceed the address space");
+  return elements * size;
+}
+
+template <typename T>
+size_t bytes_of(size_t elements) {
+  return bytes_of(elements, sizeof(T));
+}
+
 /// The pointer of a caller's input, which may be const: inputs are only read.
 template <typename T>
 void* untyped(T* pointer) {
@@ -42,7 +61,7 @@ class Memory {
 
   template <typename T>
   Memory(T* pointer, size_t elements)
-      : pointer_(not_null(untyped(pointer), elements * sizeof(T))), bytes_(elements * sizeof(T)) {}
+      : pointer_(not_null(untyped(pointer), bytes_of<T>(elements))), bytes_(elements * sizeof(T)) {}
 
   /// The memory of a buffer that the caller hands over; none if it is NULL.
   explicit Memory(std::unique_ptr<transport::UnboundBuffer> buffer) : buffer_(std::move(buffer)) {
@@ -76,10 +95,11 @@ class MemoryList {
   MemoryList() = default;
 
   template <typename T>
-  MemoryList(T* const* pointers, size_t length, size_t elements) : bytes_(elements * sizeof(T)) {
+  MemoryList(T* const* pointers, size_t length, size_t elements) : bytes_(bytes_of<T>(elements)) {
+    GLOO_ENFORCE(pointers != nullptr || length == 0, "the list of ", length, " pointers is NULL");
     pointers_.reserve(length);
     for (size_t i = 0; i < length; i++) {
-      pointers_.push_back(not_null(untyped(pointers[i]), bytes_));
+      pointers_.push_back(listed(untyped(pointers[i]), bytes_));
     }
   }
 
@@ -207,7 +227,8 @@ class Call : public gloo_rs_collective_options_t {
     run(collective);
     char called = 1;
     char all = 0;
-    Call meeting(context_, kMeetingTags + tag, std::chrono::milliseconds(-1));
+    Call meeting(context_, kMeetingTags + tag, transport::kUnsetTimeout);
+    // A timeout that the program has set counts for both calls, the default for each.
     meeting.timeout_ms = timeout_ms;
     if (timeout_ms > 0 && timeout_ms != GLOO_RS_TIMEOUT_INFINITE) {
       const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began).count();
@@ -258,13 +279,17 @@ std::vector<size_t> bytes_per_rank(const std::vector<N>& elements, size_t elemen
     if constexpr (std::is_signed<N>::value) {
       GLOO_ENFORCE_GE(n, 0, "elements of a rank");
     }
-    bytes.push_back(static_cast<size_t>(n) * element_size);
+    bytes.push_back(bytes_of(static_cast<size_t>(n), element_size));
   }
   return bytes;
 }
 
+/// Throws EnforceNotMet if no memory can have so many bytes.
 inline size_t total(const std::vector<size_t>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), size_t{0});
+  return std::accumulate(numbers.begin(), numbers.end(), size_t{0}, [](size_t sum, size_t number) {
+    GLOO_ENFORCE_LE(number, std::numeric_limits<size_t>::max() - sum, "the elements of all ranks exceed the address space");
+    return sum + number;
+  });
 }
 
 /// Options that all collectives have.
@@ -281,7 +306,7 @@ class CollectiveOptions {
   }
 
  protected:
-  explicit CollectiveOptions(const std::shared_ptr<Context>& context) : context_(context), timeout_(context->getTimeout()) {}
+  explicit CollectiveOptions(const std::shared_ptr<Context>& context) : context_(context), timeout_(chosen_timeout(*context)) {}
 
   std::shared_ptr<Context> context_;
   std::chrono::milliseconds timeout_;

@@ -322,7 +322,6 @@ class TransportContext final : public transport::Context, public std::enable_sha
       : transport::Context(own, ranks), device_(std::move(device)) {
     gloo_rs_context_options_t options;
     gloo_rs_context_options_init(&options, sizeof options);
-    options.timeout_ms = timeout_ms(timeout_);
     options.connect = connect;
     gloo_rs_context_t* context = nullptr;
     check(gloo_rs_context_create(handle, rank, size, &options, &context));

@@ -74,7 +74,7 @@ class Context : public ::gloo::Context {
   void connectFullMesh(const std::shared_ptr<transport::Device>& dev) {
     GLOO_ENFORCE(dev != nullptr, "there is no device");
     auto transportContext = dev->createContext(rank, size);
-    transportContext->setTimeout(getTimeout());
+    ::gloo::detail::pass_timeout(*this, *transportContext);
     ::gloo::detail::connect(*transportContext, [&](gloo_rs_context_t* handle) {
       return gloo_rs_context_connect_oob(handle, allgather, &comm_);
     });

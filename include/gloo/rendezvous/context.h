@@ -34,7 +34,7 @@ class Context : public ::gloo::Context {
   void connectFullMesh(std::shared_ptr<Store> store, const std::shared_ptr<transport::Device>& dev) {
     GLOO_ENFORCE(dev != nullptr, "there is no device");
     auto transportContext = dev->createContext(rank, size);
-    transportContext->setTimeout(getTimeout());
+    ::gloo::detail::pass_timeout(*this, *transportContext);
     transportContext->createAndConnectAllPairs(std::move(store));
     device_ = dev;
     transportContext_ = std::move(transportContext);
@@ -80,9 +80,11 @@ class ContextFactory {
   std::shared_ptr<::gloo::Context> makeContext(const std::shared_ptr<transport::Device>& dev) {
     GLOO_ENFORCE(dev != nullptr, "there is no device");
     auto context = std::make_shared<Context>(backingContext_->rank, backingContext_->size);
-    context->setTimeout(backingContext_->getTimeout());
+    if (::gloo::detail::chosen_timeout(*backingContext_) != transport::kUnsetTimeout) {
+      context->setTimeout(backingContext_->getTimeout());
+    }
     auto transportContext = dev->createContext(context->rank, context->size);
-    transportContext->setTimeout(context->getTimeout());
+    ::gloo::detail::pass_timeout(*context, *transportContext);
     ::gloo::detail::connect(*transportContext, [&](gloo_rs_context_t* handle) {
       return gloo_rs_context_connect_from(handle, ::gloo::detail::handle(*backingContext_), tag_);
     });

@@ -44,7 +44,7 @@ class PrefixStore : public Store {
   }
 
   void wait(const std::vector<std::string>& keys) override {
-    wait(keys, detail::default_timeout());
+    store_->wait(joinKeys(keys));
   }
 
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {

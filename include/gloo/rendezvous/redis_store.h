@@ -25,15 +25,7 @@ class RedisStore : public ::gloo::detail::CStore {
 
   /// Whether all keys have values.
   bool check(const std::vector<std::string>& keys) {
-    std::vector<const char*> pointers;
-    for (const std::string& key : keys) {
-      pointers.push_back(key.c_str());
-    }
-    const gloo_rs_status_t status = gloo_rs_store_wait(c_store(), pointers.data(), pointers.size(), 0);
-    if (status != GLOO_RS_ERROR_TIMEOUT) {
-      ::gloo::detail::check(status);
-    }
-    return status == GLOO_RS_OK;
+    return has(keys);
   }
 
   gloo_rs_store_t* gloo_rs_handle() override {
