@@ -41,7 +41,7 @@ build() { # NAME
   local program=$folder/$1_peer
   # Cargo knows itself what has changed.
   if [ "$1" != tls_pair ] && [ "$program" -nt "$sources/${1/_headers/}.cpp" ] && [ "$program" -nt "$sources/harness.h" ] && [ "$program" -nt "$sources/mpi.cpp" ] &&
-    [ "$program" -nt "$sources/pair.h" ] && [ "$program" -nt "$sources/build.sh" ]; then return; fi
+    [ "$program" -nt "$sources/patterns.h" ] && [ "$program" -nt "$sources/pair.h" ] && [ "$program" -nt "$sources/build.sh" ]; then return; fi
   case $1 in
     # Not by their own mpicxx, some of which trip over spaces in the path.
     openmpi | mpich | impi) against "$1" "$sources/mpi.cpp" -lmpi ;;

@@ -5,7 +5,7 @@
 
 #include <gloo_rs.h>
 
-#include "harness.h"
+#include "patterns.h"
 
 namespace {
 
@@ -55,7 +55,28 @@ class GlooRs : public Peer {
     if (collective == "alltoall") return [=] { check(gloo_rs_alltoall(context, in, out, n, type)); };
     if (collective == "broadcast") return [=] { check(gloo_rs_broadcast(context, out, n, type, 0)); };
     if (collective == "barrier") return [=] { check(gloo_rs_barrier(context)); };
+    if (collective == "reduce") return [=] { check(gloo_rs_reduce(context, in, out, n, type, GLOO_RS_SUM, 0)); };
+    if (collective == "reduce_float64")
+      return [=] { check(gloo_rs_reduce(context, in, out, n, GLOO_RS_FLOAT64, GLOO_RS_SUM, 0)); };
     throw std::runtime_error("no " + collective);
+  }
+
+  // A persistent request.
+  Nonblocking nonblocking(float *in, float *out, size_t n, int tag) override {
+    const void *inputs[] = {in};
+    void *outputs[] = {out};
+    gloo_rs_collective_options_t options;
+    gloo_rs_collective_options_init(&options, sizeof options);
+    options.data_type = GLOO_RS_FLOAT32;
+    options.inputs = inputs;
+    options.outputs = outputs;
+    options.num_inputs = options.num_outputs = 1;
+    options.count = n;
+    options.tag = static_cast<uint64_t>(tag);
+    gloo_rs_request_t *made = nullptr;
+    check(gloo_rs_allreduce_init(context_, &options, &made));
+    const std::shared_ptr<gloo_rs_request_t> request(made, gloo_rs_request_free);
+    return {[=] { check(gloo_rs_start(request.get())); }, [=] { check(gloo_rs_wait(request.get())); }};
   }
 
  private:
@@ -70,7 +91,8 @@ int main(int argc, char **argv) try {
     return 2;
   }
   const Job job;
-  GlooRs(job).measure(Request::parse(argv + 1), "auto");
+  GlooRs gloo_rs(job);
+  measure(gloo_rs, Request::parse(argv + 1), "auto");
 } catch (const std::exception &error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

@@ -61,23 +61,25 @@ inline float percentile(const std::vector<float> &sorted, size_t percent) {
   return sorted[std::max<size_t>((sorted.size() * percent + 99) / 100, 1) - 1];
 }
 
-// `times`: the slowest rank's time of each iteration, in microseconds; `loops`: of a call in each loop, or empty.
+// `times`: the slowest rank's time of each iteration, in microseconds; `loops`: of a call in each loop, or empty; `beside`: what a
+// pattern of patterns.h is compared with, or empty.
 inline void report(const std::string &collective, const std::string &algorithm, int ranks, size_t bytes,
-                   std::vector<float> times, std::vector<float> loops) {
+                   std::vector<float> times, std::vector<float> loops, std::vector<float> beside = {}) {
+  const auto median = [](std::vector<float> &numbers) {
+    std::sort(numbers.begin(), numbers.end());
+    char text[32] = "null";
+    if (!numbers.empty()) std::snprintf(text, sizeof text, "%.4f", percentile(numbers, 50));
+    return std::string(text);
+  };
   std::sort(times.begin(), times.end());
-  std::sort(loops.begin(), loops.end());
   std::printf("{\"collective\":\"%s\",\"algorithm\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"iterations\":%zu,"
-              "\"min_us\":%.3f,\"p50_us\":%.3f,\"p99_us\":%.3f,\"max_us\":%.3f,\"loop_us\":",
+              "\"min_us\":%.3f,\"p50_us\":%.3f,\"p99_us\":%.3f,\"max_us\":%.3f,\"loop_us\":%s,\"beside_us\":%s}\n",
               collective.c_str(), algorithm.c_str(), ranks, bytes, times.size(), times.front(), percentile(times, 50),
-              percentile(times, 99), times.back());
-  if (loops.empty())
-    std::printf("null}\n");
-  else
-    std::printf("%.4f}\n", percentile(loops, 50));
+              percentile(times, 99), times.back(), median(loops).c_str(), median(beside).c_str());
   std::fflush(stdout);
 }
 
-// Element `i` of a rank's input. Sums of these over 8 ranks are exact.
+// Element `i` of a rank's input. Sums of these are exact, over hundreds of ranks.
 inline float element(size_t i, int rank) { return static_cast<float>(i % 1000) + static_cast<float>(rank) + 0.5f; }
 
 // Memory aligned to a cache line, all of it written.
@@ -163,6 +165,11 @@ class Start {
   unsigned meetings_ = 0;
 };
 
+// A call that runs until it is waited for.
+struct Nonblocking {
+  Run start, wait;
+};
+
 // One rank's use of an implementation.
 class Peer {
  public:
@@ -173,8 +180,11 @@ class Peer {
   // Replaces each number by the maximum over all ranks.
   virtual void largest(std::vector<float> &numbers) = 0;
   // The call to measure. `count` is the number of elements that each rank contributes for each rank (reduce_scatter,
-  // allgather, alltoall), or of the whole buffer. A broadcast is in place in `out`, from rank 0. May read `in` and write `out`.
+  // allgather, alltoall), or of the whole buffer. A broadcast is in place in `out`, from rank 0; a reduce is to rank 0, and a
+  // reduce_float64 has elements of that type. May read `in` and write `out`.
   virtual Run prepare(const std::string &collective, float *in, float *out, size_t count) = 0;
+  // An allreduce that runs beside others, each with a tag of its own. All ranks start them in the same order.
+  virtual Nonblocking nonblocking(float *, float *, size_t, int) { throw std::runtime_error("no requests"); }
   // Whether the prepared call takes its input from `out`, besides a broadcast: then it is put there before each call.
   virtual bool in_place(const std::string &) const { return false; }
   // Element `i` of the result; `count` as above.
@@ -193,10 +203,18 @@ class Peer {
     for (size_t bytes : request.sizes) measure(request, algorithm, bytes);
   }
 
-  const int rank, size;
+  // Time of a call, as the average of so many in a row after a barrier.
+  float time(const Run &run, int calls) {
+    const auto start = together();
+    for (int call = 0; call < calls; ++call) run();
+    return microseconds(Clock::now() - start) / static_cast<float>(calls);
+  }
 
- private:
-  static constexpr int FEWEST = 5, LOOPS = 10;
+  // When this rank's clock starts, after a barrier.
+  Clock::time_point together() {
+    barrier();
+    return start_.wait();
+  }
 
   // With more ranks than cores, the system needs some tenths of a second of load until it has spread the ranks over the cores.
   void settle() {
@@ -206,61 +224,6 @@ class Peer {
       for (int call = 0; call < 100; ++call) barrier();
       elapsed[0] = microseconds(Clock::now() - start);
     }
-  }
-
-  void measure(const Request &request, const std::string &algorithm, size_t bytes) {
-    const std::string &collective = request.collective;
-    const bool blocks = collective == "reduce_scatter" || collective == "allgather" || collective == "alltoall";
-    const size_t elements = bytes / sizeof(float), ranks = size;
-    const size_t count = collective == "barrier" ? 0 : std::max<size_t>(blocks ? elements / ranks : elements, 1);
-    const size_t whole = blocks ? count * ranks : count;
-    Buffer in(collective == "allgather" ? count : collective == "broadcast" ? 0 : whole);
-    Buffer out(collective == "reduce_scatter" ? count : whole);
-    for (size_t i = 0; i < in.size(); ++i) in.data()[i] = element(i, rank);
-    if (collective == "broadcast" && rank == 0)
-      for (size_t i = 0; i < out.size(); ++i) out.data()[i] = element(i, rank);
-    const Run run = prepare(collective, in.data(), out.data(), count);
-    const Run restore = in_place(collective) ? Run([&] { std::copy_n(in.data(), in.size(), out.data()); }) : [] {};
-    const auto timed = [&] {
-      restore();
-      return time(run, 1);
-    };
-
-    if (collective == "barrier")
-      verify_barrier(run);
-    else
-      timed();
-    verify(collective, out, count);
-    std::vector<float> fastest{std::min(timed(), timed())};
-    largest(fastest);
-    const double fit = std::max<double>(request.seconds * 1e6 / std::max(fastest[0], 0.01f), FEWEST);
-    const int iterations = static_cast<int>(std::min<double>(fit, request.iterations));
-    for (int i = 0; i < iterations / 5; ++i) timed();
-    std::vector<float> times, loops;
-    for (int i = 0; i < iterations; ++i) times.push_back(timed());
-    largest(times);
-    if (request.loop && !in_place(collective)) {
-      for (int i = 0; i < LOOPS; ++i) loops.push_back(time(run, (iterations + LOOPS - 1) / LOOPS));
-      largest(loops);
-    }
-    verify(collective, out, count);
-    if (rank == 0) report(collective, algorithm, size, whole * sizeof(float), times, loops);
-  }
-
-  // Time of a call, as the average of so many in a row after a barrier.
-  float time(const Run &run, int calls) {
-    barrier();
-    const auto start = start_.wait();
-    for (int call = 0; call < calls; ++call) run();
-    return microseconds(Clock::now() - start) / static_cast<float>(calls);
-  }
-
-  // Checks every 97th element, and the last.
-  void verify(const std::string &collective, Buffer &out, size_t count) const {
-    for (size_t i = 0; i < out.size(); i = i + 97 < out.size() || i + 1 == out.size() ? i + 97 : out.size() - 1)
-      if (out.data()[i] != expected(collective, i, count))
-        throw std::runtime_error("wrong result of " + collective + " at element " + std::to_string(i) + " on rank " +
-                                 std::to_string(rank));
   }
 
   // Lets one rank after the other arrive late: none may leave before. All clocks start before the late rank sleeps.
@@ -275,5 +238,98 @@ class Peer {
     }
   }
 
+  const int rank, size;
+
+ private:
+  static constexpr int FEWEST = 5, LOOPS = 10;
+
+  void measure(const Request &request, const std::string &algorithm, size_t bytes);
+
   Start start_;
 };
+
+// A collective's call on buffers of its own.
+class Call {
+ public:
+  // `count` as in Peer::prepare.
+  Call(Peer &peer, const std::string &collective, size_t count)
+      : peer_(peer), collective_(collective), count_(count), in_(inputs()), out_(outputs()) {
+    const bool broadcast = collective == "broadcast";
+    Buffer &input = broadcast ? out_ : in_;
+    for (size_t i = 0; i < (broadcast && peer.rank != 0 ? 0 : input.size()); ++i) input.data()[i] = element(i, peer.rank);
+    if (wide())
+      for (size_t i = 0; i < count; ++i) reinterpret_cast<double *>(input.data())[i] = element(i, peer.rank);
+    run_ = peer.prepare(collective, in_.data(), out_.data(), count);
+  }
+
+  void operator()() const { run_(); }
+  const Run &run() const { return run_; }
+  Buffer &in() { return in_; }
+  Buffer &out() { return out_; }
+  // Of the larger buffer.
+  size_t bytes() const { return std::max(in_.size(), out_.size()) * sizeof(float); }
+
+  // Runs it so that what it leaves unwritten is seen, and checks the result.
+  void prove() {
+    if (collective_ == "barrier") return peer_.verify_barrier(run_);
+    if (collective_ != "broadcast" || peer_.rank != 0) out_.fill(std::numeric_limits<float>::quiet_NaN());
+    if (peer_.in_place(collective_)) std::copy_n(in_.data(), in_.size(), out_.data());
+    run_();
+    verify();
+  }
+
+  // Checks every 97th element, and the last; of the first so many, if that is given.
+  void verify(size_t first = std::numeric_limits<size_t>::max()) {
+    const size_t length = std::min(out_.size() / (wide() ? 2 : 1), first);
+    if (!has_result()) return;
+    for (size_t i = 0; i < length; i = i + 97 < length || i + 1 == length ? i + 97 : length - 1)
+      if ((wide() ? reinterpret_cast<double *>(out_.data())[i] : out_.data()[i]) != peer_.expected(collective_, i, count_))
+        throw std::runtime_error("wrong result of " + collective_ + " at element " + std::to_string(i) + " on rank " +
+                                 std::to_string(peer_.rank));
+  }
+
+ private:
+  bool wide() const { return collective_ == "reduce_float64"; }
+  bool has_result() const { return collective_.rfind("reduce", 0) != 0 || collective_ == "reduce_scatter" || peer_.rank == 0; }
+  // Elements of a buffer that has one block for each rank, where the collective has such, else of a whole one.
+  size_t whole() const {
+    const bool blocks = collective_ == "reduce_scatter" || collective_ == "allgather" || collective_ == "alltoall";
+    return blocks ? count_ * static_cast<size_t>(peer_.size) : wide() ? 2 * count_ : count_;
+  }
+  size_t inputs() const { return collective_ == "allgather" ? count_ : collective_ == "broadcast" ? 0 : whole(); }
+  size_t outputs() const { return collective_ == "reduce_scatter" ? count_ : whole(); }
+
+  Peer &peer_;
+  const std::string collective_;
+  const size_t count_;
+  Buffer in_, out_;
+  Run run_;
+};
+
+inline void Peer::measure(const Request &request, const std::string &algorithm, size_t bytes) {
+  const std::string &collective = request.collective;
+  const bool blocks = collective == "reduce_scatter" || collective == "allgather" || collective == "alltoall";
+  const size_t elements = bytes / sizeof(float);
+  const size_t count = collective == "barrier" ? 0 : std::max<size_t>(blocks ? elements / static_cast<size_t>(size) : elements, 1);
+  Call call(*this, collective, count);
+  const auto timed = [&] {
+    if (in_place(collective)) std::copy_n(call.in().data(), call.in().size(), call.out().data());
+    return time(call.run(), 1);
+  };
+
+  call.prove();
+  std::vector<float> fastest{std::min(timed(), timed())};
+  largest(fastest);
+  const double fit = std::max<double>(request.seconds * 1e6 / std::max(fastest[0], 0.01f), FEWEST);
+  const int iterations = static_cast<int>(std::min<double>(fit, request.iterations));
+  for (int i = 0; i < iterations / 5; ++i) timed();
+  std::vector<float> times, loops;
+  for (int i = 0; i < iterations; ++i) times.push_back(timed());
+  largest(times);
+  if (request.loop && !in_place(collective)) {
+    for (int i = 0; i < LOOPS; ++i) loops.push_back(time(call.run(), (iterations + LOOPS - 1) / LOOPS));
+    largest(loops);
+  }
+  call.verify();
+  if (rank == 0) report(collective, algorithm, size, call.bytes(), times, loops);
+}

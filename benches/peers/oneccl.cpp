@@ -5,7 +5,7 @@
 #include <mpi.h>
 #include <oneapi/ccl.hpp>
 
-#include "harness.h"
+#include "patterns.h"
 
 namespace {
 
@@ -31,7 +31,18 @@ class OneCcl : public Peer {
     if (collective == "alltoall") return [=, &all] { ccl::alltoall(in, out, n, type, all).wait(); };
     if (collective == "broadcast") return [=, &all] { ccl::broadcast(out, n, type, 0, all).wait(); };
     if (collective == "barrier") return [&all] { ccl::barrier(all).wait(); };
+    if (collective == "reduce") return [=, &all] { ccl::reduce(in, out, n, type, sum, 0, all).wait(); };
+    if (collective == "reduce_float64")
+      return [=, &all] { ccl::reduce(in, out, n, ccl::datatype::float64, sum, 0, all).wait(); };
     throw std::runtime_error("no " + collective);
+  }
+
+  // All on one communicator: their order tells them apart, so that none needs its tag.
+  Nonblocking nonblocking(float *in, float *out, size_t n, int) override {
+    const auto event = std::make_shared<ccl::event>();
+    const ccl::communicator &all = communicator_;
+    return {[=, &all] { *event = ccl::allreduce(in, out, n, ccl::datatype::float32, ccl::reduction::sum, all); },
+            [=] { event->wait(); }};
   }
 
  private:
@@ -59,7 +70,8 @@ int main(int argc, char **argv) {
     }
     MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_BYTE, 0, MPI_COMM_WORLD);
     if (rank != 0) store = ccl::create_kvs(address);
-    OneCcl(rank, size, store).measure(Request::parse(argv + 1), "oneccl");
+    OneCcl oneccl(rank, size, store);
+    measure(oneccl, Request::parse(argv + 1), "oneccl");
   } catch (const std::exception &error) {
     std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);
