@@ -47,7 +47,7 @@ heading = @printf '\n==> %s\n'
 levels := $(addprefix setup-,build demo bench torch systems aarch64 threads fuzz deny fresh test-more)
 
 .PHONY: help setup build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network \
-  bench-streams bench-recovery bench-gloo bench-torch peers install header clean check test test-more advisories abi-baseline deb \
+  bench-streams bench-recovery bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
   $(shell sed -n 's/^\(test-[a-z0-9-]*\):.*/\1/p' Makefile) $(levels)
 
 help: ## lists these targets
@@ -79,6 +79,11 @@ bench-host: setup-bench prefix peers ## the part of it on one host, beside Open 
 bench-tcp: setup-bench prefix peers ## the part of it over TCP: allreduce beside Gloo, Open MPI and the floor
 	$(heading) "Allreduce over TCP, beside Gloo, Open MPI and the floor"
 	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(RANKS),--ranks $(RANKS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
+
+bench-programs: setup-bench prefix ## times what programs do beside the MPIs and oneCCL: late ranks, different calls, many requests; records it in docs/benchmarks
+	$(heading) "Late ranks, different calls and many requests, beside the MPIs and oneCCL"
+	@benches/peers/build.sh build/peers openmpi mpich impi oneccl bare
+	@benches/record.py programs $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(RANKS),--ranks $(RANKS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
 
 bench-tls: setup-bench prefix ## times allreduce over TLS beside a bare pair of processes on the same TLS, and records it in docs/benchmarks
 	$(heading) "Allreduce over TLS, beside a bare pair"
@@ -297,6 +302,7 @@ test-bench: setup-bench prefix ## the benchmark's records, at small sizes and wi
 	@benches/torch.py $(local_prefix) build/bench-test --rounds 1 --sizes 4
 	@benches/record.py host $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --quick --sizes 1Ki
 	@benches/record.py tls $(local_prefix)/bin/gloo-rs build/peers build/bench-test --rounds 1 --sizes 4
+	@benches/record.py programs $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2 --quick --sizes 1Ki
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
 	@benches/recovery.py build/bench-test --kills 12 --ranks 2,4 --dev
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick

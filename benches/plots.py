@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 
+import patterns
 import report
 
 
@@ -68,6 +69,37 @@ def gloo(tool, folder):
     collectives(tool, folder, "gloo")
 
 
+def programs(tool, folder):
+    """Late ranks by how late, rotations by their length, sequences, and requests beside the same calls one after the other."""
+    path = os.path.join(folder, f"{patterns.KIND.name}.csv")
+    points = patterns.in_order(report.points_of(report.load(path))) if os.path.exists(path) else []
+    names = patterns.KIND.programs()
+    number_of = lambda point: point.collective.partition("-")[2]
+    seconds = lambda point, program: point.time(program) / 1e6
+    present = lambda own: [program for program in names if any(program in point.rows for point in own)]
+    for family, ranks in dict.fromkeys((patterns.family_of(point.collective), point.ranks) for point in points):
+        own = [point for point in points if (patterns.family_of(point.collective), point.ranks) == (family, ranks)]
+        title = f"{patterns.FAMILIES[family].title}, {ranks} ranks on one host"
+        for name in patterns.plot_names(own, family, ranks):
+            if family in ("late", "rotation"):
+                late = family == "late"
+                of = [p for p in own if number_of(p).isdigit() and (not late or name.endswith(f"-{p.bytes}"))]
+                x = lambda point: int(number_of(point)) / 1e6 if late else int(number_of(point))
+                lines = {program: [[x(point), seconds(point, program)] for point in of if program in point.rows] for program in present(of)}
+                how = {"label": "how late the last rank is", "unit": "seconds"} if late else {"label": "lengths in rotation", "unit": "number"}
+                what = "time from its arrival" if late else "time of a call"
+                series = [{"name": names[program], "points": line} for program, line in lines.items()]
+                title_of = f"{title}, {report.human(of[0].bytes)}" if late else title
+                chart = {"title": title_of, "x": how, "y": {"label": what, "unit": "seconds"}, "series": series}
+            else:
+                value = report.Point.beside if family == "requests" else report.Point.time
+                values = lambda program: [value(point, program) if program in point.rows else None for point in own]
+                bars = [{"name": names[program], "values": values(program)} for program in present(own)]
+                label = "times the same calls one after the other" if family == "requests" else "µs"
+                chart = {"title": title, "label": label, "groups": list(map(patterns.heading, own)), "bars": bars}
+            draw(tool, folder, name, chart)
+
+
 def algorithms(tool, folder):
     """Time by size of every allreduce algorithm, for each number of ranks."""
     rows = [row for row in read(folder, "algorithms.csv") if row["collective"] == "allreduce"]
@@ -106,5 +138,5 @@ def network(tool, folder):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    for record in (host, tcp, tls, gloo, algorithms, network):
+    for record in (host, tcp, tls, gloo, programs, algorithms, network):
         record(*sys.argv[1:])

@@ -1,7 +1,7 @@
 """What record.py measures: gloo_rs, other implementations, and programs that show what the machine can do.
 
-Each takes a cell, which is one launch: a collective on some number of ranks, with several sizes. `settings` lists what is sensible,
-`measure` runs one and returns a line for each size, with the fields of `gloo-rs bench --json`.
+Each takes a cell, which is one launch: a collective, or patterns of patterns.py, on some number of ranks, with several sizes. `settings`
+lists what is sensible, `measure` runs one and returns a line for each size, with the fields of `gloo-rs bench --json`.
 """
 
 import ctypes
@@ -27,10 +27,26 @@ class Failed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
+    # Or patterns, separated by commas.
     collective: str
     ranks: int
     sizes: tuple
     dtype: str = "float32"
+
+    @property
+    def collectives(self):
+        return self.collective.split(",")
+
+    @property
+    def measured(self):
+        """The collective whose settings matter: of most patterns allreduce."""
+        family = self.collective.partition("-")[0]
+        return "allreduce" if family in ("late", "rotation", "requests", "wait") else family
+
+    @property
+    def calls(self):
+        """How many calls of each size there are at once, of all patterns together."""
+        return sum(int(name.partition("-")[2]) for name in self.collectives if name.startswith("requests-")) or 1
 
     @property
     def loop(self):
@@ -254,7 +270,7 @@ class IntelMpi(Launched):
         many = ["I_MPI_PIN=0 I_MPI_THREAD_YIELD=2", "I_MPI_PIN=0 I_MPI_WAIT_MODE=1", "I_MPI_PIN=0 I_MPI_THREAD_YIELD=3"]
         many += ["I_MPI_PIN=1 I_MPI_THREAD_YIELD=2"]
         how = ["I_MPI_PIN=1", "I_MPI_PIN=0"] if cores_of(cell.ranks) else many
-        return how + [f"{how[0]} {more}" for more in self.BESIDES.get(cell.collective, [])]
+        return how + [f"{how[0]} {more}" for more in self.BESIDES.get(cell.measured, [])]
 
 
 class OneCcl(Launched):
@@ -272,8 +288,18 @@ class OneCcl(Launched):
 
     def settings(self, cell):
         # It polls without ever yielding.
-        names = self.ALGORITHMS[cell.collective] if cores_of(cell.ranks) else []
-        return [f"I_MPI_PIN=1 CCL_{name}" for name in names]
+        names = [f" CCL_{name}" for name in self.ALGORITHMS.get(cell.measured, [])] or [""]
+        return [f"I_MPI_PIN=1{name}" for name in names] if cores_of(cell.ranks) else []
+
+
+class Only:
+    """A program, for some families of patterns alone."""
+
+    def __init__(self, program, *families):
+        self.families, self.settings_of, self.measure = families, program.settings, program.measure
+
+    def settings(self, cell):
+        return self.settings_of(cell) if cell.collective.partition("-")[0] in self.families else []
 
 
 class TcpFloor:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Measures gloo_rs beside other implementations on this host. Writes CSV, tables and plots.
 
-    benches/record.py host|tcp|tls|gloo TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...]
+    benches/record.py host|tcp|tls|gloo|programs TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...]
                       [--collectives allreduce,...] [--quick] [--keep] [--budget SECONDS]
 
 `host` measures collectives with whatever each implementation has for ranks on one host, `tcp` allreduce over loopback TCP, `tls`
-allreduce of two ranks over TLS, `gloo` allreduce of a program written for Gloo, over Gloo and over gloo_rs. PEERS is
-the folder that peers/build.sh filled; what is not there is left out.
+allreduce of two ranks over TLS, `gloo` allreduce of a program written for Gloo, over Gloo and over gloo_rs, `programs` the patterns of
+patterns.py, whose families --collectives names. PEERS is the folder that peers/build.sh filled; what is not there is left out.
 
 The speed of a machine varies over time, so all programs run in every round with the same sizes; a figure is the median of the
 rounds' medians, and a ratio the median of the rounds' ratios. A program has many settings: a short trial selects the best
@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 
+import patterns
 import plots
 import programs
 import report
@@ -33,8 +34,8 @@ from programs import Cell, Failed, parse
 FINALISTS, WITHIN = 2, 1.2
 # Number of measured calls: as many as fit into the time, but at least 5 and at most MOST. A trial has a fifth of the time.
 SECONDS, MOST = {True: 0.04, False: 0.15}, 2000
-# Seconds for a launch, besides what its bytes may take, a slow setting included.
-PATIENCE, SLOWEST_BYTES = 20, 20e6
+# Seconds for a launch, or for each pattern and size in it if that is more, besides what its bytes may take, a slow setting included.
+PATIENCE, PATIENCE_EACH, SLOWEST_BYTES = 20, 5, 20e6
 # Sizes of one launch: ranks that poll without yielding, or another that waits for them, disturb no later launch.
 GROUPS = [64 << 10, 1 << 40]
 # float16 and bfloat16 are compared with float32 at this number of elements.
@@ -86,9 +87,9 @@ class Record:
         os.replace(self.path + ".new", self.path)
 
     def of(self, cell, number):
-        key = (cell.collective, cell.dtype, cell.ranks, number)
-        own = [row for row in self.rows if (row["collective"], row["dtype"], row["ranks"], row["round"]) == key]
-        return [row for row in own if row["bytes"] in cell.sizes]
+        key = (cell.dtype, cell.ranks, number)
+        own = [row for row in self.rows if (row["dtype"], row["ranks"], row["round"]) == key]
+        return [row for row in own if row["collective"] in cell.collectives and row["bytes"] in cell.sizes]
 
 
 class Recorder:
@@ -98,16 +99,17 @@ class Recorder:
 
     def measure(self, name, setting, cell, number, line_us, share=1.0):
         """The rows of one launch; if it failed, also one that says so."""
-        patience = PATIENCE + cell.ranks * sum(cell.sizes) / SLOWEST_BYTES
-        known = {"program": name, "setting": setting, "collective": cell.collective, "dtype": cell.dtype}
-        known |= {"ranks": cell.ranks, "round": number, "line_us": line_us}
+        several = PATIENCE_EACH * len(cell.collectives) * len(cell.sizes) if len(cell.collectives) > 1 else 0
+        patience = max(PATIENCE, several) + cell.ranks * cell.calls * sum(cell.sizes) / SLOWEST_BYTES
+        known = {"program": name, "setting": setting, "dtype": cell.dtype, "ranks": cell.ranks, "round": number, "line_us": line_us}
         failure = []
         try:
             lines = self.programs[name].measure(setting, cell, MOST, SECONDS[cell.loop] * share, patience)
         except Failed as why:
             print(f"  {name} {setting}, {describe(cell)}: failed, {why}", file=sys.stderr)
-            lines, failure = why.lines, [report.row(known | {"bytes": cell.sizes[-1], "failed": str(why)}, {})]
-        return [report.row(known | {"bytes": line["bytes"]}, line) for line in lines] + failure
+            lines, failed = why.lines, {"collective": cell.collectives[-1], "bytes": cell.sizes[-1], "failed": str(why)}
+            failure = [report.row(known | failed, {})]
+        return [report.row(known, {"collective": cell.collective} | line) for line in lines] + failure
 
     def trials(self, cell):
         """Selects what runs in all rounds: a list of (program, setting). In a quick record that is everything."""
@@ -152,12 +154,12 @@ def finalists(rows, most):
     times = {}
     for row in rows:
         if not row["failed"]:
-            times.setdefault(row["setting"], {})[row["bytes"]] = row["p50_us"]
+            times.setdefault(row["setting"], {})[row["collective"], row["bytes"]] = row["p50_us"]
     if not times:
         return []
-    best = {size: min(own[size] for own in times.values() if size in own) for own in times.values() for size in own}
+    best = {point: min(own[point] for own in times.values() if point in own) for own in times.values() for point in own}
     # A size that a setting lacks, because it failed there, counts as very slow.
-    ratios = {setting: [own.get(size, math.inf) / us for size, us in best.items()] for setting, own in times.items()}
+    ratios = {setting: [own.get(point, math.inf) / us for point, us in best.items()] for setting, own in times.items()}
     mean = lambda setting: sum(math.log(min(ratio, 1e3)) for ratio in ratios[setting])
     order = sorted(ratios, key=mean)
     first = order[0]
@@ -169,14 +171,14 @@ def finalists(rows, most):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", choices=["host", "tcp", "tls", "gloo"])
+    parser.add_argument("record", choices=[*report.RECORDS, "programs"])
     parser.add_argument("tool")
     parser.add_argument("peers")
     parser.add_argument("folder")
-    parser.add_argument("--ranks", help="default: 2,4,8; of a quick record, 2,4")
+    parser.add_argument("--ranks", help="default: 2,4,8, of `programs` 2,4,16,64; of a quick record, 2,4")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--sizes")
-    parser.add_argument("--collectives", default=",".join(COLLECTIVES))
+    parser.add_argument("--collectives", help="of `host`; families of `programs`")
     parser.add_argument("--quick", action="store_true", help="one round of everything, few sizes, no trials")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--budget", type=float, default=math.inf)
@@ -192,7 +194,9 @@ def main():
 
     os.makedirs(args.folder, exist_ok=True)
     there = lambda name: os.path.exists(os.path.join(args.peers, f"{name}_peer"))
-    all_ranks = list(map(int, (args.ranks or ("2,4" if args.quick else "2,4,8")).split(",")))
+    usual = "2,4" if args.quick else "2,4,16,64" if args.record == "programs" else "2,4,8"
+    all_ranks = list(map(int, (args.ranks or usual).split(",")))
+    collectives = args.collectives and args.collectives.split(",")
     bare = programs.Bare(args.peers) if there("bare") else None
     if args.record == "tcp":
         known = {"gloo_rs": programs.GlooRs(args.tool, "tcp", args.peers)}
@@ -212,28 +216,37 @@ def main():
         known |= {"bare": bare} if bare else {}
         todo = cells(["allreduce"], [2], args.sizes or "4,64Ki,4Mi,256Mi")
     else:
+        collectives = collectives or (list(patterns.FAMILIES) if args.record == "programs" else COLLECTIVES)
         known = {"gloo_rs": programs.GlooRs(args.tool, "auto", args.peers)}
         known |= {"openmpi": programs.OpenMpi(args.peers, "openmpi")} if there("openmpi") else {}
         known |= {"mpich": programs.Mpich(args.peers, "mpich")} if there("mpich") else {}
         known |= {"impi": programs.IntelMpi(args.peers, "impi")} if there("impi") else {}
         known |= {"oneccl": programs.OneCcl(args.peers, "oneccl", "impi")} if there("oneccl") else {}
-        known |= {"allocated": programs.GlooRs(args.tool, "auto", allocated=True)}
-        if bare:
-            known |= {"bare": bare, "memory": programs.MemoryFloor(args.peers), "switches": programs.Switches(args.peers)}
-        todo = cells(args.collectives.split(","), all_ranks, args.sizes, args.quick)
-    name = report.RECORDS[args.record].name
-    record = Record(os.path.join(args.folder, f"{name}.csv"), args.keep)
+        if args.record == "programs":
+            known |= {"gloo_rs_tcp": programs.Only(programs.GlooRs(args.tool, "tcp", args.peers), "requests")}
+            known |= {"openmpi_tcp": programs.Only(programs.OpenMpiTcp(args.peers, "openmpi"), "requests")} if there("openmpi") else {}
+            todo = patterns.cells(collectives, all_ranks, args.sizes)
+        else:
+            known |= {"allocated": programs.GlooRs(args.tool, "auto", allocated=True)}
+            if bare:
+                known |= {"bare": bare, "memory": programs.MemoryFloor(args.peers), "switches": programs.Switches(args.peers)}
+            todo = cells(collectives, all_ranks, args.sizes, args.quick)
+    kind = patterns.KIND if args.record == "programs" else report.RECORDS[args.record]
+    record = Record(os.path.join(args.folder, f"{kind.name}.csv"), args.keep)
     rounds = args.rounds or (1 if args.quick else 5)
     recorder = Recorder(record, known, bare, rounds, args.quick, check)
 
     def write():
+        if args.record == "programs":
+            patterns.write(args.folder, record.rows)
+            return plots.programs(args.tool, args.folder)
         report.write(args.record, args.folder, record.rows)
         plots.collectives(args.tool, args.folder, args.record)
 
     for cell in todo:
         recorder.cell(cell)
         write()
-    if args.record == "host" and not args.sizes and "allreduce" in args.collectives:
+    if args.record == "host" and not args.sizes and "allreduce" in collectives:
         tool = {"gloo_rs": programs.GlooRs(args.tool, "auto")}
         alone = Recorder(record, tool, bare, rounds, args.quick, check)
         # All types in every round, so that a round's times are comparable.
@@ -245,7 +258,7 @@ def main():
             alone.rounds = STEADY_RUNS
             alone.cell(Cell("allreduce", STEADY_RANKS, (STEADY_SIZE,)))
         write()
-    if any(row["failed"] for row in record.rows if row["program"] == "gloo_rs"):
+    if any(row["failed"] for row in record.rows if row["program"].startswith("gloo_rs")):
         sys.exit("gloo_rs failed somewhere: see the end of the record")
 
 

@@ -14,7 +14,7 @@ import statistics
 import sys
 
 FIELDS = ["round", "program", "setting", "collective", "dtype", "transport", "algorithm", "ranks", "bytes", "iterations"]
-FIELDS += ["min_us", "p50_us", "p99_us", "max_us", "loop_us", "line_us", "failed"]
+FIELDS += ["min_us", "p50_us", "p99_us", "max_us", "loop_us", "beside_us", "line_us", "failed"]
 # From here on, a cache line's exchange shows that the cores share no cache: the time in microseconds.
 FAR = 0.2
 # What was measured in such an hour, while no record was made.
@@ -25,7 +25,8 @@ SMALL = 64 << 10
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A maximum of the ratio of gloo_rs' time to another's, for sizes in this range; of all peers, to the fastest."""
+    """A maximum of the ratio of gloo_rs' time to another's, for sizes in this range; of all peers, to the fastest. `beside` is what
+    the same program measured beside it, as `beside_us`."""
 
     collective: str
     ranks: tuple
@@ -37,6 +38,8 @@ class Target:
     far: object = None
     # Whose time it is, if there is more than one of ours.
     of: str = "gloo_rs"
+    # Times that are compared besides `p50_us`, and `loop_us` of small calls.
+    fields: tuple = ()
 
     def applies(self, key):
         collective, dtype, ranks, size = key
@@ -242,6 +245,11 @@ class Point:
         rounds = [n for n in ours if n in theirs and (far is None or far_rounds[n] == far)]
         return statistics.median(ours[n][field] / theirs[n][field] for n in rounds) if rounds else None
 
+    def beside(self, program):
+        """The median of the rounds' ratios to what it measured beside it; None if there is none."""
+        ratios = [r["p50_us"] / r["beside_us"] for r in self.best(program).values() if r["beside_us"]]
+        return statistics.median(ratios) if ratios else None
+
     def tail(self, program="gloo_rs"):
         return statistics.median(r["p99_us"] / r["p50_us"] for r in self.best(program).values())
 
@@ -263,7 +271,7 @@ def number(value):
 
 
 def summary(rows, cell):
-    own = [point for point in points_of(rows) if point.key[:3] == (cell.collective, cell.dtype, cell.ranks)]
+    own = [p for p in points_of(rows) if p.collective in cell.collectives and (p.dtype, p.ranks) == (cell.dtype, cell.ranks)]
     lines = []
     for point in (point for point in own if point.bytes in cell.sizes):
         parts = [f"{program} {times(point, program)}" for program in point.rows]
@@ -289,8 +297,11 @@ def met(ratios, limit):
 
 def judge(kind, target, point):
     """The name of the other, of peers the fastest, and the ratios by calls and by loops; None if nothing can be compared."""
+    if target.against == "beside":
+        ratio = point.beside(target.of)
+        return ratio and ("the same calls one after the other", [ratio])
     against = [p for p in (kind.peers if target.against == "peers" else [target.against]) if p in point.rows]
-    fields = ["p50_us", "loop_us"] if point.bytes <= SMALL else ["p50_us"]
+    fields = ["p50_us", *(["loop_us"] if point.bytes <= SMALL else []), *target.fields]
     found = []
     for field in fields:
         ratios = {p: point.ratio(p, field, target.of, target.far) for p in against}

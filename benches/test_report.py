@@ -8,6 +8,7 @@ import sys
 import tempfile
 import unittest
 
+import patterns
 import programs
 import record
 import report
@@ -17,13 +18,14 @@ from programs import Cell
 def line(number, program, setting, ranks, size, p50, p99=None, loop=None, line_us=0.05, **rest):
     known = {"round": number, "program": program, "setting": setting, "collective": "allreduce", "dtype": "float32"}
     known |= {"ranks": ranks, "bytes": size, "line_us": line_us, **rest}
-    times = {"min_us": p50, "p50_us": p50, "p99_us": p99 or p50, "max_us": p99 or p50, "loop_us": loop}
+    times = {"min_us": p50, "p50_us": p50, "p99_us": p99 or p50, "max_us": p99 or p50, "loop_us": loop, "beside_us": rest.get("beside_us")}
     return report.row(known, {"algorithm": "ring", "iterations": 15, **times})
 
 
 def verdicts(which, rows):
     """(against, measured, met) of each line of the table of targets."""
-    table = report.target_table(report.RECORDS[which], report.points_of(rows))[2:]
+    kind = patterns.KIND if which == "programs" else report.RECORDS[which]
+    table = report.target_table(kind, report.points_of(rows))[2:]
     cells = [row.strip("| ").split(" | ") for row in table]
     return [(row[3], row[5], row[6]) for row in cells]
 
@@ -138,6 +140,111 @@ class Targets(unittest.TestCase):
         for collective in record.COLLECTIVES:
             self.assertIn(f"## {collective}, 2 ranks", text)
         self.assertIn("Intel MPI: a | 1 |", text)
+
+
+class Patterns(unittest.TestCase):
+    def test_requests_of_a_rank_take_a_quarter_of_a_gigabyte_at_most(self):
+        found = patterns.cells(["requests"], [2, 4, 16])
+        self.assertEqual({cell.ranks for cell in found}, {2, 4})
+        in_and_out = [2 * int(name.split("-")[1]) * size for cell in found for name in cell.collectives for size in cell.sizes]
+        self.assertEqual(max(in_and_out), 256 << 20)
+
+    def test_the_sizes_of_a_command_replace_those_of_families_that_have_several(self):
+        found = patterns.cells(patterns.FAMILIES, [2], "4")
+        sizes = {patterns.family_of(cell.collective): cell.sizes for cell in found}
+        self.assertEqual(sizes, {"late": (4,), "rotation": (8,), "sequence": (16,), "requests": (4,), "wait": (8,)})
+        self.assertEqual(len(found), len(sizes))
+
+    def test_the_settings_of_allreduce_are_those_of_its_patterns(self):
+        late, sequence = patterns.cells(["late", "sequence"], [2])
+        self.assertEqual((late.measured, sequence.measured), ("allreduce", "sequence"))
+
+    def test_each_pattern_of_a_launch_has_rows_of_its_own_and_is_not_measured_again(self):
+        class Both:
+            calls = 0
+
+            def settings(self, cell):
+                return ["a"]
+
+            def measure(self, setting, cell, *_):
+                self.calls += 1
+                lines = [{"collective": name, "bytes": size, "p50_us": 1.0} for name in cell.collectives for size in cell.sizes]
+                raise programs.Failed("why", lines[:-1])
+
+        with tempfile.TemporaryDirectory() as folder:
+            path, program, cell = os.path.join(folder, "rows.csv"), Both(), Cell("requests-2,requests-8", 2, (4, 8))
+            for _ in range(2):
+                record.Recorder(record.Record(path, True), {"gloo_rs": program}, None, 1, False, lambda: None).cell(cell)
+            rows = record.Record(path, True).rows
+        self.assertEqual(program.calls, 1)
+        found = [(row["collective"], row["bytes"], row["failed"]) for row in rows]
+        self.assertEqual(found, [("requests-2", 4, ""), ("requests-2", 8, ""), ("requests-8", 4, ""), ("requests-8", 8, "why")])
+
+    def test_a_setting_is_a_finalist_for_a_pattern_where_it_is_the_best(self):
+        def rows(setting, ba, ab):
+            times = {"sequence-ba": ba, "sequence-ab": ab}
+            return [line("trial", "impi", setting, 2, 16, us, collective=name) for name, us in times.items()]
+
+        self.assertEqual(record.finalists(rows("even", 1.0, 2.0) + rows("second", 4.0, 1.0), 2), ["even", "second"])
+
+    def test_requests_are_compared_with_the_same_calls_of_their_own_round(self):
+        rows = [line(number, program, "", 2, 64 << 10, 10.0 * number, collective="requests-8", beside_us=beside * number)
+                for number in (1, 2, 3) for program, beside in (("gloo_rs", 10.0), ("gloo_rs_tcp", 8.0), ("openmpi_tcp", 1.0))]
+        own = "the same calls one after the other"
+        expected = [(own, "1", "yes"), (f"{own}, of gloo_rs, TCP", "1.25", "**no**")]
+        self.assertEqual(verdicts("programs", rows), expected)
+
+    def test_late_ranks_are_compared_by_the_slowest_rank_and_by_the_last(self):
+        rows = [line(0, "gloo_rs", "", 2, 8, 0.4, collective="late-1000", beside_us=0.3)]
+        rows += [line(0, "impi", "a", 2, 8, 0.5, collective="late-1000", beside_us=0.2)]
+        rows += [line(0, "openmpi", "a", 2, 8, 0.6, collective="late-1000", beside_us=0.6)]
+        self.assertEqual(verdicts("programs", rows), [("Intel MPI", "0.8 / 1.5", "**no**")])
+
+    def test_sequences_are_compared_with_open_mpi_and_rotations_with_intel_mpi_too(self):
+        programs_of = ("gloo_rs", "openmpi", "impi")
+        rows = [line(0, name, "", 16, 16, us, collective="sequence-ba") for name, us in zip(programs_of, (1.0, 1.0, 0.5))]
+        self.assertEqual(verdicts("programs", rows), [("Open MPI", "1", "yes")])
+        rows = [line(0, name, "", 2, 8, us, collective="rotation-64") for name, us in zip(programs_of, (0.7, 1.0, 0.5))]
+        self.assertEqual(verdicts("programs", rows), [("Open MPI", "0.7", "yes"), ("Intel MPI", "1.4", "**no**")])
+
+    def test_the_record_begins_with_who_is_ahead_and_has_every_pattern(self):
+        rows = []
+        for cell in patterns.cells(patterns.FAMILIES, [2, 4]):
+            for name in cell.collectives:
+                for size in cell.sizes:
+                    theirs = {"sequence-gs": 0.25, "requests-8": 0.5}.get(name, 2.0) if cell.ranks == 4 else 2.0
+                    known = {"collective": name, "beside_us": 0.5}
+                    for ours, peer in [("gloo_rs", "mpich"), ("gloo_rs_tcp", "openmpi_tcp")][: 2 if name in patterns.REQUESTS else 1]:
+                        rows += [line(0, program, "a", cell.ranks, size, us, 8.0, **known) for program, us in ((ours, 1.0), (peer, theirs))]
+        with tempfile.TemporaryDirectory() as folder:
+            patterns.write(folder, rows)
+            with open(os.path.join(folder, "programs.md")) as file:
+                text = file.read().split("\n")
+        self.assertIn("**Late ranks**: gloo_rs is ahead of the fastest peer in 24 of 24 rows.", text[2])
+        self.assertIn("in 21 of 22 rows and behind in 1 (1 with 4 ranks), furthest at gs, 4 ranks: 4 times the time of MPICH.", text[2])
+        for ranks in (2, 4):
+            for family in patterns.FAMILIES.values():
+                self.assertIn(f"## {family.title}, {ranks} ranks", text)
+        self.assertTrue(any(row.startswith("| 0.02 ms, 16 KiB | 1 / 8 (0.5) |") for row in text))
+        self.assertTrue(any(row.startswith("| 32 × 1 MiB | 1 / 8 (2) |") for row in text))
+        self.assertTrue(any("| MPICH: a | 4 |" in row for row in text))
+
+    def test_the_peers_harness_finds_wrong_results_and_knows_when_the_last_rank_came(self):
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "patterns_test.cpp")
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "patterns_test")
+            subprocess.run(["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", source, "-o", program], check=True)
+            run = lambda fault, pattern: programs.run([[program, fault, pattern, "64", "5", "0.001", "0"]], 60)
+            everything = [name for cell in patterns.cells(patterns.FAMILIES, [2], "64") for name in cell.collectives]
+            lines = {found["collective"]: found for found in run("none", ",".join(everything))}
+            self.assertEqual(list(lines), everything)
+            for name in patterns.LATE:
+                self.assertAlmostEqual(lines[name]["p50_us"], lines[name]["beside_us"], delta=0.001)
+            faults = [("length 17", "rotation-8"), ("reduce_float64", "rotation-mixed"), ("alltoall", "sequence-bt"), ("broadcast", "sequence-cr"),
+                      ("start", "requests-2"), ("allreduce", "requests-2"), ("allreduce", "late-20"), ("allreduce", "wait-1")]  # fmt: skip
+            for fault, pattern in faults:
+                with self.assertRaisesRegex(programs.Failed, "wrong result", msg=fault):
+                    run(fault, pattern)
 
 
 class Measuring(unittest.TestCase):
