@@ -16,6 +16,8 @@ ROTATIONS = ["rotation-1", "rotation-8", "rotation-32", "rotation-64", "rotation
 SEQUENCES = [f"sequence-{word}" for word in "ba ab bar barc gs ag ac bg bt cr ct".split()]
 REQUESTS = ["requests-2", "requests-8", "requests-32"]
 WAIT = ["wait-100"]
+# Of GLOO_RS_WAIT, besides that which is the default.
+MODES = ("poll", "sleep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,7 @@ KIND = report.Kind(
     name="programs",
     title="What programs do",
     peers={"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "oneccl": "oneCCL"},
-    floors={"gloo_rs_tcp": "gloo_rs, TCP", "openmpi_tcp": "Open MPI, TCP"},
+    floors={**{mode: f"gloo_rs, {mode}" for mode in MODES}, "gloo_rs_tcp": "gloo_rs, TCP", "openmpi_tcp": "Open MPI, TCP"},
     targets=[
         *(Target(pattern, (2,), "peers", 1.0, largest=16 << 10, fields=("beside_us",)) for pattern in LATE[1:]),
         *(Target(pattern, (2,), "peers", 1.0, smallest=1 << 20, fields=("beside_us",)) for pattern in LATE[1:3]),
@@ -86,6 +88,7 @@ trial of every sensible setting of each program selects what goes through the ro
 
 - **Open MPI**, **MPICH**, **Intel MPI** and **oneCCL** (over Intel MPI) are as in [the record of single calls](host.md): the wheels of PyPI,
   with shared memory, ranks bound to cores and unbound, and more of their settings.
+- **gloo_rs, poll** and **gloo_rs, sleep** are its other modes of waiting, by `GLOO_RS_WAIT`: in the patterns that wait.
 - **gloo_rs, TCP** (`GLOO_RS_SHM=0`) and **Open MPI, TCP** (`--mca pml ob1 --mca btl tcp,self`) are both over loopback.
 - MPICH and oneCCL poll without ever yielding: with more ranks than cores they are left out. There, the times of late ranks contain
   that the last rank's core runs others when it arrives.

@@ -164,8 +164,8 @@ class GlooRs:
 
     SMALL = 64 << 10  # up to here, buffers of gloo_rs_alloc make no difference
 
-    def __init__(self, tool, transport, folder=None, allocated=False):
-        self.tool, self.transport, self.allocated = tool, transport, allocated
+    def __init__(self, tool, transport, folder=None, allocated=False, environment=None):
+        self.tool, self.transport, self.allocated, self.environment = tool, transport, allocated, environment or {}
         self.peer = folder and os.path.join(folder, "gloo_rs_peer")
 
     def settings(self, cell):
@@ -177,7 +177,7 @@ class GlooRs:
         bind = {"bound": "core", "unbound": "none"}[setting]
         secure = ["--tls"] if self.transport == "tls" else []
         command = [self.tool, "run", *secure, "-n", str(cell.ranks), "--bind-to", bind, "--no-prefix", "--"]
-        environment = {"GLOO_RS_SHM": "0"} if self.transport == "tcp" else {}
+        environment = self.environment | ({"GLOO_RS_SHM": "0"} if self.transport == "tcp" else {})
         if self.peer and cell.dtype == "float32":
             return run([[*command, self.peer, *cell.arguments(iterations, seconds)]], patience, environment=environment)
         command += [self.tool, "bench", cell.collective, "--transport", self.transport, "--dtype", cell.dtype, "--json"]
@@ -188,7 +188,7 @@ class GlooRs:
         command += ["--in-place"] if cell.collective == "broadcast" else []
         command += ["--alloc"] if self.allocated else []
         try:
-            lines = run([command], patience)
+            lines = run([command], patience, environment=self.environment)
         except Failed as why:
             raise Failed(why, [line for line in why.lines if line["verified"]])
         if not all(line["verified"] for line in lines):

@@ -223,6 +223,8 @@ def main():
         known |= {"impi": programs.IntelMpi(args.peers, "impi")} if there("impi") else {}
         known |= {"oneccl": programs.OneCcl(args.peers, "oneccl", "impi")} if there("oneccl") else {}
         if args.record == "programs":
+            waits = lambda mode: programs.GlooRs(args.tool, "auto", args.peers, environment={"GLOO_RS_WAIT": mode})
+            known |= {mode: programs.Only(waits(mode), "late", "wait") for mode in patterns.MODES}
             known |= {"gloo_rs_tcp": programs.Only(programs.GlooRs(args.tool, "tcp", args.peers), "requests")}
             known |= {"openmpi_tcp": programs.Only(programs.OpenMpiTcp(args.peers, "openmpi"), "requests")} if there("openmpi") else {}
             todo = patterns.cells(collectives, all_ranks, args.sizes)
@@ -258,7 +260,7 @@ def main():
             alone.rounds = STEADY_RUNS
             alone.cell(Cell("allreduce", STEADY_RANKS, (STEADY_SIZE,)))
         write()
-    if any(row["failed"] for row in record.rows if row["program"].startswith("gloo_rs")):
+    if any(row["failed"] for row in record.rows if row["program"].startswith(("gloo_rs", *patterns.MODES))):
         sys.exit("gloo_rs failed somewhere: see the end of the record")
 
 

@@ -159,6 +159,19 @@ class Patterns(unittest.TestCase):
         late, sequence = patterns.cells(["late", "sequence"], [2])
         self.assertEqual((late.measured, sequence.measured), ("allreduce", "sequence"))
 
+    def test_modes_of_waiting_run_where_a_rank_waits_with_their_variable(self):
+        mode = programs.Only(programs.GlooRs("echo", "auto", environment={"GLOO_RS_WAIT": "poll"}), "late", "wait")
+        cells = patterns.cells(patterns.FAMILIES, [2])
+        self.assertEqual({patterns.family_of(cell.collective) for cell in cells if mode.settings(cell)}, {"late", "wait"})
+        with tempfile.TemporaryDirectory() as folder:
+            tool = os.path.join(folder, "tool")
+            with open(tool, "w") as file:
+                file.write("""#!/bin/sh
+echo '{"verified": true, "mode": "'$GLOO_RS_WAIT'"}'""")
+            os.chmod(tool, 0o755)
+            found = programs.GlooRs(tool, "auto", environment={"GLOO_RS_WAIT": "poll"}).measure("bound", cells[0], 1, 1, 10)
+        self.assertEqual([line["mode"] for line in found], ["poll"])
+
     def test_each_pattern_of_a_launch_has_rows_of_its_own_and_is_not_measured_again(self):
         class Both:
             calls = 0
