@@ -2,17 +2,20 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::control_group;
 use super::socket::told;
 
 /// Most bytes: the host's memory and swap, or less where a control group limits this process. `None` if that is unknown. Fails if the
 /// system could not be asked, as [`told`].
 pub fn most_bytes() -> io::Result<Option<u64>> {
     let Some((memory, swap)) = of_host() else { return Ok(None) };
-    let groups = told(fs::read_to_string("/proc/self/cgroup"))?.unwrap_or_default();
-    let limits = limits(&groups, Path::new("/sys/fs/cgroup"), swap)?;
-    Ok(limits.into_iter().chain([memory.saturating_add(swap)]).min())
+    let mut most = memory.saturating_add(swap);
+    for group in control_group::groups("memory")? {
+        most = limit(&group, swap)?.map_or(most, |limit| limit.min(most));
+    }
+    Ok(Some(most))
 }
 
 /// Whether the system promises no more memory than there is, so that memory that is only counted when it is written may lack then. Fails
@@ -37,29 +40,6 @@ fn of_host() -> Option<(u64, u64)> {
     }
     #[cfg(not(target_os = "linux"))]
     None
-}
-
-/// The limits of the control groups that `groups` lists, as `/proc/self/cgroup` does, and of those above them. In a container, what is
-/// mounted at `root` may be a group itself, whose path is then not found below it.
-fn limits(groups: &str, root: &Path, swap: u64) -> io::Result<Vec<u64>> {
-    let mut limits = Vec::new();
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let roots: &[&str] = match controllers {
-            "" => &["", "unified"],
-            _ if controllers.split(',').any(|controller| controller == "memory") => &["memory"],
-            _ => &[],
-        };
-        for root in roots.iter().map(|below| root.join(below)) {
-            let group: PathBuf = root.join(path.trim_start_matches('/'));
-            let groups = group.ancestors().take_while(|group| group.starts_with(&root));
-            for group in groups {
-                limits.extend(limit(group, swap)?);
-            }
-        }
-    }
-    Ok(limits)
 }
 
 /// The limit on memory and swap together of one group; `None` if it has none.
@@ -92,7 +72,8 @@ mod tests {
             std::fs::create_dir_all(&group).unwrap();
             std::fs::write(group.join(file), text).unwrap();
         };
-        let least = |groups: &str| limits(groups, root.path(), 100).unwrap().into_iter().min();
+        let groups = |list: &str| control_group::below(root.path(), list, "memory");
+        let least = |list: &str| groups(list).iter().filter_map(|group| limit(group, 100).unwrap()).min();
         assert_eq!(least("0::/a/b\n"), None);
         write("a/b", "memory.max", "max\n");
         assert_eq!(least("0::/a/b\n"), None);

@@ -8,6 +8,7 @@ mod signal;
 mod waker;
 
 pub mod connect;
+pub mod control_group;
 #[cfg(target_os = "linux")]
 pub mod doorbell;
 #[cfg(not(target_os = "linux"))]
