@@ -139,6 +139,9 @@ static void failures(void) {
   options.streams = 17;
   CHECK_INVALID(gloo_rs_device_create(&options, &other), "streams is 17; it must be 1 to 16");
   options.streams = 0;
+  options.wait = "often";
+  CHECK_INVALID(gloo_rs_device_create(&options, &other), "wait is \"often\"; it must be poll, auto or sleep");
+  options.wait = NULL;
 
   options.hostname = "\xff";
   CHECK_INVALID(gloo_rs_device_create(&options, &other), "hostname is not UTF-8");
@@ -296,6 +299,38 @@ static void stderr_is_asked_for_by_the_environment(void) {
   }
 }
 
+/* How threads wait: as the context's options say, else the device's, else the environment. */
+static void waits(void) {
+  static const char *const in_context[] = {"sleep", NULL, NULL}, *const in_device[] = {NULL, "poll", NULL};
+  size_t i;
+  CHECK_INT(setenv("GLOO_RS_WAIT", "often", 1), 0);
+  for (i = 0; i < 3; i++) {
+    gloo_rs_device_options_t of_device;
+    gloo_rs_context_options_t options;
+    gloo_rs_device_t *device = NULL;
+    gloo_rs_context_t *context = NULL;
+    gloo_rs_device_options_init(&of_device, sizeof of_device);
+    of_device.wait = in_device[i];
+    CHECK_OK(gloo_rs_device_create(&of_device, &device));
+    gloo_rs_context_options_init(&options, sizeof options);
+    CHECK(options.wait == NULL);
+    options.wait = in_context[i];
+    if (i < 2) {
+      CHECK_OK(gloo_rs_context_create(device, 0, 1, &options, &context));
+      gloo_rs_context_destroy(context);
+    } else {
+      CHECK_INVALID(gloo_rs_context_create(device, 0, 1, &options, &context), "GLOO_RS_WAIT is \"often\"; it must be poll, auto or sleep");
+      CHECK_INT(setenv("GLOO_RS_WAIT", "auto", 1), 0);
+      CHECK_OK(gloo_rs_context_create(device, 0, 1, &options, &context));
+      gloo_rs_context_destroy(context);
+      options.wait = "always";
+      CHECK_INVALID(gloo_rs_context_create(device, 0, 1, &options, &context), "wait is \"always\"; it must be poll, auto or sleep");
+    }
+    gloo_rs_device_destroy(device);
+  }
+  CHECK_INT(unsetenv("GLOO_RS_WAIT"), 0);
+}
+
 /* A caller of an older version, whose options had fewer fields. */
 static void shorter_options(void) {
   gloo_rs_device_t *device = NULL;
@@ -321,6 +356,7 @@ int main(int argc, char **argv) {
       {"statistics", 1, statistics, -1},
       {"stray_connections", 1, stray_connections, -1},
       {"stderr_is_asked_for_by_the_environment", 1, stderr_is_asked_for_by_the_environment, -1},
+      {"waits", 1, waits, -1},
       {"shorter_options", 1, shorter_options, -1},
   };
   return RUN_TESTS(argc, argv, tests);

@@ -479,6 +479,8 @@ typedef struct gloo_rs_device_options_t {
   /// The TCP ports of which the device takes the first free one at each address, both ends included: `20000-20100`. Not together with
   /// `port`. NULL for what the environment variable GLOO_RS_PORT_RANGE says; the system chooses if it is not set. Copied.
   const char *port_range;
+  /// How threads wait on contexts of this device whose options do not say: see `wait` of gloo_rs_context_options_t. Copied.
+  const char *wait;
 } gloo_rs_device_options_t;
 
 /// Options of a store over TCP. Initialise with gloo_rs_tcp_store_options_init.
@@ -628,6 +630,11 @@ typedef struct gloo_rs_context_options_t {
   /// written, as with malloc. Taking them costs as much time as writing all of the memory, all of it counts as used from
   /// then on, and it lies on the NUMA node of the thread that allocates. In return no later write waits for a page.
   uint64_t commit_memory;
+  /// How threads wait for other ranks: `poll`, until the wait ends; `sleep`, in the system, after 200 us; or `auto`: as `sleep`, but as
+  /// long as a thread has its core to itself, it polls for up to 100 ms. A thread that polls takes processor time, gives way to other
+  /// threads that want its core, and goes on some 10 us earlier. NULL for the `wait` of the device's options, or if that is NULL, too,
+  /// the value of the environment variable GLOO_RS_WAIT; `auto` if it is not set. Each rank may have another value. Copied.
+  const char *wait;
 } gloo_rs_context_options_t;
 
 /// An allgather of the caller: every rank passes `bytes` bytes at `input`, and `output` gets those of all ranks,

@@ -33,4 +33,5 @@ mod tier;
 pub mod transport;
 pub mod tuner;
 pub mod types;
+pub mod wait_mode;
 pub mod wire;

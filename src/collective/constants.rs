@@ -255,6 +255,9 @@ table! {
     /// a message that arrives meanwhile needs no wake-up: four ranks on two cores exchange 4 bytes in 40 µs, against 90
     /// µs if each sleeps at once. With 200 µs, eight ranks delay each other.
     spin_shared_us = 50.0 in 0.0..=MOST, "measured with four and eight ranks on two cores";
+    /// How long a waiting thread polls instead of `spin_us` where each rank has a core, as long as no other thread runs on it. To wake a thread
+    /// that sleeps takes some 15 µs, a small part of a longer wait.
+    spin_alone_us = 100000.0 in 0.0..=MOST, "assumed: ranks come late by up to some tens of milliseconds where it matters";
     /// Number of connections of each link made from then on, between ranks whose devices' options and environment do not say. No part of the
     /// costs, which follow from the links' bandwidth.
     streams = 1.0 in 1.0..=16.0, "enough where one connection is not limited to a part of the network's bandwidth";

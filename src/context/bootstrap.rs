@@ -21,11 +21,12 @@ use crate::context::claim::SEPARATE;
 use crate::context::setup::TAG;
 use crate::context::tuning::{self, Links};
 use crate::context::{Connect, Context};
-use crate::engine::Spin;
+use crate::engine::{Cores, Spin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::reserve::check_room;
+use crate::sys::{control_group, topology};
 use crate::transport::shm::Sharing;
 use crate::tuner::Tuner;
 use crate::tuner::source::Source;
@@ -294,8 +295,10 @@ impl Context {
     /// How long a waiting thread polls before it sleeps.
     fn spin(&self, addresses: &[Address], constants: &Constants) -> Spin {
         let here = || addresses.iter().filter(|address| address.host == addresses[self.rank].host);
-        let shares = here().count() > address::count_cores(here());
-        Spin::For(duration(if shares { constants.spin_shared_us } else { constants.spin_us }))
+        let own = topology::affinity().map_or(0, |own| own.len());
+        let (ranks, cores) = (here().count(), address::count_cores(here()));
+        let whose = Cores::of(ranks, cores, own, control_group::processor_quota());
+        Spin::new(self.options.wait.unwrap_or_default(), whose, constants)
     }
 
     /// Makes all connections, if the options say so.
@@ -316,9 +319,4 @@ impl Context {
 pub(super) fn other_ranks() -> Error {
     let text = "the ranks are not those of this context's first attempt to connect: make a new context";
     Error::new(ErrorKind::InvalidOperation, text)
-}
-
-/// A duration in µs.
-pub(super) fn duration(us: f64) -> Duration {
-    Duration::from_secs_f64(us * 1e-6)
 }

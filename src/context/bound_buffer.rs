@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
+use crate::engine::Idle;
 use crate::engine::requests::{Ended, Requests, Side};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::types::{Rank, Slot};
@@ -94,8 +95,9 @@ impl BoundBuffer {
     fn wait_for(&self, side: Side, deadline: Instant, timeout: Duration) -> Result<Ended> {
         let guard = self.context.lock()?;
         let engine = self.context.engine();
-        let (guard, ended) =
-            engine.wait_for(guard, Some(self.rank), deadline, |core| core.requests.take(self.owner, side));
+        let (guard, ended) = engine.wait_for(guard, Some(self.rank), &mut Idle::default(), deadline, |core| {
+            core.requests.take(self.owner, side)
+        });
         let its = Requests::token(self.owner, side);
         let messenger = &guard.messenger;
         let waits =

@@ -42,7 +42,7 @@ use crate::context::rounds::Rounds;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
 use crate::engine::shared::program::MOST_ELEMENT_BYTES;
-use crate::engine::{Engine, Guard, Spin};
+use crate::engine::{Cores, Engine, Guard, Idle, Spin};
 use crate::environment;
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
@@ -53,6 +53,7 @@ use crate::transport::{self, BackgroundProgress, Connector, Counters, Device};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
+use crate::wait_mode::WaitMode;
 
 /// When connections to peers are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -90,6 +91,8 @@ pub struct ContextOptions {
     /// Whether [`Context::alloc`] takes all pages at once. This takes as long as writing them, and a rank that writes its memory from a
     /// thread on another NUMA node finds it far away; but no later write waits for a page, or finds none.
     pub commit_memory: bool,
+    /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else `auto`.
+    pub wait: Option<WaitMode>,
 }
 
 impl Default for ContextOptions {
@@ -103,6 +106,7 @@ impl Default for ContextOptions {
             check_calls: None,
             tuning: None,
             commit_memory: false,
+            wait: None,
         }
     }
 }
@@ -201,6 +205,10 @@ impl Context {
         let options = ContextOptions {
             token: Some(options.token.clone().unwrap_or_else(JobToken::from_environment)),
             check_calls: Some(options.check_calls.map_or_else(check_calls::from_environment, Ok)?),
+            wait: match options.wait.or(device.wait_mode()) {
+                None => WaitMode::from_environment()?,
+                chosen => chosen,
+            },
             ..options.clone()
         };
         let overrides = Overrides::from_environment()?;
@@ -220,7 +228,7 @@ impl Context {
     ) -> Result<Arc<Context>> {
         let allocations = Allocations::new(connector.segment().cloned());
         let messenger = Messenger::new(rank, size, connector, device.log());
-        let spin = Spin::For(bootstrap::duration(Constants::BUILT_IN.spin_us));
+        let spin = Spin::new(options.wait.unwrap_or_default(), Cores::Unknown, &Constants::BUILT_IN);
         let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
         let shared = Arc::new(Shared { engine, device: device.clone() });
         let driven: Arc<dyn BackgroundProgress> = shared.clone();
@@ -420,10 +428,12 @@ impl Context {
         guard.messenger.connect(rank);
         guard.connecting += 1;
         let (mut guard, connected) =
-            self.engine().wait_for(guard, Some(rank), deadline, |core| match core.messenger.has_been_connected(rank) {
-                Ok(false) => None,
-                Ok(true) => Some(Ok(())),
-                Err(error) => Some(Err(error)),
+            self.engine().wait_for(guard, Some(rank), &mut Idle::default(), deadline, |core| {
+                match core.messenger.has_been_connected(rank) {
+                    Ok(false) => None,
+                    Ok(true) => Some(Ok(())),
+                    Err(error) => Some(Err(error)),
+                }
             });
         guard.connecting -= 1;
         let error = || {

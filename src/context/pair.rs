@@ -69,8 +69,8 @@ impl Pair {
     /// `sync`: they sleep in the system at once instead of polling first. Neither: like other waits of this context.
     pub fn set_sync(&self, sync: bool, busy_poll: bool) -> Result<()> {
         let spin = match (sync, busy_poll) {
-            (_, true) => Some(Spin::Forever),
-            (true, false) => Some(Spin::For(Duration::ZERO)),
+            (_, true) => Some(Spin::FOREVER),
+            (true, false) => Some(Spin::of(Duration::ZERO)),
             (false, false) => None,
         };
         self.context.lock()?.set_pair_spin(self.rank, spin);

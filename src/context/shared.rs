@@ -14,7 +14,7 @@ use crate::context::rounds::may_share_counts;
 use crate::engine::execution::{no_room, too_slow};
 use crate::engine::plan::Plan;
 use crate::engine::shared::{Call, Claim, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
-use crate::engine::{Binding, Guard, already_running, uncounted};
+use crate::engine::{Binding, Guard, Idle, already_running, uncounted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
 use crate::transport::board::MAX_MEMBERS;
@@ -138,6 +138,8 @@ impl Context {
         if let Some(result) = self.conclude_shared(run, work, call) {
             return result;
         }
+        // What it has waited for in turns, and how long it has found nothing.
+        let (mut waited, mut idle) = (None, Idle::default());
         loop {
             call.call.looks = if run.timeout.is_zero() { 0 } else { first_looks(work.shared) };
             let wait = match call.call.advance(work) {
@@ -148,7 +150,10 @@ impl Context {
                 Err(error) => return self.fail_shared(run, work, call, error),
             };
             if run.timeout.is_zero() || !self.look(&mut call.call, work, wait) {
-                self.wait_in_turns(run, work, call, wait)?;
+                if waited.replace(wait) != Some(wait) {
+                    idle = Idle::default();
+                }
+                self.wait_in_turns(run, work, call, wait, &mut idle)?;
             }
         }
     }
@@ -156,13 +161,20 @@ impl Context {
     /// [`Context::wait_shared`], and if there is another member without which the call does not end, for that in turns, so that the
     /// end of either is noticed.
     #[cold]
-    fn wait_in_turns(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall, wait: Wait) -> Result<()> {
+    fn wait_in_turns(
+        &self,
+        run: &Run<'_>,
+        work: &Work<'_>,
+        call: &mut SharedCall,
+        wait: Wait,
+        idle: &mut Idle,
+    ) -> Result<()> {
         let until = |is_last| if is_last { run.deadline } else { run.deadline.min(self.engine().now() + TURN) };
         let laggard = call.call.laggard(work, wait);
-        if !self.wait_shared(run, work, call, wait, until(laggard.is_none()))?
+        if !self.wait_shared(run, work, call, wait, idle, until(laggard.is_none()))?
             && let Some(laggard) = call.call.laggard(work, wait)
         {
-            self.wait_shared(run, work, call, laggard, until(false))?;
+            self.wait_shared(run, work, call, laggard, idle, until(false))?;
         }
         Ok(())
     }
@@ -254,7 +266,7 @@ impl Context {
                 return Ok(false);
             }
             // Progresses the context, so that the call fails when its peer has.
-            if !self.wait_shared(run, work, call, wait, now)? {
+            if !self.wait_shared(run, work, call, wait, &mut Idle::default(), now)? {
                 return Ok(false);
             }
         }
@@ -308,6 +320,7 @@ impl Context {
         work: &Work<'_>,
         call: &mut SharedCall,
         wait: Wait,
+        idle: &mut Idle,
         until: Instant,
     ) -> Result<bool> {
         call.call.look_around(work, wait);
@@ -329,7 +342,7 @@ impl Context {
             let token = Token { owner: index, detail: 0 };
             rank.into_iter().for_each(|rank| guard.messenger.wait_for_publication(rank, bytes, token));
         }
-        let (mut guard, ready) = self.engine().wait_for(guard, rank, until, |core| {
+        let (mut guard, ready) = self.engine().wait_for(guard, rank, idle, until, |core| {
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {
                 return Some(true);
@@ -339,6 +352,7 @@ impl Context {
         if ready == Some(true) {
             guard.messenger.cancel(index);
             call.awaited = None;
+            *idle = Idle::default();
         }
         if ready == Some(true) || (ready.is_none() && until < run.deadline) {
             self.engine().hand_over(guard);

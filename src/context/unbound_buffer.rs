@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::context::{Context, RemoteKey};
+use crate::engine::Idle;
 use crate::engine::requests::{Ended, Requests, Side};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::{Recv, Remote, Send, Source};
@@ -116,7 +117,8 @@ impl UnboundBuffer {
         let guard = self.context.lock()?;
         let engine = self.context.engine();
         let peer = guard.requests.peer(self.owner, side);
-        let (guard, ended) = engine.wait_for(guard, peer, deadline, |core| core.requests.take(self.owner, side));
+        let (guard, ended) =
+            engine.wait_for(guard, peer, &mut Idle::default(), deadline, |core| core.requests.take(self.owner, side));
         let its = Requests::token(self.owner, side);
         let messenger = &guard.messenger;
         let waits =

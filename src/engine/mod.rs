@@ -13,13 +13,15 @@ mod progress;
 pub mod requests;
 pub mod scratch;
 pub mod shared;
+mod spin;
 mod sync;
 // Its threads are not loom's.
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use execution::{Binding, Combine, Reduction, UserFunction};
-pub use progress::{Engine, Guard, Spin};
+pub use progress::{Engine, Guard};
+pub use spin::{Cores, Idle, Spin};
 
 use std::sync::Arc;
 use std::time::Instant;

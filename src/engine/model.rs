@@ -209,7 +209,7 @@ impl Job {
         messenger.established(1, Box::new(Socket(socket)), CONNECTION);
         let now = Instant::now();
         let engine =
-            Engine::new(messenger, Arc::new(Forever(now)), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
+            Engine::new(messenger, Arc::new(Forever(now)), |_| String::new(), Spin::of(Duration::ZERO)).unwrap();
         let (received, receives) = (Mutex::new(false), Condvar::new());
         Arc::new(Self { engine, socket, shares: false, deadline: now + Duration::from_secs(1), received, receives })
     }
@@ -224,7 +224,7 @@ impl Job {
         messenger.established(1, Box::new(Ring), CONNECTION);
         let now = Instant::now();
         let engine =
-            Engine::new(messenger, Arc::new(Forever(now)), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
+            Engine::new(messenger, Arc::new(Forever(now)), |_| String::new(), Spin::of(Duration::ZERO)).unwrap();
         engine.set_watch(Box::new(Armed));
         let (received, receives) = (Mutex::new(false), Condvar::new());
         let job =
@@ -470,6 +470,18 @@ fn another_thread_polls_while_a_function_is_at_work() {
         job.arrives(0);
         assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
         assert!(reduces.join().unwrap());
+    });
+}
+
+#[test]
+fn a_thread_that_polls_for_ever_gives_its_core_away() {
+    // Else loom finds that it polls on and on.
+    in_every_order(|| {
+        let job = Job::new();
+        job.engine.lock().set_spin(Spin::FOREVER);
+        let receives = job.receive(0);
+        job.arrives(0);
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
     });
 }
 

@@ -8,7 +8,7 @@ use crate::engine::numbers::Numbers;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::Kept;
 use crate::engine::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Waker, yield_now};
-use crate::engine::{Core, Next};
+use crate::engine::{Core, Idle, Next, Spin};
 use crate::error::{Error, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{EVENTS, Messenger};
@@ -16,15 +16,6 @@ use crate::slab::Slab;
 use crate::sys::Pollable;
 use crate::transport::{Clock, Watch};
 use crate::types::Rank;
-
-/// How long a waiting thread polls before it sleeps in the system. Ordered by duration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Spin {
-    /// For this time after the last progress.
-    For(Duration),
-    /// Until the wait ends.
-    Forever,
-}
 
 /// A polling thread that makes progress each time reads the clock and checks for contenders once in so many turns.
 const BUSY_TURNS: u32 = 64;
@@ -183,24 +174,26 @@ impl Engine {
         deadline: Instant,
         ready: impl FnMut(&mut Core) -> Option<R>,
     ) -> (Guard<'a>, Option<R>) {
-        self.wait_for(guard, None, deadline, ready)
+        self.wait_for(guard, None, &mut Idle::default(), deadline, ready)
     }
 
-    /// As [`Engine::wait`]; if the wait involves only `peer`, it polls as long as was set for that pair.
+    /// As [`Engine::wait`]; if the wait involves only `peer`, it polls as long as was set for that pair. `idle`: the turns of this wait before
+    /// an earlier deadline.
     pub fn wait_for<'a, R>(
         &'a self,
         mut guard: Guard<'a>,
         peer: Option<Rank>,
+        idle: &mut Idle,
         deadline: Instant,
         mut ready: impl FnMut(&mut Core) -> Option<R>,
     ) -> (Guard<'a>, Option<R>) {
         let mut polling = false;
         let mut busy_turns = 0;
-        let mut idle_since: Option<Instant> = None;
         // Whether peers know that this rank is about to sleep.
         let mut announced = false;
         let mut nap = FIRST_NAP;
         let mut attends = false;
+        idle.resume();
         let result = loop {
             if let Some(result) = ready(&mut guard) {
                 break Some(result);
@@ -243,7 +236,7 @@ impl Engine {
             let moved = guard.progress();
             self.notify(&mut guard);
             if moved {
-                idle_since = None;
+                *idle = Idle::default();
                 if std::mem::take(&mut announced) {
                     guard.messenger.wake(false);
                 }
@@ -266,7 +259,7 @@ impl Engine {
             if guard.now >= deadline {
                 break None;
             }
-            guard = self.rest(guard, peer, &mut idle_since, &mut announced, deadline);
+            guard = self.rest(guard, peer, idle, &mut announced, deadline);
         };
         if polling {
             guard.polling = false;
@@ -304,17 +297,12 @@ impl Engine {
         &'a self,
         mut guard: Guard<'a>,
         peer: Option<Rank>,
-        idle_since: &mut Option<Instant>,
+        idle: &mut Idle,
         announced: &mut bool,
         deadline: Instant,
     ) -> Guard<'a> {
-        let since = *idle_since.get_or_insert(guard.now);
         let spin = guard.longest_spin(peer);
-        let spinning = match spin {
-            Spin::For(time) => guard.now.duration_since(since) < time,
-            Spin::Forever => true,
-        };
-        if spinning {
+        if idle.polls_on(spin, guard.now) {
             if self.is_wanted(&guard) {
                 return self.give_way(guard);
             }
@@ -343,7 +331,7 @@ impl Engine {
         guard.messenger.wake(true);
         *announced = false;
         if guard.longest_spin(peer) > spin {
-            *idle_since = None;
+            *idle = Idle::default();
         }
         guard
     }

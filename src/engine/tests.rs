@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::requests::{Ended, Side};
 use super::*;
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Constants, Shape};
 use crate::engine::plan::PlanCache;
 use crate::messaging::Send;
 use crate::messaging::testing::{StreamLink, Turns, Unconnected, sockets};
 use crate::sys::{Pollable, Waker};
 use crate::transport::{Clock, Interest, Link, SystemClock};
 use crate::types::Space;
+use crate::wait_mode::WaitMode;
 use crate::wire::Message;
 use crate::wire::message::HEADER_BYTES;
 
@@ -82,7 +83,7 @@ fn engine(link: impl Link + 'static, readable: bool) -> (Engine, Waker) {
     }
     let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(Pollable::from(&waker)), None)), None);
     messenger.established(1, Box::new(link), CONNECTION);
-    let spin = Spin::For(Duration::ZERO);
+    let spin = Spin::of(Duration::ZERO);
     (Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), spin).unwrap(), waker)
 }
 
@@ -166,7 +167,7 @@ fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
 fn connectors_get_the_current_time_even_after_a_long_pause() {
     let turns = Turns::default();
     let messenger = Messenger::new(0, 2, Box::new(Unconnected::new(None, Some(turns.clone()))), None);
-    let engine = Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
+    let engine = Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::of(Duration::ZERO)).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     let before = Instant::now();
     engine.leave(engine.lock());
@@ -186,13 +187,25 @@ struct Ticks {
     ticks: Mutex<u32>,
     /// The tick at which a thread first slept.
     slept: Mutex<Option<u32>>,
+    /// Another thread has the core at this tick, for as many ticks.
+    preempted: Option<(u32, u32)>,
+}
+
+impl Ticks {
+    fn new(preempted: Option<(u32, u32)>) -> Arc<Self> {
+        Arc::new(Self { start: Instant::now(), ticks: Mutex::new(0), slept: Mutex::new(None), preempted })
+    }
+
+    fn at(&self, micros: u64) -> Instant {
+        self.start + Duration::from_micros(micros)
+    }
 }
 
 impl Clock for Ticks {
     fn now(&self) -> Instant {
         let mut ticks = self.ticks.lock().unwrap();
-        *ticks += 1;
-        self.start + Duration::from_micros(u64::from(*ticks))
+        *ticks += self.preempted.filter(|(at, _)| at == &*ticks).map_or(1, |(_, ticks)| ticks);
+        self.at(u64::from(*ticks))
     }
 
     fn sleep(&self, _: &[Pollable], until: Instant) -> bool {
@@ -205,18 +218,18 @@ impl Clock for Ticks {
 
 #[test]
 fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
-    let after = |micros| Spin::For(Duration::from_micros(micros));
+    let after = |micros| Spin::of(Duration::from_micros(micros));
     // When the wait of 1000 µs falls asleep, in µs.
     let falls_asleep = |peer: Option<Rank>| {
-        let clock = Arc::new(Ticks { start: Instant::now(), ticks: Mutex::new(0), slept: Mutex::new(None) });
+        let clock = Ticks::new(None);
         let messenger = Messenger::new(0, 4, Box::new(Unconnected::new(None, None)), None);
         let engine = Engine::new(messenger, clock.clone(), |_| String::new(), after(100)).unwrap();
         let mut guard = engine.lock();
         guard.set_pair_spin(1, Some(after(0)));
-        guard.set_pair_spin(2, Some(Spin::Forever));
-        guard.set_pair_spin(3, Some(Spin::Forever));
+        guard.set_pair_spin(2, Some(Spin::FOREVER));
+        guard.set_pair_spin(3, Some(Spin::FOREVER));
         guard.set_pair_spin(3, None);
-        let (guard, _) = engine.wait_for(guard, peer, clock.start + Duration::from_millis(1), |_| None::<()>);
+        let (guard, _) = engine.wait_for(guard, peer, &mut Idle::default(), clock.at(1000), |_| None::<()>);
         engine.hand_over(guard);
         *clock.slept.lock().unwrap()
     };
@@ -227,14 +240,50 @@ fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
     assert_eq!(falls_asleep(Some(3)), Some(usual));
 }
 
+/// When a wait in turns that end at these times falls asleep, in µs, if its thread is preempted so. It polls for 300 µs where it has its core
+/// to itself, else for 100.
+fn falls_asleep(turns: &[u64], preempted: Option<(u32, u32)>) -> Option<u32> {
+    let clock = Ticks::new(preempted);
+    let messenger = Messenger::new(0, 2, Box::new(Unconnected::new(None, None)), None);
+    let constants = Constants { spin_us: 100.0, spin_alone_us: 300.0, ..Constants::BUILT_IN };
+    let spin = Spin::new(WaitMode::Auto, Cores::Own, &constants);
+    let engine = Engine::new(messenger, clock.clone(), |_| String::new(), spin).unwrap();
+    let mut idle = Idle::default();
+    for end in turns {
+        let (guard, _) = engine.wait_for(engine.lock(), None, &mut idle, clock.at(*end), |_| None::<()>);
+        engine.hand_over(guard);
+    }
+    *clock.slept.lock().unwrap()
+}
+
+#[test]
+fn a_wait_polls_on_until_another_thread_has_had_its_core() {
+    let slept = |preempted, within: std::ops::Range<u32>| {
+        let slept = falls_asleep(&[5000], preempted).unwrap();
+        assert!(within.contains(&slept), "{preempted:?}: {slept}");
+    };
+    slept(None, 300..320);
+    slept(Some((150, 30)), 300..320);
+    slept(Some((150, 100)), 250..270);
+    slept(Some((20, 60)), 100..120);
+}
+
+#[test]
+fn a_wait_in_turns_polls_no_longer_than_one() {
+    let slept = falls_asleep(&[100, 200, 280, 5000], None).unwrap();
+    assert!((300..320).contains(&slept), "{slept}");
+    assert_eq!(falls_asleep(&[100, 200, 280], None), None);
+}
+
 #[test]
 fn the_thread_that_polls_does_so_for_as_long_as_any_that_waits_would() {
     let (engine, _readable) = engine(Full { has_room: false }, false);
-    engine.lock().set_pair_spin(2, Some(Spin::Forever));
+    engine.lock().set_pair_spin(2, Some(Spin::FOREVER));
     let (over, eager_over) = (AtomicBool::new(false), AtomicBool::new(false));
     let wait = |peer, over: &AtomicBool| {
         let ready = |_: &mut Core| over.load(Ordering::Relaxed).then_some(());
-        let (guard, result) = engine.wait_for(engine.lock(), peer, Instant::now() + Duration::from_secs(20), ready);
+        let (guard, result) =
+            engine.wait_for(engine.lock(), peer, &mut Idle::default(), Instant::now() + Duration::from_secs(20), ready);
         engine.hand_over(guard);
         assert!(result.is_some(), "it waited in vain");
     };

@@ -14,6 +14,7 @@ use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::{GLOO_RS_OK, GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
 use super::store::gloo_rs_store_t;
+use super::types;
 use crate::context::{Connect, Context, ContextOptions};
 use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
@@ -114,6 +115,11 @@ pub struct gloo_rs_context_options_t {
     /// written, as with malloc. Taking them costs as much time as writing all of the memory, all of it counts as used from
     /// then on, and it lies on the NUMA node of the thread that allocates. In return no later write waits for a page.
     pub commit_memory: u64,
+    /// How threads wait for other ranks: `poll`, until the wait ends; `sleep`, in the system, after 200 us; or `auto`: as `sleep`, but as
+    /// long as a thread has its core to itself, it polls for up to 100 ms. A thread that polls takes processor time, gives way to other
+    /// threads that want its core, and goes on some 10 us earlier. NULL for the `wait` of the device's options, or if that is NULL, too,
+    /// the value of the environment variable GLOO_RS_WAIT; `auto` if it is not set. Each rank may have another value. Copied.
+    pub wait: *const c_char,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -126,13 +132,15 @@ unsafe impl Options for gloo_rs_context_options_t {
 }
 
 /// # Safety
-/// `token` and `tuning` are NULL or strings.
+/// `token`, `tuning` and `wait` are NULL or strings.
 unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
     let defaults = ContextOptions::default();
     // SAFETY: by the contract, `token` is NULL or a string.
     let token = unsafe { pointer::optional_secret(options.token) };
     // SAFETY: by the contract, `tuning` is NULL or a string.
     let tuning = unsafe { pointer::optional_text(options.tuning, "tuning") }?;
+    // SAFETY: by the contract, `wait` is NULL or a string.
+    let wait = unsafe { types::wait_mode(options.wait) }?;
     let timeout = pointer::timeout(options.timeout_ms)?;
     Ok(ContextOptions {
         timeout: timeout.map_or_else(environment::default_timeout, Ok)?,
@@ -158,6 +166,7 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
         }?,
         tuning: tuning.map(str::to_owned),
         commit_memory: options.commit_memory != 0,
+        wait,
     })
 }
 
@@ -190,7 +199,7 @@ pub unsafe extern "C" fn gloo_rs_context_create(
         let ranks = usize::try_from(size).ok().filter(|size| *size > 0);
         let ranks = ranks.ok_or_else(|| Error::invalid(format!("size is {size}; a context has at least 1 rank")))?;
         let rank = pointer::rank(rank, ranks, "rank")?;
-        // SAFETY: the header demands that `token` and `tuning` are NULL or strings.
+        // SAFETY: the header demands that `token`, `tuning` and `wait` are NULL or strings.
         let options = unsafe { to_rust(&options) }?;
         let created = Context::new((**device).clone(), rank, ranks, &options)?;
         handle::create(ContextHandle { context: created, waits: Waits::default() }, out);

@@ -12,6 +12,7 @@ use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
 use super::tls::{self, gloo_rs_tls_options_t};
+use super::types;
 use crate::log::{Level, LogCallback};
 use crate::transport::tcp::{Device, DeviceOptions};
 
@@ -108,6 +109,8 @@ pub struct gloo_rs_device_options_t {
     /// The TCP ports of which the device takes the first free one at each address, both ends included: `20000-20100`. Not together with
     /// `port`. NULL for what the environment variable GLOO_RS_PORT_RANGE says; the system chooses if it is not set. Copied.
     pub port_range: *const c_char,
+    /// How threads wait on contexts of this device whose options do not say: see `wait` of gloo_rs_context_options_t. Copied.
+    pub wait: *const c_char,
 }
 
 // SAFETY: repr(C), a usize first, then integers, pointers, and an enumeration that may have any number.
@@ -216,6 +219,8 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             shared_memory,
             transport,
             streams: (options.streams > 0).then_some(options.streams),
+            // SAFETY: the header demands that `wait` is NULL or a string.
+            wait: unsafe { types::wait_mode(options.wait) }?,
             // SAFETY: the header demands NULL, or a struct with its size and a string.
             #[cfg(all(feature = "ibverbs", target_os = "linux"))]
             ibverbs: unsafe { ibverbs::options(options.ibverbs) }?,

@@ -1,10 +1,13 @@
-//! Element types and operations.
+//! Element types and operations, and names.
 
+use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
 use super::enumeration::number;
+use super::pointer;
 use crate::error::{Error, Result};
 use crate::types::{DataType, ElementType, ReduceOp};
+use crate::wait_mode::WaitMode;
 
 /// The type of an element. The buffers of collectives must have the alignment that is stated here.
 #[repr(C)]
@@ -111,4 +114,14 @@ pub(super) unsafe fn op(op: MaybeUninit<gloo_rs_op_t>) -> Result<ReduceOp> {
 pub unsafe extern "C" fn gloo_rs_data_type_size(data_type: MaybeUninit<gloo_rs_data_type_t>) -> usize {
     // SAFETY: C initialises arguments; any number is accepted.
     unsafe { self::data_type(data_type) }.map_or(0, DataType::size)
+}
+
+/// The `wait` of a device's or a context's options.
+///
+/// # Safety
+/// `name` is NULL or a string.
+pub(super) unsafe fn wait_mode(name: *const c_char) -> Result<Option<WaitMode>> {
+    // SAFETY: by the contract.
+    let name = unsafe { pointer::optional_text(name, "wait") }?;
+    name.map(|name| WaitMode::parse("wait", name.as_ref())).transpose()
 }

@@ -30,7 +30,7 @@ fn options(connect: Connect) -> ContextOptions {
 
 /// Its threads, and those of its parts, do not poll: time passes only where a rank sleeps.
 fn never_poll(context: &Context) {
-    let constants = [("spin_us", 0.0), ("spin_shared_us", 0.0)].into();
+    let constants = [("spin_us", 0.0), ("spin_shared_us", 0.0), ("spin_alone_us", 0.0)].into();
     let tuning = Tuning { constants, ..Tuning::default() };
     let tuner = Tuner::new(tuning, Default::default(), Topology::one_host(context.size(), 1), 1 << 20);
     context.adopt(tuner, &context.everyone().unwrap(), &[]).unwrap();

@@ -29,6 +29,7 @@ use crate::net::address::Address;
 use crate::secret::JobToken;
 use crate::sys::{self, Pollable};
 use crate::types::Rank;
+use crate::wait_mode::WaitMode;
 use shm::segment::OwnSegment;
 use shm::{HostGroup, Sharing};
 
@@ -453,6 +454,11 @@ pub trait Device: Send + Sync {
 
     /// The clock by which contexts on this device wait.
     fn clock(&self) -> Arc<dyn Clock>;
+
+    /// How threads wait on its contexts whose options do not say.
+    fn wait_mode(&self) -> Option<WaitMode> {
+        None
+    }
 
     /// The name of what carries the bytes of its links, but for those through shared memory: `tcp`, `uv`, `tls`, `ibverbs`.
     fn transport(&self) -> &'static str;

@@ -1,5 +1,8 @@
-//! Which waits sleep, and which poll: as set for a pair, or for the context.
+//! Which waits sleep, and which poll: as set for a pair, or by the options of the context or the device.
 
+use std::sync::Mutex;
+
+use super::agreement::on_this_host;
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::types::DataType;
@@ -72,7 +75,7 @@ fn waits_for_one_pair_only_sleep_as_was_set_for_it() {
     let contexts = group(3);
     let context = &contexts[0];
     let pair = context.pair(1).unwrap();
-    context.lock().unwrap().set_spin(Spin::Forever);
+    context.lock().unwrap().set_spin(Spin::FOREVER);
     pair.set_sync(true, false).unwrap();
     check_bound(context, 1, true, || ());
     check_bound(context, 2, false, || ());
@@ -92,7 +95,7 @@ fn waits_for_one_pair_only_poll_as_was_set_for_it() {
     let contexts = group(3);
     let context = &contexts[0];
     let pair = context.pair(1).unwrap();
-    context.lock().unwrap().set_spin(Spin::For(Duration::ZERO));
+    context.lock().unwrap().set_spin(Spin::of(Duration::ZERO));
     // Includes current waits.
     check_bound(context, 1, false, || {
         while !is_asleep(context) {}
@@ -109,7 +112,7 @@ fn receives_count_from_when_none_was_under_way() {
     let context = &contexts[0];
     let (mut memory, mut theirs) = ([0u8; 8], [0u8; 1]);
     let (own, other) = (buffer(context, &mut memory), buffer(&contexts[1], &mut theirs));
-    context.lock().unwrap().set_spin(Spin::Forever);
+    context.lock().unwrap().set_spin(Spin::FOREVER);
     context.pair(1).unwrap().set_sync(true, false).unwrap();
     own.recv(&[0], 1, 0, 1).unwrap();
     own.recv(&[1], 7, 2, 1).unwrap();
@@ -124,17 +127,69 @@ fn receives_count_from_when_none_was_under_way() {
     check(context, true, wait, || (), || own.abort_wait_recv());
 }
 
+fn barrier(context: &Context) -> Result<()> {
+    let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, context.rank(), 2, 0) };
+    // SAFETY: a barrier has no buffers.
+    unsafe { context.run(&Call::new(shape, DataType::Uint8)) }
+}
+
+/// A wait in a barrier for the other rank.
+fn check_barrier(context: &Context, sleeps: bool) {
+    let wait = || assert_eq!(barrier(context).unwrap_err().kind(), ErrorKind::Closed);
+    check(context, sleeps, wait, || (), || context.close());
+}
+
 #[test]
 fn collectives_are_not_affected() {
     let contexts = group(2);
-    let context = &contexts[0];
-    context.lock().unwrap().set_spin(Spin::Forever);
-    context.pair(1).unwrap().set_sync(true, false).unwrap();
-    let wait = || {
-        let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, 0, 2, 0) };
-        let call = Call::new(shape, DataType::Uint8);
-        // SAFETY: a barrier has no buffers.
-        assert_eq!(unsafe { context.run(&call) }.unwrap_err().kind(), ErrorKind::Closed);
+    contexts[0].lock().unwrap().set_spin(Spin::FOREVER);
+    contexts[0].pair(1).unwrap().set_sync(true, false).unwrap();
+    check_barrier(&contexts[0], false);
+}
+
+#[test]
+fn waits_poll_or_sleep_as_the_options_say() {
+    for (wait, sleeps) in [(WaitMode::Poll, false), (WaitMode::Sleep, true)] {
+        let options = ContextOptions { timeout: Duration::from_secs(60), wait: Some(wait), ..Default::default() };
+        check_recv(&group_with(2, &options)[0], &[&[1]], sleeps);
+        for shared in [true, false] {
+            let (contexts, parts) = (on_this_host(2, shared, options.clone()), Mutex::new(Vec::new()));
+            run(&contexts, |context| {
+                let part = context.split(Some(0), 0).unwrap().unwrap();
+                parts.lock().unwrap().push(part);
+            });
+            let parts: Vec<_> = parts.into_inner().unwrap();
+            [&parts[0], &contexts[0]].into_iter().for_each(|context| check_barrier(context, sleeps));
+        }
+    }
+}
+
+#[test]
+fn nobody_polls_where_nobody_waits() {
+    for shared in [true, false] {
+        let options =
+            ContextOptions { timeout: Duration::from_secs(60), wait: Some(WaitMode::Poll), ..Default::default() };
+        let contexts = on_this_host(2, shared, options);
+        run(&contexts, |context| barrier(context).unwrap());
+        for context in &contexts {
+            assert!(!context.lock().unwrap().is_polled());
+            // From then on the device's thread sleeps until something comes.
+            while !context.engine().is_watched() {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
+fn the_context_s_options_come_before_the_device_s() {
+    let options =
+        DeviceOptions { hostname: Some("127.0.0.1".into()), wait: Some(WaitMode::Poll), ..Default::default() };
+    let device = Device::create(&options).unwrap();
+    let chosen = |wait| {
+        let options = ContextOptions { wait, ..Default::default() };
+        Context::new(device.clone(), 0, 1, &options).unwrap().options.wait
     };
-    check(context, false, wait, || (), || context.close());
+    assert_eq!(chosen(None), Some(WaitMode::Poll));
+    assert_eq!(chosen(Some(WaitMode::Sleep)), Some(WaitMode::Sleep));
 }

@@ -19,7 +19,7 @@ fn engines() -> Vec<Engine> {
     let engine = |(rank, group)| {
         let messenger = Messenger::new(rank, 3, Box::new(Unconnected::new(None, None)), None);
         let engine =
-            Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
+            Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::of(Duration::ZERO)).unwrap();
         engine.lock().shared = Some(Arc::new(Shared::new(group, Arc::default())));
         engine
     };

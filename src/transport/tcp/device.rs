@@ -43,6 +43,7 @@ use crate::transport::ibverbs::{
 use crate::transport::shm::{self, ShmConnector};
 use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, Lingering, SystemClock, Watch};
 use crate::types::Rank;
+use crate::wait_mode::WaitMode;
 
 /// Interval at which the thread makes progress for contexts on which no thread has waited since, and at which closed connections are looked at.
 pub const TICK: Duration = Duration::from_millis(5);
@@ -80,6 +81,8 @@ pub struct DeviceOptions {
     /// Connections of each link, 1 to [`MAX_STREAMS`], if the peer wants as many; one with the transport `ibverbs`. `None`: as
     /// [`STREAMS`] says, else as the tuner says.
     pub streams: Option<u32>,
+    /// How threads wait on contexts whose options do not say. `None`: as the environment says when a context is created.
+    pub wait: Option<WaitMode>,
     /// Which ports are used, with the transport `ibverbs`. `None`: as the environment says.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]
     pub ibverbs: Option<ibverbs::Options>,
@@ -142,6 +145,7 @@ pub(super) struct Shared {
     pub(super) security: Security,
     /// Connections of each link, if the peer wants as many; 0: as the tuner says.
     pub(super) streams: u8,
+    wait: Option<WaitMode>,
     /// The threads that encrypt for links of several connections.
     #[cfg(feature = "tls")]
     pub(super) relays: Relays,
@@ -222,6 +226,7 @@ impl Device {
             transport,
             security,
             streams,
+            wait: options.wait,
             #[cfg(feature = "tls")]
             relays: Relays::default(),
             #[cfg(all(feature = "ibverbs", target_os = "linux"))]
@@ -367,6 +372,10 @@ impl transport::Device for Device {
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
+    }
+
+    fn wait_mode(&self) -> Option<WaitMode> {
+        self.shared.wait
     }
 
     fn transport(&self) -> &'static str {

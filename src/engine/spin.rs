@@ -1,0 +1,161 @@
+//! How long a waiting thread polls before it sleeps in the system.
+
+use std::time::{Duration, Instant};
+
+use crate::collective::Constants;
+use crate::wait_mode::WaitMode;
+
+/// What a thread does between two polls takes at most a few microseconds, and another thread that computes has the core for longer than this.
+const LONG_TURN: Duration = Duration::from_micros(50);
+
+/// Whose the cores are on which a rank may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// The host's ranks have at least one each.
+    Own,
+    /// There may be fewer than ranks, or a control group limits the time that all threads together get, so that a thread that polls
+    /// takes it from others.
+    Unknown,
+    /// There are fewer than ranks.
+    Shared,
+}
+
+impl Cores {
+    /// Of a host with so many ranks, which may run on so many cores, and this one on `own` of them; control groups let it have the time of
+    /// `quota` cores.
+    pub fn of(ranks: usize, cores: usize, own: usize, quota: Option<f64>) -> Self {
+        match quota {
+            _ if ranks > cores => Self::Shared,
+            Some(quota) if quota < own.max(cores) as f64 => Self::Unknown,
+            _ => Self::Own,
+        }
+    }
+}
+
+/// How long a waiting thread polls after the last progress before it sleeps. Ordered by duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spin {
+    /// In any case.
+    least: Duration,
+    /// As long as no other thread has run on its core meanwhile.
+    most: Duration,
+}
+
+impl Spin {
+    /// Until the wait ends.
+    pub const FOREVER: Self = Self::of(Duration::MAX);
+
+    /// This time, whoever else has run on the core.
+    pub const fn of(time: Duration) -> Self {
+        Self { least: time, most: time }
+    }
+
+    /// What `mode` means on these cores.
+    pub fn new(mode: WaitMode, cores: Cores, constants: &Constants) -> Self {
+        let us = |us: f64| Duration::from_secs_f64(us * 1e-6);
+        let least = us(if cores == Cores::Shared { constants.spin_shared_us } else { constants.spin_us });
+        match (mode, cores) {
+            (WaitMode::Poll, _) => Self::FOREVER,
+            (WaitMode::Auto, Cores::Own) => Self { least, most: least.max(us(constants.spin_alone_us)) },
+            (WaitMode::Auto | WaitMode::Sleep, _) => Self::of(least),
+        }
+    }
+}
+
+/// The turns of a wait since the last progress.
+#[derive(Debug, Default)]
+pub struct Idle {
+    /// When the thread found nothing for the first time.
+    since: Option<Instant>,
+    /// When it did for the last time, if it has done nothing but poll since then.
+    last: Option<Instant>,
+    /// Whether another thread has run on the core between two turns.
+    shares: bool,
+}
+
+impl Idle {
+    /// After a turn that found nothing at `now`: whether the thread polls on.
+    pub fn polls_on(&mut self, spin: Spin, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        self.shares |= self.last.replace(now).is_some_and(|last| now.duration_since(last) > LONG_TURN);
+        now.duration_since(since) < if self.shares { spin.least } else { spin.most }
+    }
+
+    /// The thread polls again, after it has done something else.
+    pub fn resume(&mut self) {
+        self.last = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUILT_IN: &Constants = &Constants::BUILT_IN;
+
+    /// When a thread sleeps that looks at the clock at these times, in µs.
+    fn sleeps_at(spin: Spin, turns: impl Iterator<Item = u64>) -> Option<u64> {
+        let (start, mut idle) = (Instant::now(), Idle::default());
+        turns.into_iter().find(|us| !idle.polls_on(spin, start + Duration::from_micros(*us)))
+    }
+
+    #[test]
+    fn a_rank_has_a_core_if_there_are_enough_and_no_quota_is_below_them() {
+        let quotas = [None, Some(64.0), Some(8.0), Some(7.5)];
+        // Bound to a core each; not bound, where the number of cores is that of the quota; more ranks than cores.
+        assert_eq!(quotas.map(|quota| Cores::of(8, 8, 1, quota)), [Cores::Own, Cores::Own, Cores::Own, Cores::Unknown]);
+        assert_eq!(Cores::of(2, 64, 64, None), Cores::Own);
+        assert_eq!(Cores::of(2, 8, 64, Some(8.0)), Cores::Unknown);
+        assert_eq!(quotas.map(|quota| Cores::of(3, 2, 2, quota)), [Cores::Shared; 4]);
+    }
+
+    #[test]
+    fn modes_differ_where_each_rank_has_a_core() {
+        let [shared, usual, alone] = [50, 200, 100_000].map(Duration::from_micros);
+        let spin = |mode, cores| Spin::new(mode, cores, BUILT_IN);
+        for cores in [Cores::Own, Cores::Unknown, Cores::Shared] {
+            let least = if cores == Cores::Shared { shared } else { usual };
+            let most = if cores == Cores::Own { alone } else { least };
+            assert_eq!(spin(WaitMode::Poll, cores), Spin::FOREVER);
+            assert_eq!(spin(WaitMode::Auto, cores), Spin { least, most });
+            assert_eq!(spin(WaitMode::Sleep, cores), Spin::of(least));
+        }
+        let constants = Constants { spin_us: 300.0, spin_alone_us: 7.0, ..*BUILT_IN };
+        assert_eq!(Spin::new(WaitMode::Auto, Cores::Own, &constants), Spin::of(Duration::from_micros(300)));
+    }
+
+    #[test]
+    fn a_thread_that_is_alone_polls_up_to_the_bound() {
+        let spin = Spin::new(WaitMode::Auto, Cores::Own, BUILT_IN);
+        assert_eq!(sleeps_at(spin, 0..), Some(100_000));
+        assert_eq!(sleeps_at(spin, (0..).step_by(50)), Some(100_000));
+        assert_eq!(sleeps_at(Spin::new(WaitMode::Sleep, Cores::Own, BUILT_IN), 0..), Some(200));
+        assert_eq!(sleeps_at(Spin::FOREVER, (0..=20).map(|power| 1 << power)), None);
+    }
+
+    #[test]
+    fn it_sleeps_once_another_one_has_had_its_core() {
+        let spin = Spin::new(WaitMode::Auto, Cores::Own, BUILT_IN);
+        let preempted = |from: u64, to: u64| sleeps_at(spin, (0..from).chain(to..));
+        assert_eq!(preempted(30_000, 30_050), Some(30_050));
+        assert_eq!(preempted(30_000, 30_049), Some(100_000));
+        // In any case it polls for the time for which it polls where cores are shared.
+        assert_eq!(preempted(20, 90), Some(200));
+        assert_eq!(sleeps_at(Spin::FOREVER, [0, 10, 100_000, 100_001].into_iter()), None);
+    }
+    #[test]
+    fn what_else_it_does_is_no_other_thread() {
+        let (spin, start, mut idle) =
+            (Spin::new(WaitMode::Auto, Cores::Own, BUILT_IN), Instant::now(), Idle::default());
+        for us in [0, 10, 1000, 2000] {
+            idle.resume();
+            assert!(idle.polls_on(spin, start + Duration::from_micros(us)), "{us}");
+        }
+        assert!(!idle.polls_on(spin, start + Duration::from_micros(2100)));
+        // The time since the last progress counts.
+        idle = Idle::default();
+        assert!(idle.polls_on(spin, start));
+        idle.resume();
+        assert!(!idle.polls_on(spin, start + Duration::from_millis(100)));
+    }
+}
