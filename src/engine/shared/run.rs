@@ -15,6 +15,10 @@ use crate::schedule::{Buffer, Span};
 use crate::transport::board::{Members, Opening, Place, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
+/// After a publication of at least this many bytes, this rank looks at once whether peers sleep: one that is woken then is awake when this rank
+/// needs what it does next. To look takes a fence, so after shorter ones it looks only before it waits, and at the end of the call.
+const WAKING_BYTES: usize = 64 << 10;
+
 /// What a call executes, on which memory.
 #[derive(Clone, Copy)]
 pub struct Work<'a> {
@@ -433,6 +437,9 @@ impl Call {
         // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended, which is after
         // its readers have finished, or its publications were withdrawn.
         unsafe { shared.board.publish(&mut own.seat, from, bytes, copied) };
+        if bytes >= WAKING_BYTES {
+            self.announce(work);
+        }
     }
 
     /// Wakes peers that sleep, after a publication or an acknowledgement.

@@ -489,6 +489,21 @@ fn a_peer_that_sleeps_until_its_publications_are_read_is_woken_before_the_call_o
     });
 }
 
+#[test]
+fn a_peer_that_sleeps_is_woken_by_a_long_publication_while_its_rank_goes_on() {
+    // Copied, through a ring, and short.
+    for (count, wakes) in [(COPIED_BYTES / 4, true), (COPIED_BYTES / 4 + 1, true), (100, false)] {
+        on_three_ranks(count, |groups, works, calls| {
+            groups[1].waiting().begin(PUBLICATIONS);
+            let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+            let rung = || sys::poll(&[Pollable::Socket(groups[1].doorbell())], Duration::ZERO);
+            assert_eq!(rung(), wakes, "{count}");
+            calls[0].look_around(&works[0], wait);
+            assert!(rung());
+        });
+    }
+}
+
 /// What the fuzz target of the same name has not found yet, on every machine.
 #[test]
 fn a_rank_that_scribbles_over_its_board_harms_nobody_else() {
