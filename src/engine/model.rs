@@ -474,18 +474,6 @@ fn another_thread_polls_while_a_function_is_at_work() {
 }
 
 #[test]
-fn a_thread_that_polls_for_ever_gives_its_core_away() {
-    // Else loom finds that it polls on and on.
-    in_every_order(|| {
-        let job = Job::new();
-        job.engine.lock().set_spin(Spin::FOREVER);
-        let receives = job.receive(0);
-        job.arrives(0);
-        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
-    });
-}
-
-#[test]
 fn who_waits_for_a_change_is_told_of_it_by_who_made_it() {
     in_every_order(|| {
         let job = Job::new();

@@ -75,7 +75,9 @@ mod tests {
         write("a", "cpu.max", "250000 100000\n");
         assert_eq!(least("0::/a/b\n"), Some(2.5));
         write("", "cpu.max", "50000 100000\n");
-        assert_eq!(least("0::/of/the/host\n"), Some(0.5));
+        assert_eq!([least("0::/of/the/host\n"), least("0::/a/b\n")], [Some(0.5); 2]);
+        write("a/b", "cpu.max", "20000 100000\n");
+        assert_eq!(least("0::/a/b\n"), Some(0.2));
         write("cpu/job", "cpu.cfs_quota_us", "-1\n");
         write("cpu/job", "cpu.cfs_period_us", "50000\n");
         assert_eq!(least("7:cpu,cpuacct:/job\n4:memory:/\n"), None);
