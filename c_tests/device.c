@@ -110,6 +110,22 @@ static void ranges(void) {
   gloo_rs_device_destroy(device);
 }
 
+/* Who may trace this process. What the system makes of it is tested where there is Yama: c_tests/rxe. */
+static void tracers(void) {
+  gloo_rs_device_t *device = NULL;
+  gloo_rs_device_options_t options;
+  gloo_rs_device_options_init(&options, sizeof options);
+  CHECK(options.ptracer == NULL);
+  options.ptracer = "-1";
+  CHECK_INVALID(gloo_rs_device_create(&options, &device), "ptracer is \"-1\"; it must be the number of a process");
+  CHECK_INT(setenv("GLOO_RS_PTRACER", "all", 1), 0);
+  CHECK_INVALID(gloo_rs_device_create(NULL, &device), "GLOO_RS_PTRACER is \"all\"");
+  options.ptracer = "0";
+  CHECK_OK(gloo_rs_device_create(&options, &device));
+  gloo_rs_device_destroy(device);
+  CHECK_INT(unsetenv("GLOO_RS_PTRACER"), 0);
+}
+
 static void failures(void) {
   gloo_rs_device_t *device = create_device(), *other = device;
   gloo_rs_device_options_t options;
@@ -352,6 +368,7 @@ int main(int argc, char **argv) {
       {"interfaces", 1, interfaces, -1},
       {"nothing_named", 1, nothing_named, -1},
       {"ranges", 1, ranges, -1},
+      {"tracers", 1, tracers, -1},
       {"failures", 1, failures, -1},
       {"statistics", 1, statistics, -1},
       {"stray_connections", 1, stray_connections, -1},

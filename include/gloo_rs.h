@@ -481,6 +481,12 @@ typedef struct gloo_rs_device_options_t {
   const char *port_range;
   /// How threads wait on contexts of this device whose options do not say: see `wait` of gloo_rs_context_options_t. Copied.
   const char *wait;
+  /// Which processes this one lets trace it, and so read its memory, where Yama lets only its ancestors do that
+  /// (kernel.yama.ptrace_scope 1): the number of a process from which this one descends, such as the ranks' launcher, with all that
+  /// descend from that one; `any`, all of the same user; or `0`, no more than the program itself has asked for. It is the process's
+  /// prctl(PR_SET_PTRACER), of which the last call counts, whoever makes it; it is made when the device is created, and never taken
+  /// back. NULL for what the environment variable GLOO_RS_PTRACER says, which `gloo-rs run` sets; `0` if it is not set. Copied.
+  const char *ptracer;
 } gloo_rs_device_options_t;
 
 /// Options of a store over TCP. Initialise with gloo_rs_tcp_store_options_init.

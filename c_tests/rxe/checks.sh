@@ -143,6 +143,38 @@ digits() { # PROGRAM DATA: four ranks learn the same over this transport as over
   cat "$said/loss.ibverbs"
 }
 
+# A user's ranks, where Yama lets none read another. Root may read all.
+user=(setpriv --reuid user --regid user --clear-groups env -u GLOO_RS_TRANSPORT)
+measured() { # HOW COMMAND...: memory goes by HOW, reads or copies, and all results are right
+  local how=$1
+  "${@:2}" >"$said/measured" 2>&1 || fail "status $? of ${*:2}"
+  (($(grep -cE "\"memory\":\"$how\".*\"verified\":true" "$said/measured") == 3)) || fail "not by $how: ${*:2}"
+}
+tracer() { # what GLOO_RS_PTRACER opens
+  local bench=("$TOOL" bench allreduce -n 2 --sizes 4,64Ki,256Ki --iterations 2 --warmup 1 --json) other
+  # shellcheck disable=SC2016 # the shell's own variables
+  local by_hand=(bash -c 'export GLOO_RS_PTRACER=${GLOO_RS_PTRACER:-$$} WORLD_SIZE=2 GLOO_RS_STORE=tcp://127.0.0.1:7302
+    RANK=1 "$@" & RANK=0 "$@" && wait $!' bash "${bench[@]}")
+  echo 1 >/proc/sys/kernel/yama/ptrace_scope
+  trap 'echo 0 >/proc/sys/kernel/yama/ptrace_scope' RETURN
+  # A launcher's ranks, and those of a shell that gives its own number.
+  measured copies "${user[@]}" GLOO_RS_PTRACER=0 "${bench[@]}"
+  measured reads "${user[@]}" "${bench[@]}"
+  measured reads "${user[@]}" "${by_hand[@]}"
+  # The number of a process of the same user from which they do not descend.
+  "${user[@]}" sleep 600 &
+  other=$!
+  pids+=("$other")
+  measured copies "${user[@]}" GLOO_RS_LOG=notice GLOO_RS_PTRACER="$other" "${by_hand[@]}"
+  says measured "GLOO_RS_PTRACER has no effect: this process does not descend from process $other"
+  measured reads "${user[@]}" GLOO_RS_LOG=notice GLOO_RS_PTRACER=any "${by_hand[@]}"
+  says measured "all processes of this user may read the memory of this process, and trace it .GLOO_RS_PTRACER"
+  "${user[@]}" "$TOOL" info >"$said/info"
+  says info "^links here  shm, without reads .* kernel.yama.ptrace_scope is 1; GLOO_RS_PTRACER on all ranks permits it"
+  "${user[@]}" GLOO_RS_PTRACER=any "$TOOL" info >"$said/info"
+  says info "^links here  shm: a process here can map another's memory, and read it; all processes of this user may"
+}
+
 # ---- In two guests, both of which run these.
 
 mixed() { # PORT: in each guest two ranks share memory, and between the guests they use verbs

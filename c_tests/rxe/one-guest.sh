@@ -41,6 +41,10 @@ if group failures "ranks that die or stop, too little memory, devices that are n
   for check in killed stopped locked names down absent; do try 60 "$check" ./checks.sh "$check"; done
 fi
 
+if group yama "ranks that Yama lets read each other's memory, or not"; then
+  try 240 tracer ./checks.sh tracer
+fi
+
 with_asan() { # SCRIPT
   # Freed memory is kept from use, so that accesses to it are seen, but a guest has too little for 256 MiB of each process. An allocation that
   # is too large returns NULL, as without AddressSanitizer: there are tests of that. Stacks of functions that have returned are not watched,

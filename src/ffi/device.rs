@@ -111,6 +111,12 @@ pub struct gloo_rs_device_options_t {
     pub port_range: *const c_char,
     /// How threads wait on contexts of this device whose options do not say: see `wait` of gloo_rs_context_options_t. Copied.
     pub wait: *const c_char,
+    /// Which processes this one lets trace it, and so read its memory, where Yama lets only its ancestors do that
+    /// (kernel.yama.ptrace_scope 1): the number of a process from which this one descends, such as the ranks' launcher, with all that
+    /// descend from that one; `any`, all of the same user; or `0`, no more than the program itself has asked for. It is the process's
+    /// prctl(PR_SET_PTRACER), of which the last call counts, whoever makes it; it is made when the device is created, and never taken
+    /// back. NULL for what the environment variable GLOO_RS_PTRACER says, which `gloo-rs run` sets; `0` if it is not set. Copied.
+    pub ptracer: *const c_char,
 }
 
 // SAFETY: repr(C), a usize first, then integers, pointers, and an enumeration that may have any number.
@@ -191,11 +197,12 @@ pub unsafe extern "C" fn gloo_rs_device_create(
         // SAFETY: the header demands that `device` is NULL or valid for a write, and `options` is NULL or valid for
         // reads of its `struct_size` bytes.
         let (out, options) = unsafe { (Out::handle(device, "device")?, options::read_or_default(options)?) };
-        // SAFETY: the header demands that `interface_name`, `hostname` and `port_range` are NULL or strings.
-        let (interface, hostname, port_range) = unsafe {
+        // SAFETY: the header demands that these are NULL or strings.
+        let (interface, hostname, port_range, ptracer) = unsafe {
             let interface = pointer::optional_text(options.interface_name, "interface_name")?;
             let hostname = pointer::optional_text(options.hostname, "hostname")?;
-            (interface, hostname, pointer::optional_text(options.port_range, "port_range")?)
+            let port_range = pointer::optional_text(options.port_range, "port_range")?;
+            (interface, hostname, port_range, pointer::optional_text(options.ptracer, "ptracer")?)
         };
         // SAFETY: C initialised `shared_memory`, or it has its default.
         let shared_memory = unsafe {
@@ -217,6 +224,7 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             port_range: port_range.map(str::to_owned),
             log: log.as_ref().map(Log::callback),
             shared_memory,
+            ptracer: ptracer.map(str::to_owned),
             transport,
             streams: (options.streams > 0).then_some(options.streams),
             // SAFETY: the header demands that `wait` is NULL or a string.

@@ -201,7 +201,7 @@ fn options_structs_have_no_padding_at_the_end() {
         gloo_rs_ibverbs_options_t.reserved: u32;
         gloo_rs_ibverbs_port_t.gid_index: i32;
         gloo_rs_ibverbs_gid_t.kind: u32;
-        gloo_rs_device_options_t.wait: *mut ();
+        gloo_rs_device_options_t.ptracer: *mut ();
         gloo_rs_store_callbacks_t.destroy: *mut ();
         gloo_rs_context_options_t.wait: *mut ();
         gloo_rs_tcp_store_options_t.tls: *mut ();

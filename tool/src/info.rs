@@ -175,6 +175,8 @@ fn links_on_host(transport: &str) -> Result<String, Failure> {
     if environment::switch(shm::VARIABLE).map_err(|error| error.to_string())? == Some(false) {
         return Ok(format!("{transport}: {} is 0", shm::VARIABLE));
     }
+    let tracers = shm::ptracer::choose(None).map_err(|error| error.to_string())?;
+    let permitted = tracers.and_then(shm::ptracer::permit).map_or(String::new(), |said| format!("; {said}"));
     let tried = Trial::create().map_err(|error| error.to_string()).and_then(|trial| {
         let program = std::env::current_exe().map_err(|error| format!("cannot find this program's file: {error}"))?;
         let mut other = std::process::Command::new(program);
@@ -185,8 +187,10 @@ fn links_on_host(transport: &str) -> Result<String, Failure> {
         if ended.status.success() { Ok(text(&ended.stdout)) } else { Err(says(text(&ended.stderr))) }
     });
     Ok(match tried {
-        Ok(why) if why.is_empty() => "shm: a process here can map another's memory, and read it".to_owned(),
-        Ok(why) => format!("shm, without reads of the peer's process, so what is long is copied twice: {why}"),
+        Ok(why) if why.is_empty() => format!("shm: a process here can map another's memory, and read it{permitted}"),
+        Ok(why) => {
+            format!("shm, without reads of the peer's process, so what is long is copied twice: {why}{permitted}")
+        }
         Err(why) => format!("{transport}: {why}"),
     })
 }

@@ -7,11 +7,12 @@ use super::run::{Call, Work};
 use super::wait::Wait;
 use crate::engine::execution::{Combine, LOOK_BYTES};
 use crate::engine::scratch::Scratch;
-use crate::error::{Error, ErrorKind, Result, in_words};
+use crate::error::{Error, ErrorKind, Result};
 use crate::reduce::{self, Stores};
 use crate::schedule::Span;
 use crate::schedule::compiled::Operand;
 use crate::transport::board::{MAX_MEMBERS, Place, Publication};
+use crate::transport::shm::ptracer;
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
 const STAGED_BYTES: usize = 128 << 10;
@@ -391,7 +392,7 @@ unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, byte
     // SAFETY: the caller guarantees the destination.
     unsafe { shared.group.read_memory(member, address, into, bytes) }.map_err(|e| {
         let rank = shared.rank(member);
-        let text = format!("cannot read {bytes} bytes of the memory of rank {rank}: {}", in_words(&e));
+        let text = format!("cannot read {bytes} bytes of the memory of rank {rank}: {}", ptracer::why_unreadable(&e));
         Error::new(ErrorKind::ConnectionLost, text).with_rank(rank).with_errno(e.raw_os_error())
     })
 }

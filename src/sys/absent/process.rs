@@ -80,3 +80,27 @@ pub unsafe fn read_memory(_process: u32, _address: u64, _into: *mut u8, _bytes: 
 pub fn why_unreadable(error: &io::Error) -> String {
     error.to_string()
 }
+
+/// `None`: there is no Yama.
+pub fn ptrace_scope() -> Option<u32> {
+    None
+}
+
+/// Processes that may trace this one although they are not its ancestors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracers {
+    /// The process with this number, and those that descend from it.
+    Descendants(u32),
+    /// All of the same user.
+    Any,
+}
+
+/// Fails.
+pub fn set_tracers(_tracers: Tracers) -> io::Result<()> {
+    unsupported()
+}
+
+/// Whether this process is `process`.
+pub fn descends_from(process: u32) -> bool {
+    process == std::process::id()
+}

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::Processes;
 use super::allocations::{InPlace, Views};
+use super::ptracer;
 use super::segment::{self, Lane, MESSAGES, OwnSegment, PUBLICATIONS, PeerSegment, STARTED, Secret, Waiting};
 use crate::error::{Error, Result};
-use crate::sys::process::{self, Descriptor};
+use crate::sys::process::Descriptor;
 use crate::sys::shared_memory::{Mapping, SharedMemory};
 use crate::sys::{ForkMark, RawSocket};
 use crate::types::Rank;
@@ -69,7 +70,7 @@ impl HostGroup {
             let segment = PeerSegment::open(*segment, secret, count, |process| processes.open(process, *nth))
                 .map_err(|e| e.context(format_args!("cannot share memory with rank {rank}")).with_rank(*rank))?;
             if let Err(e) = segment.try_reading(secret) {
-                unreadable.get_or_insert_with(|| process::why_unreadable(&e));
+                unreadable.get_or_insert_with(|| ptracer::why_unreadable(&e));
             }
             members.push(Member { rank: *rank as u32, segment: Some(segment), views: Views::default() });
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::group::HostGroup;
+use super::ptracer;
 use super::registration::Registration;
 use super::ring::{self, Consumer, Producer};
 use super::segment::{LAST_BYTES, LINES, Lane, MESSAGES, REGISTRATIONS};
@@ -292,6 +293,8 @@ impl RemoteMemory for ShmLink {
         }
         match read {
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Err(self.exited()),
+            // It could be read when the ranks connected.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => Err(io::Error::other(ptracer::why_unreadable(&e))),
             read => read.map(|()| into.len()),
         }
     }

@@ -8,6 +8,7 @@ mod connector;
 pub mod group;
 mod link;
 mod processes;
+pub mod ptracer;
 mod registration;
 mod ring;
 pub mod segment;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
-use crate::sys::process::{self, Descriptor, Process};
+use crate::sys::process::{Descriptor, Process};
 use crate::sys::shared_memory::SharedMemory;
 use crate::types::Rank;
 use segment::{OwnSegment, PeerSegment, Secret};
@@ -59,7 +60,7 @@ impl Trial {
             *byte = u8::from_str_radix(hex, 16).map_err(|_| wrong())?;
         }
         let peer = PeerSegment::open(segment, &bytes, 2, |process| Process::open(process).map(Arc::new))?;
-        Ok(peer.try_reading(&bytes).err().map(|e| process::why_unreadable(&e)))
+        Ok(peer.try_reading(&bytes).err().map(|e| ptracer::why_unreadable(&e)))
     }
 }
 

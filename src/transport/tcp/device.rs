@@ -76,6 +76,9 @@ pub struct DeviceOptions {
     /// Whether contexts share memory with ranks of this host. `None`: as [`shm::VARIABLE`] says, else yes. If a rank does not, no
     /// rank of its host does.
     pub shared_memory: Option<bool>,
+    /// Whom this process lets trace it, and so read its memory, where Yama forbids that: the number of a process from which it descends,
+    /// with all that descend from that one; `any`, all of the user's; or `0`. `None`: as [`shm::ptracer::VARIABLE`] says, else nobody.
+    pub ptracer: Option<String>,
     /// What carries the bytes of connections. `None`: as [`crate::net::stream::TRANSPORT`] says, else TCP.
     pub transport: Option<Transport>,
     /// Connections of each link, 1 to [`MAX_STREAMS`], if the peer wants as many; one with the transport `ibverbs`. `None`: as
@@ -200,6 +203,9 @@ impl Device {
         }
         let failed = |e: io::Error| Error::io("cannot create a device", &e);
         let log = log::or_environment(options.log.clone())?;
+        let shares_memory =
+            options.shared_memory.map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))? != Some(false);
+        let tracers = shm::ptracer::choose(options.ptracer.as_deref())?;
         let transport = Transport::choose(options.transport.as_ref())?;
         let security = Security::of(&transport, log.as_ref())?;
         #[cfg(all(feature = "ibverbs", target_os = "linux"))]
@@ -218,10 +224,7 @@ impl Device {
             listening: Mutex::default(),
             listeners: Listeners::new(&poller),
             log,
-            shares_memory: options
-                .shared_memory
-                .map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))?
-                != Some(false),
+            shares_memory,
             processes: Arc::default(),
             transport,
             security,
@@ -247,6 +250,10 @@ impl Device {
         });
         if let Choice::Named(chosen) = &shared.choice {
             shared.listen(chosen)?;
+        }
+        // Before any peer knows of this process, and so tries to read its memory.
+        if let Some(said) = tracers.filter(|_| shares_memory).and_then(shm::ptracer::permit) {
+            shared.log(Level::Notice, &said);
         }
         let thread = {
             let shared = shared.clone();

@@ -314,6 +314,13 @@ mod tests {
     }
 
     #[test]
+    fn the_way_through_shared_memory_is_shown() {
+        let row = Row { transport: "shm", memory: Some("copies"), ..row() };
+        assert!(head(&row, 1, "").starts_with("# allreduce over shm by copies, 4 ranks, "));
+        assert!(serde_json::to_string(&row).unwrap().contains("\"transport\":\"shm\",\"memory\":\"copies\","));
+    }
+
+    #[test]
     fn a_wrong_result_is_marked() {
         assert!(line(&Row { verified: false, ..row() }).contains(" NO "));
     }

@@ -17,7 +17,7 @@ mod rank;
 pub mod remote;
 mod signals;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
@@ -29,6 +29,7 @@ use crate::parse::counted;
 use binding::Bind;
 use gloo_rs::net::ports::PORT_RANGE;
 use gloo_rs::secret::{JobToken, TOKEN_VARIABLE};
+use gloo_rs::transport::shm::ptracer;
 use node::Control;
 use output::{Outputs, Target};
 use rank::{Forwarded, Outcome, Rank, Stream};
@@ -170,6 +171,16 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
 pub const POSITION: [&str; 7] =
     ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_RS_STORE"];
 
+/// Whom each rank lets trace it where the system asks for that: this process with all that descend from it, which are the ranks of this host
+/// and what they start, unless the user says anything but the number of a process, which would be that of another launcher or host.
+fn whom_ranks_let_trace(job: &Job) -> OsString {
+    let of_job =
+        job.environment.iter().rev().find(|(name, _)| name == ptracer::VARIABLE).map(|(_, value)| value.clone());
+    let given = of_job.or_else(|| std::env::var_os(ptracer::VARIABLE));
+    let is_process = |text: &OsStr| text != "0" && text.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    given.filter(|text| !is_process(text)).unwrap_or_else(|| std::process::id().to_string().into())
+}
+
 /// The command of the `index`th rank of this host.
 fn command(job: &Job, index: usize, master: &Master, piped_input: bool) -> Command {
     let Part { first_rank, ranks, size, input, .. } = &job.part;
@@ -183,7 +194,8 @@ fn command(job: &Job, index: usize, master: &Master, piped_input: bool) -> Comma
     command
         .args(&job.args)
         .envs(job.environment.iter().map(|(name, value)| (name, value)))
-        .envs(POSITION.into_iter().zip(position));
+        .envs(POSITION.into_iter().zip(position))
+        .env(ptracer::VARIABLE, whom_ranks_let_trace(job));
     command.stdin(match (rank, input, piped_input) {
         (0, true, true) => Stdio::piped(),
         (0, true, false) => Stdio::inherit(),

@@ -59,6 +59,22 @@ fn the_time_to_start_is_passed_on() {
 }
 
 #[test]
+fn ranks_let_the_launcher_and_its_descendants_trace_them_unless_the_user_says_otherwise() {
+    let script = "[ $GLOO_RS_PTRACER = $PPID ] && echo launcher || echo $GLOO_RS_PTRACER";
+    // The number of any other process would be one of another launcher, or of another host.
+    for (given, expected) in [("", "launcher"), ("1", "launcher"), ("any", "any"), ("0", "0")] {
+        let output = command(1, &["--no-prefix"], script).env("GLOO_RS_PTRACER", given).output().unwrap();
+        assert_eq!(text(&output.stdout), format!("{expected}\n"), "{given:?}");
+        let variable = format!("GLOO_RS_PTRACER={given}");
+        assert_eq!(
+            text(&run(1, &["--no-prefix", "-x", &variable], script).stdout),
+            format!("{expected}\n"),
+            "{given:?}"
+        );
+    }
+}
+
+#[test]
 fn the_port_is_free_for_rank_0() {
     let output = run(1, &["--no-prefix"], "printf $MASTER_PORT");
     let port: u16 = text(&output.stdout).parse().unwrap();
