@@ -205,6 +205,12 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Leaves the memory out of children by fork: they have nothing there, whatever they map in its place.
+    pub fn exclude_from_children(&self) -> io::Result<()> {
+        // SAFETY: the mapping is this one's; the advice changes nothing in this process.
+        check(unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTFORK) }).map(drop)
+    }
+
     /// Takes all pages of memory of this process.
     pub fn commit(&self) -> io::Result<()> {
         // SAFETY: the mapping is this one's; the advice does not change what the memory contains.

@@ -4,10 +4,12 @@
 //! Some functions of verbs are in tables that a device's context holds, since providers implement them; the methods here call them there.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::io;
 use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
+use super::handles::checked;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::shared_library::SharedLibrary;
 
@@ -92,11 +94,18 @@ functions! {
     get_async_event = c"ibv_get_async_event": fn(*mut ffi::ibv_context, *mut ffi::ibv_async_event) -> c_int;
     /// Acknowledges it.
     ack_async_event = c"ibv_ack_async_event": fn(*mut ffi::ibv_async_event);
+    /// Keeps memory that is registered from then on out of children by fork. It may be repeated; fails with EINVAL if memory was registered before.
+    fork_init = c"ibv_fork_init": fn() -> c_int;
 }
+
+/// Tells what the library knows of forks. Since version 35 of rdma-core.
+const IS_FORK_INITIALIZED: &CStr = c"ibv_is_fork_initialized";
 
 /// A loaded libibverbs.
 pub struct Library {
     functions: Functions,
+    /// Why registered memory is not safe if this process forks.
+    fork_error: Option<io::Error>,
     _library: Option<SharedLibrary>,
 }
 
@@ -128,13 +137,35 @@ impl Library {
                 missing.to_string_lossy()
             ))
         })?;
-        Ok(Arc::new(Self { functions, _library: Some(library) }))
+        let fork_error = prepare_for_forks(&library, &functions).err();
+        Ok(Arc::new(Self { functions, fork_error, _library: Some(library) }))
+    }
+
+    /// Why a fork may move registered memory to the child, so that this process does not see any more what adapters write: another part of
+    /// the program had registered memory before, and this kernel does not copy such memory for a child.
+    pub fn fork_error(&self) -> Option<&io::Error> {
+        self.fork_error.as_ref()
     }
 
     /// A table of other functions in place of the library's.
     #[cfg(test)]
     pub fn of(functions: Functions) -> Arc<Self> {
-        Arc::new(Self { functions, _library: None })
+        Arc::new(Self { functions, fork_error: None, _library: None })
+    }
+}
+
+/// Keeps registered memory out of children by fork, unless the kernel copies it for them, or the program has asked for it already.
+fn prepare_for_forks(library: &SharedLibrary, functions: &Functions) -> io::Result<()> {
+    let status = library.symbol(IS_FORK_INITIALIZED).map(|address| {
+        // SAFETY: the function with this name has this type, and no preconditions.
+        unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> ffi::ibv_fork_status>(address.as_ptr())()
+        }
+    });
+    match status {
+        Some(ffi::IBV_FORK_UNNEEDED | ffi::IBV_FORK_ENABLED) => Ok(()),
+        // SAFETY: no memory is being registered here, and others may do so meanwhile.
+        _ => checked(unsafe { (functions.fork_init)() }),
     }
 }
 
@@ -200,7 +231,13 @@ mod tests {
 
     /// Makes a library with these functions, and nothing in them.
     fn compile(path: &std::path::Path, functions: &[&str]) {
-        let source: String = functions.iter().map(|name| format!("void {name}(void) {{}}\n")).collect();
+        compile_with(path, functions, "");
+    }
+
+    /// The same with more `source`.
+    fn compile_with(path: &std::path::Path, functions: &[&str], source: &str) {
+        let empty = functions.iter().map(|name| format!("void {name}(void) {{}}\n"));
+        let source: String = empty.chain([source.to_owned()]).collect();
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-x", "c", "-", "-o"]).arg(path).stdin(Stdio::piped());
         let mut compiler = compiler.spawn().expect("a C compiler");
@@ -218,6 +255,26 @@ mod tests {
         let text = refused(path);
         assert!(text.starts_with(&format!("the transport ibverbs cannot use {path}: ")), "{text}");
         assert!(text.ends_with("it has no function ibv_free_device_list; rdma-core 32 or later has it"), "{text}");
+    }
+
+    #[test]
+    fn registered_memory_is_kept_out_of_children_unless_the_kernel_copies_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let others: Vec<_> =
+            NAMES.iter().map(|name| name.to_str().unwrap()).filter(|name| *name != "ibv_fork_init").collect();
+        // What the library says if it can, and whether it must then be asked.
+        let (disabled, enabled, unneeded) = (ffi::IBV_FORK_DISABLED, ffi::IBV_FORK_ENABLED, ffi::IBV_FORK_UNNEEDED);
+        let cases = [(None, true), (Some(disabled), true), (Some(enabled), false), (Some(unneeded), false)];
+        for (index, (status, is_asked)) in cases.into_iter().enumerate() {
+            let says = status.map(|status| format!("int ibv_is_fork_initialized(void) {{ return {status}; }}\n"));
+            let path = folder.path().join(format!("lib{index}.so"));
+            let source =
+                format!("int ibv_fork_init(void) {{ return {}; }}\n", libc::EINVAL) + &says.unwrap_or_default();
+            compile_with(&path, &others, &source);
+            let library = Library::open(path.to_str().unwrap()).unwrap();
+            let error = library.fork_error().and_then(io::Error::raw_os_error);
+            assert_eq!(error, is_asked.then_some(libc::EINVAL), "{status:?}");
+        }
     }
 
     /// What a library of rdma-core 31 lacks.

@@ -5,16 +5,17 @@
 //! says so: from its first use on, or from its second if it is short, until it is released. All other memory is copied through buffers of
 //! the [`Pool`].
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::handles::MemoryRegion;
+use super::handles::{DeviceContext, MemoryRegion};
 use super::rail::Rail;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
+use crate::sys::shared_memory::Mapping;
 
 /// Most rails between two ranks.
 pub const MAX_RAILS: usize = 4;
@@ -216,37 +217,34 @@ pub const CHUNK_BYTES: usize = CHUNK_GRANULES * GRANULE_BYTES;
 /// Most chunks of a context: 64 MiB.
 const MAX_CHUNKS: usize = 16;
 
-/// Zeroed memory that begins at a page.
+/// Zeroed memory that begins at a page, for the device of a rail. A child by fork does not have it: on any kernel, the pages to which the
+/// device writes stay with this process.
 pub struct Pages {
-    memory: NonNull<u8>,
-    bytes: usize,
+    mapping: ManuallyDrop<Mapping>,
+    device: Arc<DeviceContext>,
 }
 
-// SAFETY: it owns the memory, which is not tied to a thread.
-unsafe impl Send for Pages {}
-
 impl Pages {
-    fn layout(bytes: usize) -> Layout {
-        Layout::from_size_align(bytes, 4096).expect("a small power of two")
-    }
-
     /// So many bytes, at least one.
-    pub fn new(bytes: usize) -> io::Result<Self> {
-        // SAFETY: the layout has a size that is not zero.
-        let memory = NonNull::new(unsafe { alloc_zeroed(Self::layout(bytes)) });
-        memory.map(|memory| Self { memory, bytes }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    pub fn new(rail: &Rail, bytes: usize) -> io::Result<Self> {
+        let mapping = Mapping::private(bytes)?;
+        mapping.exclude_from_children()?;
+        Ok(Self { mapping: ManuallyDrop::new(mapping), device: rail.domain.context().clone() })
     }
 
     /// Where it begins.
     pub fn start(&self) -> *mut u8 {
-        self.memory.as_ptr()
+        self.mapping.start()
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and is freed once.
-        unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.bytes)) };
+        // A child may have mapped other memory there.
+        if !self.device.is_inherited() {
+            // SAFETY: it is dropped once, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.mapping) };
+        }
     }
 }
 
@@ -288,8 +286,8 @@ impl Pool {
                 if let Some(first) = find_run(&chunk.taken, granules) {
                     chunk.taken[first..first + granules].fill(true);
                     chunk.free -= granules;
-                    // SAFETY: the granules are inside the chunk.
-                    let memory = unsafe { chunk.pages.memory.add(first * GRANULE_BYTES) };
+                    // SAFETY: the granules are inside the chunk, which is not at address 0.
+                    let memory = unsafe { NonNull::new_unchecked(chunk.pages.start().add(first * GRANULE_BYTES)) };
                     let [chunk_number, first, granules] = [index, first, granules].map(|number| number as u32);
                     let keys = chunk.registered.keys;
                     return Some(PoolBuffer { chunk: chunk_number, first, granules, memory, keys });
@@ -304,7 +302,8 @@ impl Pool {
             return None;
         }
         self.registrations += 1;
-        let chunk = Pages::new(CHUNK_BYTES).and_then(|pages| {
+        let rail = self.rails.first()?;
+        let chunk = Pages::new(rail, CHUNK_BYTES).and_then(|pages| {
             // SAFETY: the memory is freed after the registration has ended.
             let registered = unsafe { Registered::new(&self.rails, pages.start(), CHUNK_BYTES)? };
             Ok(Chunk { registered, pages, taken: [false; CHUNK_GRANULES], free: CHUNK_GRANULES })
@@ -343,7 +342,51 @@ fn find_run(taken: &[bool; CHUNK_GRANULES], granules: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::transport::ibverbs::fake::{DeviceModel, Fabric};
+
+    /// What happens in a child by fork; it makes system calls only. Returns the child's status.
+    fn in_a_child(body: impl FnOnce() -> bool) -> i32 {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(i32::from(!body()));
+            }
+            let mut status = -1;
+            libc::waitpid(child, &mut status, 0);
+            status
+        }
+    }
+
+    #[test]
+    fn a_child_by_fork_has_nothing_where_the_pages_are_and_keeps_what_it_puts_there() {
+        let fabric = Fabric::with_clock(Instant::now, 1, Duration::ZERO..Duration::from_micros(1));
+        fabric.add_node(0, vec![DeviceModel::roce("fake0", 1)]);
+        let rail = fabric.rails(0).remove(0);
+        for bytes in [1 << 16, CHUNK_BYTES] {
+            let pages = Pages::new(&rail, bytes).unwrap();
+            let start = pages.start();
+            // SAFETY: the pages have so many bytes.
+            unsafe { start.add(bytes - 1).write(7) };
+            let mut resident = [0u8; CHUNK_BYTES / 4096];
+            let status = in_a_child(|| {
+                // SAFETY: the first call writes a byte for each page, and the second does not replace memory that is mapped.
+                let (is_mapped, own) = unsafe {
+                    let (flags, place) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, start.cast());
+                    let is_mapped = libc::mincore(place, bytes, resident.as_mut_ptr()) == 0;
+                    let access = libc::PROT_READ | libc::PROT_WRITE;
+                    (is_mapped, libc::mmap(place, bytes, access, flags | libc::MAP_FIXED_NOREPLACE, -1, 0))
+                };
+                drop(pages);
+                // SAFETY: mapped just now.
+                !is_mapped && own == start.cast() && unsafe { start.add(bytes - 1).read_volatile() } == 0
+            });
+            assert_eq!(status, 0);
+        }
+    }
 
     #[test]
     fn a_run_is_found_where_it_is_free() {

@@ -301,6 +301,12 @@ fn rails(
     let library = Library::load()?;
     let rails = ibverbs::choose(&library, &options)?;
     if let Some(log) = log {
+        if let Some(error) = library.fork_error() {
+            let text = format!(
+                "this process must not fork: ibv_fork_init: {error}, since memory was registered before; set RDMAV_FORK_SAFE=1"
+            );
+            log(Level::Warning, &text);
+        }
         rails.iter().for_each(|rail| log(Level::Notice, &format!("using {}", ibverbs::choice::summary(rail))));
     }
     Ok((rails, options.path()))

@@ -231,7 +231,7 @@ impl Connection {
             });
         }
         let bytes = (depth.sends + depth.receives) * FRAME_BYTES;
-        let pages = Pages::new(bytes).map_err(|e| cannot_register(bytes, &e))?;
+        let pages = Pages::new(&common.rails[0], bytes).map_err(|e| cannot_register(bytes, &e))?;
         // SAFETY: the pages are freed after the registration has ended.
         let register = || unsafe { Registered::new(&common.rails[..1], pages.start(), bytes) };
         let registered = match register() {

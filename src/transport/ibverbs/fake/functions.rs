@@ -39,6 +39,7 @@ pub const TABLE: Functions = Functions {
     destroy_qp,
     get_async_event,
     ack_async_event,
+    fork_init,
 };
 
 /// `errno` of a result, or 0.
@@ -462,6 +463,10 @@ unsafe extern "C" fn get_async_event(context: *mut ffi::ibv_context, into: *mut 
 }
 
 unsafe extern "C" fn ack_async_event(_: *mut ffi::ibv_async_event) {}
+
+unsafe extern "C" fn fork_init() -> c_int {
+    0
+}
 
 /// The pieces of a request.
 ///
