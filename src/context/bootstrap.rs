@@ -279,12 +279,13 @@ impl Context {
 
     /// Uses `tuner` from now on, unless a tuner was agreed on before. `found`: what each rank can share with those of its host.
     pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address], found: &[Sharing]) -> Result<()> {
-        let tuner = tuner.with_shared_memory(self.share_memory(found)?, address::number_caches(addresses));
+        let sharing = self.share_memory(found)?;
+        let tuner = tuner.with_shared_memory(sharing != Sharing::Nothing, address::number_caches(addresses));
         let mut guard = self.lock()?;
         guard.set_spin(self.spin(addresses, tuner.constants()));
         guard.messenger.set_streams(tuner.constants().streams as u8);
         drop(guard);
-        if self.shared_memory.get().is_some_and(|shared| !shared.reads()) {
+        if sharing == Sharing::Segments {
             let without = tuner.inherit(self.options.max_segment_bytes).with_shared_memory(false, Vec::new());
             let _ = self.without_shared_memory.set(without);
         }

@@ -136,7 +136,7 @@ impl Context {
         }
         let combine = call.combine()?;
         let Decision { algorithm, segment_bytes, base } =
-            self.tuner_of(element).decide(shape, element, call.algorithm)?;
+            self.tuner_of(shape, element).decide(shape, element, call.algorithm)?;
         let call =
             Call { shape: self.complete_shape(shape, element, base, algorithm.uses).only(algorithm.uses), ..*call };
         let max = call.max_segment_bytes.unwrap_or(usize::MAX);

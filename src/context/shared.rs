@@ -94,10 +94,11 @@ impl SharedCall {
 
 impl Context {
     /// Uses the memory that ranks share for collectives from now on, if those of each host do; `found`: what each rank can share with
-    /// those of its host. Returns whether they do, which all ranks find alike.
-    pub(super) fn share_memory(&self, found: &[Sharing]) -> Result<bool> {
-        if !all_share(self.hosts(), found) {
-            return Ok(false);
+    /// those of its host. Returns what the ranks of each host share, which all ranks find alike.
+    pub(super) fn share_memory(&self, found: &[Sharing]) -> Result<Sharing> {
+        let sharing = what_all_share(self.hosts(), found);
+        if sharing == Sharing::Nothing {
+            return Ok(sharing);
         }
         let mut guard = self.lock()?;
         // A rank may be alone on its host.
@@ -112,7 +113,7 @@ impl Context {
             }
             guard.shared = Some(shared);
         }
-        Ok(true)
+        Ok(sharing)
     }
 
     /// What to execute for `plan`, if its ranks share memory.
@@ -526,13 +527,15 @@ fn first_looks(shared: &Shared) -> u32 {
     if shared.shares_cores() { 0 } else { FIRST_LOOKS }
 }
 
-/// Whether a host has several ranks, and the ranks of each host share memory. `hosts`: the host of each rank. Where there are several hosts,
-/// ranks must also read the memory of each other's processes: parts of a schedule have no streams.
-fn all_share(hosts: &[u32], found: &[Sharing]) -> bool {
+/// The least that a rank shares with the others of its host; nothing if no host has several ranks, or one has too many. `hosts`: the host of
+/// each rank.
+fn what_all_share(hosts: &[u32], found: &[Sharing]) -> Sharing {
     let mut ranks = HashMap::new();
     hosts.iter().for_each(|host| *ranks.entry(host).or_insert(0) += 1);
     let most = ranks.values().copied().max().unwrap_or(0);
-    let least = if ranks.len() == 1 { Sharing::Segments } else { Sharing::Processes };
-    let shares = |(host, sharing): (&u32, &Sharing)| ranks[host] == 1 || *sharing >= least;
-    (2..=MAX_MEMBERS).contains(&most) && hosts.len() == found.len() && hosts.iter().zip(found).all(shares)
+    if !(2..=MAX_MEMBERS).contains(&most) || hosts.len() != found.len() {
+        return Sharing::Nothing;
+    }
+    let of_several = hosts.iter().zip(found).filter(|(host, _)| ranks[host] > 1);
+    of_several.map(|(_, sharing)| *sharing).min().unwrap_or(Sharing::Nothing)
 }

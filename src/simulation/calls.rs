@@ -115,6 +115,21 @@ impl CollectiveCall {
         Self { algorithm: Some(algorithm), caches, ..Self::new(random, collective, None, size, most) }
     }
 
+    /// A plain allreduce by hosts of `count` elements.
+    pub fn hierarchical(size: usize, count: usize) -> Self {
+        let algorithm = Collective::Allreduce.algorithm("hierarchical").ok();
+        let any = Self::new(&mut Random::new(1), Collective::Allreduce, algorithm, size, 1);
+        Self { count, in_place: false, segment: None, requests: 0, ..any }
+    }
+
+    /// A random allreduce, which may combine in the memory of each host, with at most `most` elements per rank.
+    pub fn between_hosts(random: &mut Random, size: usize, most: usize) -> Self {
+        let all: Vec<_> = Collective::Allreduce.algorithms().iter().filter(|a| a.uses == Uses::Groups).collect();
+        let algorithm = (!random.one_in(4)).then(|| all[random.below(all.len())]);
+        let rounds = if random.one_in(3) { 3 } else { 1 };
+        Self { rounds, ..Self::new(random, Collective::Allreduce, algorithm, size, most) }
+    }
+
     fn serves(algorithm: &Algorithm, collective: Collective, size: usize) -> bool {
         // Algorithms that need counts support any number of ranks once the counts are known.
         if algorithm.uses == Uses::Counts {

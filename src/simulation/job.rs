@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -273,17 +274,22 @@ pub fn contexts_on(devices: Vec<Arc<dyn Device>>, options: &ContextOptions) -> V
     contexts
 }
 
-/// Creates connected contexts of ranks of one host, which share memory. `found` says whether each reads the memory of the others' processes.
-pub fn contexts_of_one_host(
+/// Creates connected contexts, one for each of `hosts`, the number of its host. Those of a host share memory. `found` says whether each reads the
+/// memory of the others' processes.
+pub fn contexts_of_hosts(
     network: &Network,
-    size: usize,
+    hosts: &[u64],
     options: &ContextOptions,
     found: Sharing,
 ) -> Vec<Arc<Context>> {
-    let contexts =
-        contexts_on((0..size).map(|_| -> Arc<dyn Device> { Node::sharing(network, sleep) }).collect(), options);
-    let addresses: Vec<Address> =
+    let size = hosts.len();
+    let node = |host: &u64| -> Arc<dyn Device> { Node::sharing(network, *host, sleep) };
+    let contexts = contexts_on(hosts.iter().map(node).collect(), options);
+    let mut addresses: Vec<Address> =
         contexts.iter().map(|c| c.lock().expect("the lock").messenger.connector().address().clone()).collect();
+    // Ranks of several hosts have sockets, which these do not use.
+    let socket = SocketAddr::from(([192, 0, 2, 1], 1));
+    addresses.iter_mut().for_each(|address| address.sockets = vec![socket]);
     for context in &contexts {
         context.use_addresses(&addresses, &|rank| rank, &Constants::BUILT_IN).expect("memory to share");
     }

@@ -1,7 +1,7 @@
-//! Jobs of ranks of one host: real publications in shared memory, in each of their forms.
+//! Jobs of ranks that share memory, on one host or on several: real publications in each of their forms.
 
 use super::calls::CollectiveCall;
-use super::job::{Job, Work, contexts_of_one_host, reliable};
+use super::job::{Job, Work, contexts_of_hosts, reliable};
 use super::seeds::{run, seeds};
 use crate::engine::shared::program::LONGEST;
 use crate::tier::Tier;
@@ -27,7 +27,7 @@ fn play(seed: u64) -> Result<(), String> {
     let before = LONGEST.replace(LONGEST_BYTES[random.below(LONGEST_BYTES.len())]);
     let network = Network::new(random.bits(), reliable());
     let found = FORMS[random.below(FORMS.len())];
-    let contexts = contexts_of_one_host(&network, size, &Job::options(random.one_in(4)), found);
+    let contexts = contexts_of_hosts(&network, &vec![1; size], &Job::options(random.one_in(4)), found);
     let checked = Job::over(network, contexts, &works).check(None);
     LONGEST.set(before);
     checked
@@ -38,4 +38,55 @@ fn play(seed: u64) -> Result<(), String> {
 fn random_jobs_of_one_host() {
     let fixed = Tier::from_environment().of(60, 500, 20_000);
     run(&seeds(fixed, "", DRAWN), play, "simulation::shared", "Write a test of what it has found.");
+}
+
+/// Runs the job of one seed on several hosts, whose parts of a schedule are on shared memory; the error describes what is wrong.
+fn play_on_hosts(seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let size = 3 + random.below(8);
+    let number = 2 + random.below(2) as u64;
+    let mut hosts: Vec<u64> = (0..size).map(|_| 1 + random.bits() % number).collect();
+    // At least two hosts, one of which has two ranks.
+    (hosts[0], hosts[1], hosts[2]) = (1, 1, 2);
+    let most = [10, 80, 300][random.below(3)];
+    let work = |random: &mut Random| match random.one_in(4) {
+        true => CollectiveCall::random(random, size, false),
+        false => CollectiveCall::between_hosts(random, size, most),
+    };
+    let works: Vec<Work> = (0..1 + random.below(4)).map(|_| Work::Call(work(&mut random))).collect();
+    let before = LONGEST.replace(LONGEST_BYTES[random.below(LONGEST_BYTES.len())]);
+    let network = Network::new(random.bits(), reliable());
+    let found = FORMS[random.below(FORMS.len())];
+    let contexts = contexts_of_hosts(&network, &hosts, &Job::options(random.one_in(4)), found);
+    let checked = Job::over(network, contexts, &works).check(None);
+    LONGEST.set(before);
+    checked
+}
+
+/// As [`random_jobs_of_one_host`].
+#[test]
+fn random_jobs_of_several_hosts() {
+    let fixed = Tier::from_environment().of(60, 500, 20_000);
+    run(&seeds(fixed, "", DRAWN), play_on_hosts, "simulation::shared", "Write a test of what it has found.");
+}
+
+/// Whether the ranks of two hosts have published anything in an allreduce of so many bytes, where `found` says whether they read each
+/// other's processes, and copies have at most 512 bytes.
+fn publishes(found: Sharing, bytes: usize) -> bool {
+    let before = LONGEST.replace((512, 512));
+    let network = Network::new(1, reliable());
+    let contexts = contexts_of_hosts(&network, &[1, 1, 2, 2], &Job::options(false), found);
+    let shared: Vec<_> = contexts.iter().map(|context| context.lock().unwrap().shared.clone().unwrap()).collect();
+    let call = CollectiveCall::hierarchical(4, bytes / size_of::<i64>());
+    Job::over(network, contexts, &[Work::Call(call)]).check(None).unwrap();
+    LONGEST.set(before);
+    shared.iter().any(|shared| shared.last_call().is_some())
+}
+
+#[test]
+fn where_no_process_may_read_another_hosts_combine_in_memory_what_is_copied_as_a_whole() {
+    for bytes in [8, 512, 520, 5000] {
+        assert!(publishes(Sharing::Processes, bytes), "{bytes}");
+        assert_eq!(publishes(Sharing::Segments, bytes), bytes <= 512, "{bytes}");
+    }
 }

@@ -170,3 +170,44 @@ impl Call {
         self.unannounced = false;
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::COPIED_BYTES;
+    use super::super::program::{Memory, copies_all};
+    use super::*;
+    use crate::collective::{Collective, Shape, Uses};
+    use crate::transport::board::CELL_BYTES;
+
+    /// Of calls that are said to be so, where no process may read another, every publication is a copy, and all have room.
+    #[test]
+    fn calls_that_are_copied_have_room_for_all_copies() {
+        let algorithms =
+            || Collective::Allreduce.algorithms().iter().filter(|algorithm| algorithm.uses == Uses::Groups);
+        let mut parts = 0;
+        for (hosts, members) in [(2, 2), (2, 3), (3, 5), (40, 2), (2, 64)] {
+            let groups: Vec<u32> = (0..hosts).flat_map(|host| vec![host; members]).collect();
+            for (algorithm, rank) in algorithms().flat_map(|algorithm| [0, 1, members].map(|rank| (algorithm, rank))) {
+                for (count, element, in_place) in [(COPIED_BYTES, 1, true), (COPIED_BYTES / 96, 96, false)] {
+                    assert!(copies_all(count * element) && !copies_all(count * element + 96));
+                    let inputs = usize::from(!in_place);
+                    let shape = Shape::new(Collective::Allreduce, rank, groups.len(), count);
+                    let shape = Shape { groups: &groups, shared: true, inputs, ..shape };
+                    let schedule = (algorithm.generate)(&shape).unwrap();
+                    let first = rank / members * members;
+                    let here: Vec<Rank> = (first..first + members).collect();
+                    let Some(steps) = SharedSteps::new(&schedule, &here) else { continue };
+                    let Memory { room, copied, ring } = steps.program.memory(element, false);
+                    let longest = steps.program.published.iter().max().map_or(0, |len| len * element);
+                    assert!(
+                        room <= CELL_BYTES && longest <= copied && ring == 0,
+                        "{}: {room}, {longest}",
+                        algorithm.name
+                    );
+                    parts += 1;
+                }
+            }
+        }
+        assert!(parts > 100, "{parts}");
+    }
+}

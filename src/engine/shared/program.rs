@@ -81,6 +81,12 @@ fn longest() -> (usize, usize) {
     LONGEST.get()
 }
 
+/// Whether all that each rank publishes for an allreduce of `bytes` between hosts is copied as a whole: at most half as much again, each
+/// publication from a line on.
+pub fn copies_all(bytes: usize) -> bool {
+    bytes <= longest().0
+}
+
 impl Program {
     /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared memory.
     pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
@@ -121,7 +127,8 @@ impl Program {
     }
 
     /// How the publications use the board's memory, if elements have `element` bytes. `reads`: whether ranks read the memory of each other's
-    /// processes; if not, elements have at most [`MOST_ELEMENT_BYTES`], there are streams, and no publication is by reference.
+    /// processes; if not, no publication is by reference: there are streams, and elements have at most [`MOST_ELEMENT_BYTES`], or the call
+    /// is one that [`copies_all`].
     pub fn memory(&self, element: usize, reads: bool) -> Memory {
         // While all ranks copy, none waits; but if only this one publishes, the others read while it writes.
         let (longest_copy, longest_ring) = longest();

@@ -26,23 +26,25 @@ pub struct Node {
     network: Network,
     number: usize,
     clock: Arc<dyn Clock>,
-    /// If its contexts share memory with those of other nodes, as on one host.
+    /// If its contexts share memory with those of other nodes of its host.
     processes: Option<Arc<Processes>>,
+    host: u64,
 }
 
 impl Node {
     /// Creates a node. Its context waits by calling `sleep` with a deadline; `sleep` may return earlier.
     pub fn new(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
-        Self::with(network, None, sleep)
+        Self::with(network, 1, None, sleep)
     }
 
-    /// The same, for contexts that share memory, as all do that are on one host. The end of a process is not noticed there.
-    pub fn sharing(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
-        Self::with(network, Some(Arc::default()), sleep)
+    /// The same, for contexts that share memory with others of this host. The end of a process is not noticed there.
+    pub fn sharing(network: &Network, host: u64, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
+        Self::with(network, host, Some(Arc::default()), sleep)
     }
 
     fn with(
         network: &Network,
+        host: u64,
         processes: Option<Arc<Processes>>,
         sleep: impl Fn(Instant) + Send + Sync + 'static,
     ) -> Arc<Self> {
@@ -52,6 +54,7 @@ impl Node {
             number: network.state().add_node(None),
             clock,
             processes,
+            host,
             taken: AtomicBool::new(false),
         })
     }
@@ -106,7 +109,7 @@ impl Device for Node {
         let address = Address {
             identity,
             sockets: Vec::new(),
-            host: 1,
+            host: self.host,
             cores: 1,
             place: Default::default(),
             segment: None,

@@ -17,6 +17,8 @@ use crate::netns::{Namespace, Network, Rank, Report, ran_as_root_elsewhere};
 
 /// What the ranks do.
 const TASK: &str = "GLOO_RS_TEST_TASK";
+/// Set for ranks that may not read another process.
+const FORBIDDEN: &str = "GLOO_RS_TEST_FORBIDDEN";
 /// Long enough for a busy machine; a test that waits for it has failed.
 const TIMEOUT: Duration = Duration::from_secs(25);
 const ALGORITHMS: [&str; 4] = ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd"];
@@ -64,6 +66,25 @@ fn works(context: &Arc<Context>) {
     starts(context);
     combines_by_a_function(context);
     println!("\nworks: {}", context.topology().shared);
+    println!("reads: {:?}", context.reads_memory().unwrap());
+}
+
+/// Lets this thread, and those that it starts, read no other process's memory.
+fn forbid_reads() {
+    let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let mut filter = [
+        // The call's number comes first in what a filter sees.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_process_vm_readv as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, which lives until the calls have returned.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
 }
 
 /// A persistent request, and a call at the same time.
@@ -124,6 +145,9 @@ fn combines_by_a_function(context: &Context) {
 #[ignore = "run by the tests"]
 fn one_rank() {
     let variable = |name: &str| std::env::var(name).unwrap();
+    if std::env::var_os(FORBIDDEN).is_some() {
+        forbid_reads();
+    }
     let (rank, size) = (variable(RANK).parse().unwrap(), variable(SIZE).parse().unwrap());
     let store: Arc<dyn Store> = rendezvous::url::open(&variable(STORE), rank, TIMEOUT).unwrap();
     let device = Device::create(&DeviceOptions { shared_memory: Some(true), ..Default::default() }).unwrap();
@@ -173,12 +197,20 @@ fn one_rank() {
 
 /// Ranks on `hosts`, which all do `task`.
 fn run(hosts: &[&Namespace], task: &str) -> Vec<Report> {
+    run_without_reads(hosts, task, &[])
+}
+
+/// The same, where the ranks `forbidden` may read no other process.
+fn run_without_reads(hosts: &[&Namespace], task: &str, forbidden: &[usize]) -> Vec<Report> {
     let (_folder, store) = folder();
     let start = |(rank, host): (usize, &&Namespace)| {
         let mut command = host.command(std::env::current_exe().unwrap());
         command.args(["--exact", "hosts::memory::one_rank", "--ignored", "--nocapture"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.env(RANK, rank.to_string()).env(SIZE, hosts.len().to_string()).env(STORE, &store).env(TASK, task);
+        if forbidden.contains(&rank) {
+            command.env(FORBIDDEN, "1");
+        }
         Rank(command.spawn().unwrap())
     };
     let ranks: Vec<Rank> = hosts.iter().enumerate().map(start).collect();
@@ -200,6 +232,23 @@ fn ranks_combine_in_their_host_s_memory_and_over_the_network() {
     for hosts in [&[&a, &a, &b, &b, &b][..], &[&a, &b, &a, &b], &[&a, &a, &b]] {
         for report in run(hosts, "works") {
             assert_eq!(report.get("works"), "true");
+        }
+    }
+}
+
+#[test]
+fn ranks_that_may_not_read_each_other_s_processes_combine_in_memory_too() {
+    if ran_as_root_elsewhere("hosts::memory::ranks_that_may_not_read_each_other_s_processes_combine_in_memory_too") {
+        return;
+    }
+    let mut network = Network::new();
+    let [a, b] = two_hosts(&mut network);
+    // None may, or one may not and nobody of its host does.
+    for forbidden in [&[0, 1, 2, 3, 4][..], &[3]] {
+        let reports = run_without_reads(&[&a, &a, &b, &b, &b], "works", forbidden);
+        for (rank, report) in reports.into_iter().enumerate() {
+            let reads = rank < 2 && !forbidden.contains(&rank);
+            assert_eq!([report.get("works"), report.get("reads")], ["true", &format!("Some({reads})")], "rank {rank}");
         }
     }
 }
