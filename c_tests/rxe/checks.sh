@@ -146,9 +146,10 @@ digits() { # PROGRAM DATA: four ranks learn the same over this transport as over
 # A user's ranks, where Yama lets none read another. Root may read all.
 user=(setpriv --reuid user --regid user --clear-groups env -u GLOO_RS_TRANSPORT)
 measured() { # HOW COMMAND...: memory goes by HOW, reads or copies, and all results are right
-  local how=$1
+  local how=$1 single=false
+  [ "$how" = copies ] || single=true
   "${@:2}" >"$said/measured" 2>&1 || fail "status $? of ${*:2}"
-  (($(grep -cE "\"memory\":\"$how\".*\"verified\":true" "$said/measured") == 3)) || fail "not by $how: ${*:2}"
+  (($(grep -cE "\"single_copy\":$single.*\"verified\":true" "$said/measured") == 3)) || fail "not by $how: ${*:2}"
 }
 tracer() { # what GLOO_RS_PTRACER opens
   local bench=("$TOOL" bench allreduce -n 2 --sizes 4,64Ki,256Ki --iterations 2 --warmup 1 --json) other

@@ -309,7 +309,7 @@ impl HostGroup {
 #[cfg(not(miri))]
 mod tests {
     use super::*;
-    use crate::sys::{self, Pollable};
+    use crate::sys::{self, Pollable, process};
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 

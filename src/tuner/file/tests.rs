@@ -139,13 +139,15 @@ fn a_file_can_be_written_by_hand() {
 fn the_smallest_sufficient_bound_applies() {
     let tuning = example();
     let name =
-        |ranks, bytes| tuning.choice(Collective::Allreduce, ranks, 1, bytes).map(|choice| choice.algorithm.as_str());
+        |ranks, bytes| tuning.choice(Collective::Allreduce, ranks, 2, bytes).map(|choice| choice.algorithm.as_str());
     assert_eq!(name(4, 0), Some("recursive_doubling"));
     assert_eq!(name(4, 8192), Some("recursive_doubling"));
     assert_eq!(name(4, 8193), Some("ring_segmented"));
     assert_eq!(name(4, usize::MAX), Some("ring_segmented"));
     assert_eq!(name(8, 8), None);
-    assert_eq!(tuning.choice(Collective::Reduce, 4, 1, 8), None);
+    assert_eq!(tuning.choice(Collective::Reduce, 4, 2, 8), None);
+    let on_another_number_of_hosts = tuning.choice(Collective::Allreduce, 4, 1, 0).unwrap();
+    assert_eq!(on_another_number_of_hosts.algorithm, "ring_segmented");
 }
 
 #[test]

@@ -315,9 +315,9 @@ mod tests {
 
     #[test]
     fn the_way_through_shared_memory_is_shown() {
-        let row = Row { transport: "shm", memory: Some("copies"), ..row() };
-        assert!(head(&row, 1, "").starts_with("# allreduce over shm by copies, 4 ranks, "));
-        assert!(serde_json::to_string(&row).unwrap().contains("\"transport\":\"shm\",\"memory\":\"copies\","));
+        let row = Row { transport: "shm", single_copy: Some(false), ..row() };
+        assert!(head(&row, 1, "").starts_with(&format!("# allreduce over shm{NO_SINGLE_COPY}, 4 ranks, ")));
+        assert!(serde_json::to_string(&row).unwrap().contains("\"transport\":\"shm\",\"single_copy\":false,"));
     }
 
     #[test]
