@@ -195,6 +195,20 @@ mod tests {
         // Perhaps fast: not with confidence.
         let rows: Vec<_> = sizes().map(|bytes| (bytes, vec![sample(8.0, 0.5), sample(10.0, 0.01)])).collect();
         assert_eq!(choices(&rows), [(1 << 15, 1)]);
+        // One that was the best, and whose times are slow from some size on and vary: that excuses nothing.
+        let row = |bytes, short: &[Option<Sample>], long: &[Option<Sample>]| {
+            (bytes, if bytes < 256 { short.to_vec() } else { long.to_vec() })
+        };
+        let (short, long) = ([sample(10.0, 0.01), sample(12.0, 0.01)], [sample(25.0, 1.0), sample(10.0, 0.01)]);
+        let found = choices(&sizes().map(|bytes| row(bytes, &short, &long)).collect::<Vec<_>>());
+        assert!(matches!(found[..], [(_, 0), (0x8000, 1)]), "{found:?}");
+        // Nor does another one that is perhaps faster and whose times vary.
+        let (short, long) = (
+            [sample(10.0, 0.01), sample(12.0, 0.01), sample(20.0, 0.01)],
+            [sample(15.0, 0.01), sample(10.0, 0.01), sample(8.0, 0.5)],
+        );
+        let found = choices(&sizes().map(|bytes| row(bytes, &short, &long)).collect::<Vec<_>>());
+        assert!(matches!(found[..], [(_, 0), (0x8000, 1)]), "{found:?}");
         // One that is the best stays so at a size where its own measurement is bad.
         let mut rows: Vec<_> = sizes().map(|bytes| (bytes, vec![sample(12.0, 0.01), sample(10.0, 0.01)])).collect();
         rows[6].1[1] = sample(11.0, 0.3);
