@@ -158,13 +158,8 @@ fn calls(name: &str, store: &dyn Store) {
     }
 }
 
-/// What a client of the server in this process makes it keep for it.
-fn served(store: &TcpStore) {
-    let long: Vec<(String, Vec<u8>)> = (0..400).map(|key| (format!("long/{key}"), vec![7; SMALL_BYTES])).collect();
-    let pairs: Vec<(&str, &[u8])> = long.iter().map(|(key, value)| (key.as_str(), value.as_slice())).collect();
-    store.multi_set(&pairs).unwrap();
-    let keys: Vec<&str> = long.iter().map(|(key, _)| key.as_str()).collect();
-    with_ever_more_memory("tcp: many values, not copied", || (), |()| store.multi_get(&keys, SECONDS).map(drop));
+/// What a client makes a server keep for it.
+fn claims(store: &TcpStore) {
     with_ever_more_memory(
         "tcp: claims",
         || store.delete("claims").map(drop).unwrap(),
@@ -281,7 +276,7 @@ fn calls_without_memory_fail_with_that_reason_and_the_process_goes_on() {
     calls("file", &FileStore::new(directory.path()).unwrap());
     let server = TcpStore::serve("127.0.0.1", 0).unwrap();
     calls("tcp", &server);
-    served(&server);
+    claims(&server);
 
     with_ever_more_memory(
         "a context of one rank",
