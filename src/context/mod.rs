@@ -157,6 +157,9 @@ fn connector(device: &Arc<dyn Device>, options: &ContextOptions) -> Result<Box<d
 /// Replaces timeouts that are infinite or beyond the clock's range; longer than any process lives.
 const FOREVER: Duration = Duration::from_secs(1 << 35);
 
+/// By how much a store may round its timeout down, and so return before it.
+const ROUNDED_BY: Duration = Duration::from_millis(1);
+
 /// `u64::MAX` (584 years) if there is no timeout.
 fn nanoseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
@@ -301,7 +304,7 @@ impl Context {
     /// default, the text names the variable. Before, `error` is of something else, such as an earlier call that has broken the context.
     fn timed(&self, timeout: Option<Duration>, deadline: Instant, error: Error) -> Error {
         let by_default = timeout.is_none() && self.timeout_by_default.load(Ordering::Relaxed);
-        if by_default && self.engine().now() >= deadline { environment::by_default(error) } else { error }
+        if by_default && self.engine().now() + ROUNDED_BY >= deadline { environment::by_default(error) } else { error }
     }
 
     /// Reserves `n` slot numbers for the caller and returns the first. Equal on all ranks as long as all make the same calls.
