@@ -46,9 +46,11 @@ fn a_disagreement_has_one_name_on_each_link() {
     ] {
         for (size, shared) in [(2, true), (2, false), (3, true), (3, false)] {
             let contexts = contexts(size, shared);
-            let failed = std::sync::Mutex::new(Vec::new());
+            let (failed, together) = (std::sync::Mutex::new(Vec::new()), std::sync::Barrier::new(size));
             run(&contexts, |context| {
-                let Err(error) = make(context, if context.rank() == 1 { odd } else { usual }, TIMEOUT) else { return };
+                together.wait();
+                let made = make(context, if context.rank() == 1 { odd } else { usual }, 4 * TIMEOUT);
+                let Err(error) = made else { return };
                 let broken = context.broken().expect("a call has failed").details().rank;
                 failed.lock().unwrap().push((error.kind(), error.details().rank, broken, error.message().to_owned()));
             });
