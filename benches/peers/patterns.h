@@ -56,14 +56,13 @@ class Patterns {
   static constexpr size_t LOOP_CALLS = 10;
   // So many of the calls in a rotation are measured in loops of their own, evenly chosen.
   static constexpr size_t PARTS = 8;
-  static constexpr int FEWEST = 5;
-  // Of what one late call differs from the next.
-  static constexpr int FEWEST_LATE = 30;
+  // Samples. One late call differs more from the next.
+  static constexpr int FEWEST = 5, FEWEST_LATE = 30, MOST = 200;
 
   // As many samples of this length as fit into the time.
   int fit(float us, int fewest = FEWEST) const {
     const double number = std::max<double>(request_.seconds * 1e6 / std::max(us, 0.01f), fewest);
-    return static_cast<int>(std::min<double>(number, std::max(request_.iterations, fewest)));
+    return static_cast<int>(std::min<double>(number, std::clamp(request_.iterations, fewest, MOST)));
   }
 
   std::vector<float> slowest(std::vector<float> times) {
