@@ -27,8 +27,9 @@ def measure(args, transport):
     """The jobs of one run of the tests."""
     path = args.folder / "jobs.json"
     path.unlink(missing_ok=True)
-    command = ["cargo", "test", "--quiet", "--locked", "--test", "recovery", *([] if args.dev else ["--release"])]
-    command += ["--", "kills", "--kills", str(args.kills), "--ranks", args.ranks, "--seed", str(args.seed)]
+    # As the other tests are compiled, so that nothing is compiled once more.
+    command = ["scripts/cargo.sh", "test"] if args.dev else ["cargo", "test", "--release", "--locked"]
+    command += ["--quiet", "--test", "recovery", "--", "kills", "--kills", str(args.kills), "--ranks", args.ranks, "--seed", str(args.seed)]
     subprocess.run([*command, "--json", str(path.resolve())], check=True, env=os.environ | {"GLOO_RS_SHM": TRANSPORTS[transport]})
     jobs = json.loads(path.read_text())["jobs"]
     path.unlink()
