@@ -2,7 +2,7 @@
 # The transport ibverbs over software RoCE, in emulated machines (c_tests/rxe): in one, then in two that are connected.
 # usage: scripts/test-ibverbs.sh PREFIX [one | more | two [GROUP...]]    (where gloo_rs is installed)
 #   one     in one guest, what `make test` needs
-#   more    in one guest, the tests of what has no code of its own for ibverbs
+#   more    in one guest, the tests of what has no code of its own for ibverbs, and of what needs a kernel of its own
 #   two     in two guests
 #   GROUP   those of c_tests/rxe/one-guest.sh or two-guests.sh
 # TRANSPORT names another transport, for comparison.
@@ -116,7 +116,7 @@ in_one_guest() { # LABEL SECONDS GROUP...: these groups, of those that are wante
   in_guests 1 "$2" one-guest.sh || failed+=("one guest: ${groups[*]}")
 }
 if [[ $which == one* ]]; then in_one_guest ibverbs 1500 verbs gloo links rust failures asan example; fi
-if [[ $which == *more* ]]; then in_one_guest ibverbs-more 1500 gloo-more asan-more; fi
+if [[ $which == *more* ]]; then in_one_guest ibverbs-more 1500 yama gloo-more asan-more; fi
 if [[ $which == *two ]]; then
   echo "test-ibverbs: in two guests"
   groups=("${wanted[@]}")
