@@ -8,7 +8,12 @@ set -eu
 cmake=${GLOO_RS_CMAKE:-cmake}
 for argument; do
   case $argument in
-    */vendor/rdma-core) exec "$cmake" "$@" -DLDSYMVER_MODE=GNU ;;
+    */vendor/rdma-core)
+      "$cmake" "$@" -DLDSYMVER_MODE=GNU
+      # Where the crate looks for them: otherwise those of the system would be taken, or none found.
+      ln -sfn "${PWD##*/}/include" ../include
+      exit
+      ;;
   esac
 done
 if [ "${1:-}" = --build ] && grep -q '^CMAKE_PROJECT_NAME:STATIC=rdma-core$' "$2/CMakeCache.txt"; then exit 0; fi
