@@ -143,7 +143,11 @@ mod tests {
     fn it_sleeps_once_another_one_has_had_its_core_for_long() {
         let spin = Spin::new(WaitMode::Auto, Cores::Own, BUILT_IN);
         let preempted = |from: u64, to: u64| sleeps_at(spin, (0..from).chain(to..));
-        assert_eq!(preempted(3000, 3900), Some(100_000), "less than a quarter of the time: an interrupt, or another guest");
+        assert_eq!(
+            preempted(3000, 3900),
+            Some(100_000),
+            "less than a quarter of the time: an interrupt, or another guest"
+        );
         assert_eq!(preempted(3000, 5000), Some(5000));
         // Another thread gets the core at each yield.
         assert_eq!(sleeps_at(spin, (0..).step_by(3000)), Some(3000));

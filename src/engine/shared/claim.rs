@@ -21,7 +21,7 @@ impl Claim {
     /// Ends it, if there is one.
     ///
     /// # Safety
-    /// The [`Shared`] with which the call was made still exists.
+    /// The [`Shared`](super::Shared) with which the call was made still exists.
     #[inline]
     pub unsafe fn release(&self) {
         if let Some(workspace) = NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Relaxed)) {

@@ -48,7 +48,7 @@ pub struct Call {
     pub(super) is_quick: bool,
     /// How often the call still looks for a publication before it returns what it waits for.
     pub looks: u32,
-    /// Whether the call excludes others after its end, until [`Claim::release`]: that of a request does, until the wait for it has ended.
+    /// Whether the call excludes others after its end, until [`Claim::release`](super::Claim::release): that of a request does, until the wait for it has ended.
     pub claims: bool,
 }
 
