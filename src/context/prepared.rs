@@ -180,9 +180,8 @@ impl PreparedCalls {
         let algorithm = asked.algorithm.map(|name| if name == AUTO { AUTO } else { prepared.algorithm.name });
         let asked = Asked { algorithm, ..asked };
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !calls.usage.add(&prepared.plan) {
-            *calls = Calls::default();
-            calls.usage.add(&prepared.plan);
+        if calls.usage.add(&prepared.plan) {
+            calls.prepared.clear();
         }
         if calls.prepared.try_reserve(1).is_ok() {
             calls.prepared.insert(asked, prepared);

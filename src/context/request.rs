@@ -285,7 +285,9 @@ impl Request {
             // Whoever progresses the context goes on with it.
             shared.leave(self.body.clone());
             context.engine().arm();
-            if shared.continued(self.body.go_on()) == Progress::Ended {
+            let progress = self.body.go_on();
+            shared.pass_on(progress);
+            if progress == Progress::Ended {
                 // What it waited for may have come without a ring, so nobody else may find out that it has ended.
                 self.attend();
             }
@@ -323,7 +325,7 @@ impl Request {
                     drop(running);
                     let progress = self.body.running.attempt_if_wanted(|running| self.body.go_on_with(running));
                     if let Some(shared) = self.body.context.shared_memory.get() {
-                        let _ = shared.continued(progress);
+                        shared.pass_on(progress);
                     }
                 } else {
                     if done.is_ok() {

@@ -263,7 +263,7 @@ impl Context {
                 return self.complete_shared(run, work, call).map(|()| true);
             }
             if wait == Wait::Clock {
-                work.shared.continued(Progress::More);
+                work.shared.pass_on(Progress::More);
                 return Ok(false);
             }
             // Progresses the context, so that the call fails when its peer has.

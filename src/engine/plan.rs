@@ -210,14 +210,17 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Counts one more, unless the cache is full. An empty one takes a plan of any size.
+    /// Counts one more. Returns whether the cache is full: then the caller removes all others first, and this one alone is counted. An empty
+    /// cache takes a plan of any size.
+    #[must_use]
     pub fn add(&mut self, plan: &Plan) -> bool {
-        let sum = self.bytes + plan.bytes();
-        if self.plans > 0 && (self.plans == MAX_CACHED || sum > MAX_CACHED_BYTES) {
-            return false;
+        let bytes = plan.bytes();
+        let is_full = self.plans > 0 && (self.plans == MAX_CACHED || self.bytes + bytes > MAX_CACHED_BYTES);
+        if is_full {
+            *self = Self::default();
         }
-        (self.plans, self.bytes) = (self.plans + 1, sum);
-        true
+        (self.plans, self.bytes) = (self.plans + 1, self.bytes + bytes);
+        is_full
     }
 
     /// Number of plans.
@@ -264,9 +267,8 @@ impl PlanCache {
             return Ok(plan);
         }
         let cached = Cached { shape: OwnedShape::new(shape)?, algorithm: algorithm.name, apart, plan: plan.clone() };
-        if !plans.usage.add(&plan) {
-            *plans = Plans::default();
-            plans.usage.add(&plan);
+        if plans.usage.add(&plan) {
+            plans.cached.clear();
         }
         try_reserve_entry(&mut plans.cached, "the cache of schedules")?;
         plans.cached.entry(hash).or_default().push(cached);

@@ -253,15 +253,16 @@ impl Shared {
 
     /// Goes on with the calls for which no thread waits. Returns what was done.
     pub fn go_on(&self) -> Progress {
-        self.continued(self.started.go_on(self.group.waiting()))
+        let progress = self.started.go_on(self.group.waiting());
+        self.pass_on(progress);
+        progress
     }
 
     /// After an attempt to go on: if there is more to do, the device does it, unless another thread comes first.
-    pub fn continued(&self, progress: Progress) -> Progress {
+    pub fn pass_on(&self, progress: Progress) {
         if progress == Progress::More {
             self.group.wake_self();
         }
-        progress
     }
 
     /// See [`StartedCalls::enter`].
@@ -272,7 +273,7 @@ impl Shared {
 
     /// See [`StartedCalls::exit`].
     pub fn exit(&self) {
-        self.continued(self.started.exit(self.group.waiting()));
+        self.pass_on(self.started.exit(self.group.waiting()));
     }
 
     /// Whether a call has started, has not ended, and no thread waits for it.

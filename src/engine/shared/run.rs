@@ -320,7 +320,7 @@ impl Call {
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
             Wait::Earlier { .. } => !matches!(self.sit(work), Ok(Some(its)) if its == wait),
             Wait::Reason { .. } => false,
-            // Whoever waits looks at the clock himself.
+            // The caller looks at the clock.
             Wait::Clock => true,
         }
     }

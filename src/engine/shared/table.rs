@@ -52,11 +52,9 @@ impl Table {
     pub fn set(&mut self, key: Key, known: Known, idle: bool) {
         let known = Arc::new(known);
         if self.get(&key).is_none() {
-            if !self.usage.add(&known.plan) {
+            if self.usage.add(&known.plan) {
                 let removed = self.places.iter_mut().filter_map(Option::take).map(|(_, known)| known);
                 self.removed.extend(removed);
-                self.usage = Usage::default();
-                self.usage.add(&known.plan);
             }
             if 2 * self.usage.plans() > self.places.len() && !self.grow() {
                 return;
