@@ -85,20 +85,34 @@ impl ForkMark {
     }
 }
 
-/// What `body` returns in a child by fork in which no descriptor can be opened. It must not panic.
+/// What `body` returns in a child by fork. It must not panic.
+///
+/// # Safety
+/// `body` does only what a child of this process may do.
 #[cfg(all(test, target_os = "linux"))]
-pub fn without_descriptors(body: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child may allocate memory: the only other threads are those of tests, and glibc's allocator works in a child.
+pub unsafe fn in_a_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: by the contract; the status is valid for a write.
     unsafe {
         let child = libc::fork();
         if child == 0 {
-            let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
             libc::_exit(i32::from(!body()));
         }
         let mut status = -1;
         libc::waitpid(child, &mut status, 0);
         status == 0
+    }
+}
+
+/// What `body` returns in a child by fork in which no descriptor can be opened. It must not panic.
+#[cfg(all(test, target_os = "linux"))]
+pub fn without_descriptors(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child may allocate memory: the only other threads are those of tests, and glibc's allocator works in a child.
+    unsafe {
+        in_a_child(|| {
+            let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+            body()
+        })
     }
 }
 

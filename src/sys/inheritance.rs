@@ -94,9 +94,10 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::sys::fork;
 
     /// Runs `body` in a child, which lives until `release` is dropped, and `meanwhile` here; returns the child's status.
-    fn in_a_child(body: impl FnOnce() -> bool, meanwhile: impl FnOnce()) -> i32 {
+    fn held_in_a_child(body: impl FnOnce() -> bool, meanwhile: impl FnOnce()) -> i32 {
         let (release, mut held) = UnixStream::pair().unwrap();
         // SAFETY: after fork, the child makes async-signal-safe system calls only.
         unsafe {
@@ -138,16 +139,10 @@ mod tests {
             unsafe {
                 let log = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
                 libc::dup2(log, number);
-                let grandchild = libc::fork();
-                if grandchild == 0 {
-                    libc::_exit(i32::from(libc::write(number, [0u8].as_ptr().cast(), 1) != 1));
-                }
-                let mut status = -1;
-                libc::waitpid(grandchild, &mut status, 0);
-                status == 0
+                fork::in_a_child(|| libc::write(number, [0u8].as_ptr().cast(), 1) == 1)
             }
         };
-        let status = in_a_child(
+        let status = held_in_a_child(
             || is_open_and_unconnected() && is_the_childs_own(),
             || {
                 drop(registered);
@@ -177,15 +172,10 @@ mod tests {
                 let _registered = NotInherited::new(HIGH);
                 let limit = libc::rlimit { rlim_cur: HIGH as u64, rlim_max: HIGH as u64 };
                 libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-                let grandchild = libc::fork();
-                if grandchild == 0 {
-                    libc::_exit(i32::from(libc::fcntl(HIGH, libc::F_GETFD) != -1));
-                }
-                let mut status = -1;
-                libc::waitpid(grandchild, &mut status, 0);
-                status == 0
+                fork::in_a_child(|| libc::fcntl(HIGH, libc::F_GETFD) == -1)
             }
         };
-        assert_eq!(in_a_child(closes, || {}), 0);
+        // SAFETY: the child makes system calls that it may make.
+        assert!(unsafe { fork::in_a_child(closes) });
     }
 }

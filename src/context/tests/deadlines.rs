@@ -8,38 +8,36 @@ use crate::types::{DataType, ElementType};
 const TIMEOUT: Duration = Duration::from_millis(1);
 const BYTES: usize = 128 << 20;
 
-/// An alltoall in place first copies all that it sends. The other rank does not come.
-#[test]
-fn a_call_that_copies_in_its_own_memory_ends_by_its_timeout() {
+/// An alltoall in place, which `make` makes, first copies all that it sends. The other rank does not come.
+fn ends_while_it_copies(make: impl Fn(&Arc<Context>, &Call<'_>) -> Result<()>) {
     for shared in [true, false] {
         let contexts = agreement::on_this_host(2, shared, ContextOptions::default());
         let shape = Shape { inputs: 0, ..Shape::new(Collective::Alltoall, 0, 2, BYTES / 2) };
         let mut blocks = vec![0u8; BYTES];
         let outputs = [blocks.as_mut_ptr()];
         let call = Call { outputs: &outputs, timeout: Some(TIMEOUT), ..Call::new(shape, DataType::Uint8) };
-        // SAFETY: the vector has the length of the shape, and lives until the call returns.
-        let error = unsafe { contexts[0].run(&call) }.unwrap_err();
+        let error = make(&contexts[0], &call).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         assert!(error.message().contains("while this rank was copying or combining"), "shared: {shared}: {error}");
         assert!(contexts[0].broken().is_some());
     }
 }
 
-/// As above, by a request: neither its start nor the device's thread takes the time that the copy would take.
+#[test]
+fn a_call_that_copies_in_its_own_memory_ends_by_its_timeout() {
+    // SAFETY: the vector has the length of the shape, and lives until the call returns.
+    ends_while_it_copies(|context, call| unsafe { context.run(call) });
+}
+
+/// Neither the start of a request nor the device's thread takes the time that the copy would take.
 #[test]
 fn a_started_call_that_copies_in_its_own_memory_ends_by_its_timeout() {
-    for shared in [true, false] {
-        let contexts = agreement::on_this_host(2, shared, ContextOptions::default());
-        let shape = Shape { inputs: 0, ..Shape::new(Collective::Alltoall, 0, 2, BYTES / 2) };
-        let mut blocks = vec![0u8; BYTES];
-        let outputs = [blocks.as_mut_ptr()];
-        let call = Call { outputs: &outputs, timeout: Some(TIMEOUT), ..Call::new(shape, DataType::Uint8) };
-        // SAFETY: the vector has the length of the shape, and lives until the wait returns.
-        let request = unsafe { contexts[0].request(&call) }.unwrap();
-        let error = request.start().and_then(|()| request.wait()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-        assert!(error.message().contains("while this rank was copying or combining"), "shared: {shared}: {error}");
-    }
+    ends_while_it_copies(|context, call| {
+        // SAFETY: the vector has the length of the shape, and outlives the request.
+        let request = unsafe { context.request(call) }?;
+        request.start()?;
+        request.wait()
+    });
 }
 
 /// An element that is longer than what is copied between two looks at the clock.

@@ -11,8 +11,14 @@ use crate::net::address::Address;
 use crate::tuner::Tuner;
 use crate::types::DataType;
 
-/// A gatherv of one element of each of two ranks to rank 0, by an algorithm that needs the counts of all, or by one that does not.
-fn gatherv(context: &Context, algorithm: &str, tag: u64) -> Result<Vec<u32>> {
+/// A gatherv of one element of each of two ranks to rank 0, which `make` makes: by an algorithm that needs the counts of all, or by one that
+/// does not.
+fn gathered(
+    context: &Context,
+    algorithm: &str,
+    tag: u64,
+    make: impl FnOnce(&Call<'_>) -> Result<()>,
+) -> Result<Vec<u32>> {
     let (input, mut output) = ([context.rank() as u32], vec![9; 2]);
     let is_root = context.rank() == 0;
     let shape = Shape {
@@ -28,33 +34,22 @@ fn gatherv(context: &Context, algorithm: &str, tag: u64) -> Result<Vec<u32>> {
         tag,
         ..Call::new(shape, DataType::Uint32)
     };
+    make(&call).map(|()| output)
+}
+
+fn gatherv(context: &Context, algorithm: &str, tag: u64) -> Result<Vec<u32>> {
     // SAFETY: the buffers are as long as the shape says and live until the call returns.
-    unsafe { context.run(&call) }.map(|()| output)
+    gathered(context, algorithm, tag, |call| unsafe { context.run(call) })
 }
 
 /// The same by `shared_flat`, as a request: it is started, and is refused or waited for.
 fn requested_gatherv(context: &Arc<Context>, tag: u64) -> Result<Vec<u32>> {
-    let (input, mut output) = ([context.rank() as u32], vec![9; 2]);
-    let is_root = context.rank() == 0;
-    let shape = Shape {
-        recv_counts: if is_root { &[1, 1] } else { &[] },
-        outputs: usize::from(is_root),
-        ..Shape::new(Collective::Gatherv, context.rank(), 2, 1)
-    };
-    let outputs = [output.as_mut_ptr().cast()];
-    let call = Call {
-        inputs: &[input.as_ptr().cast()],
-        outputs: &outputs[..usize::from(is_root)],
-        algorithm: Some("shared_flat"),
-        tag,
-        ..Call::new(shape, DataType::Uint32)
-    };
-    // SAFETY: the buffers are as long as the shape says, and outlive the request.
-    let request = unsafe { context.request(&call) }?;
-    request.start()?;
-    request.wait()?;
-    drop(request);
-    Ok(output)
+    gathered(context, "shared_flat", tag, |call| {
+        // SAFETY: the buffers are as long as the shape says, and outlive the request.
+        let request = unsafe { context.request(call) }?;
+        request.start()?;
+        request.wait()
+    })
 }
 
 fn is_refused<T>(result: Result<T>, why: &str) {
