@@ -174,9 +174,7 @@ pub const POSITION: [&str; 7] =
 /// Whom each rank lets trace it where the system asks for that: this process with all that descend from it, which are the ranks of this host
 /// and what they start, unless the user says anything but the number of a process, which would be that of another launcher or host.
 fn whom_ranks_let_trace(job: &Job) -> OsString {
-    let of_job =
-        job.environment.iter().rev().find(|(name, _)| name == ptracer::VARIABLE).map(|(_, value)| value.clone());
-    let given = of_job.or_else(|| std::env::var_os(ptracer::VARIABLE));
+    let given = job.variable(ptracer::VARIABLE);
     let is_process = |text: &OsStr| text != "0" && text.as_encoded_bytes().iter().all(u8::is_ascii_digit);
     given.filter(|text| !is_process(text)).unwrap_or_else(|| std::process::id().to_string().into())
 }
