@@ -266,7 +266,7 @@ class Call {
   const Run &run() const { return run_; }
   Buffer &in() { return in_; }
   Buffer &out() { return out_; }
-  // Of the larger buffer.
+  // The length of the larger of both buffers.
   size_t bytes() const { return std::max(in_.size(), out_.size()) * sizeof(float); }
 
   // Runs it so that what it leaves unwritten is seen, and checks the result.

@@ -54,12 +54,12 @@ class Patterns {
   // A loop of passes takes so long at least, that a barrier before it and the clock do not count; it has so many calls at least.
   static constexpr float LOOP_US = 100;
   static constexpr size_t LOOP_CALLS = 10;
-  // So many of the calls in a rotation are measured in loops of their own, evenly chosen.
+  // At most so many calls of a rotation, at equal distances in it, are also measured each in a loop of its own.
   static constexpr size_t PARTS = 8;
   // Samples. One late call differs more from the next.
   static constexpr int FEWEST = 5, FEWEST_LATE = 30, MOST = 200;
 
-  // As many samples of this length as fit into the time.
+  // The number of samples of `us` microseconds each that fit into the time, at least `fewest`.
   int fit(float us, int fewest = FEWEST) const {
     const double number = std::max<double>(request_.seconds * 1e6 / std::max(us, 0.01f), fewest);
     return static_cast<int>(std::min<double>(number, std::clamp(request_.iterations, fewest, MOST)));
@@ -226,7 +226,7 @@ class Patterns {
     return samples;
   }
 
-  // Of a pass over the calls, and the sum of their times, each in a loop of its own.
+  // The times of passes over the calls, and beside them the sum of the calls' times, each measured in a loop of its own.
   Samples series(const std::vector<Run> &calls) {
     Samples samples{passes(calls, 1), {}};
     const size_t parts = std::min(calls.size(), PARTS);

@@ -46,7 +46,7 @@ pub(super) fn make(size: usize, content: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn make_for(job: &[u8], size: usize, content: &[u8]) -> Result<Vec<u8>> {
-    // Of the process, not of a context: a new context of this process may repeat a claim of an earlier one.
+    // These bytes stand for the process, not for a context: a new context of this process may repeat a claim of an earlier one.
     static PROCESS: OnceLock<[u8; 8]> = OnceLock::new();
     let random = match PROCESS.get() {
         Some(random) => *random,

@@ -175,8 +175,8 @@ pub struct Context {
     overrides: Overrides,
     /// The tuning that all ranks agreed on when they connected.
     agreed: OnceLock<Tuner>,
-    /// As `agreed`, but without shared memory: for calls that would need reads, where ranks share memory and may not read each other's
-    /// processes.
+    /// The same tuning as in `agreed`, for ranks that share no memory. Where ranks share memory but may not read each other's processes, it
+    /// selects the algorithms of calls that would need such reads.
     without_shared_memory: OnceLock<Tuner>,
     /// Used if the context was connected by pairs, without an agreement.
     built_in: OnceLock<Tuner>,
@@ -330,8 +330,8 @@ impl Context {
         Ok(rank != self.rank && guard.messenger.host_group().is_some_and(|group| group.index_of(rank).is_some()))
     }
 
-    /// Whether the ranks of this host that share memory also read that of each other's process, so that what is long is copied once; `None` if
-    /// none share memory. Known once connected.
+    /// Whether the ranks of this host read the memory of each other's processes, so that long messages are copied once. `None` if they share
+    /// no memory, or the context is not connected yet.
     pub fn reads_memory(&self) -> Result<Option<bool>> {
         Ok(self.lock()?.messenger.host_group().map(|group| group.reads_memory()))
     }

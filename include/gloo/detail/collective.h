@@ -30,7 +30,8 @@ inline void* not_null(void* pointer, size_t bytes) {
   return pointer == nullptr && bytes == 0 ? empty : pointer;
 }
 
-/// As not_null, for a pointer in a list, which this rank uses whatever the collective is. Throws EnforceNotMet if it is NULL.
+/// A pointer out of a list of buffers: unlike a single one, it is needed on every rank. Throws EnforceNotMet if it is NULL, unless `bytes`
+/// is 0; then it is replaced as not_null does.
 inline void* listed(void* pointer, size_t bytes) {
   GLOO_ENFORCE(pointer != nullptr || bytes == 0, "a pointer in the list is NULL, but there are ", bytes, " bytes");
   return not_null(pointer, bytes);
