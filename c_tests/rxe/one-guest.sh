@@ -6,13 +6,13 @@ set -euo pipefail
 . ./groups.sh
 
 if group verbs "the guest's devices work, without gloo_rs"; then
-  try 20 "RDMA WRITE with immediate, 1 byte" ./verbs_smoke local rxe0 rxe0 1 20
-  try 20 "of several packets, on the other device" ./verbs_smoke local rxe1 rxe1 100000 10
-  try 20 "by a user who may lock little memory" setpriv --reuid user --regid user --clear-groups bash -c 'ulimit -l 64 && ./verbs_smoke local rxe0 rxe0 4096 10'
+  try "RDMA WRITE with immediate, 1 byte" ./verbs_smoke local rxe0 rxe0 1 20
+  try "of several packets, on the other device" ./verbs_smoke local rxe1 rxe1 100000 10
+  try "by a user who may lock little memory" setpriv --reuid user --regid user --clear-groups bash -c 'ulimit -l 64 && ./verbs_smoke local rxe0 rxe0 4096 10'
   # The limit is that of root's, not the device's.
-  try 20 "who may not lock more" setpriv --reuid user --regid user --clear-groups bash -c 'ulimit -l 64 && ! ./verbs_smoke local rxe0 rxe0 1000000 1'
+  try "who may not lock more" setpriv --reuid user --regid user --clear-groups bash -c 'ulimit -l 64 && ! ./verbs_smoke local rxe0 rxe0 1000000 1'
   # With shells that are not interactive, what is left over is to be seen.
-  try 20 "nothing is left of them" bash -c 'rdma resource show qp | grep -v "type GSI" | (! grep .)'
+  try "nothing is left of them" bash -c 'rdma resource show qp | grep -v "type GSI" | (! grep .)'
 fi
 
 if group gloo "programs written for Gloo, over $TRANSPORT"; then
@@ -21,28 +21,28 @@ fi
 
 # What follows is about ibverbs, whatever TRANSPORT is.
 if group links "the requirements on links, over the device"; then
-  try 60 "by one port" env GLOO_RS_TEST_IBVERBS=rxe0 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
-  try 60 "by two ports" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
+  try "by one port" env GLOO_RS_TEST_IBVERBS=rxe0 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
+  try "by two ports" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
 fi
 
 if group rust "collectives with 2 to 6 ranks, large messages, what is left of contexts"; then
-  rust() { # SECONDS NAME OF THE TEST
-    try "$1" "$2" bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" "ibverbs::$2"
+  rust() { # NAME OF THE TEST
+    try "$1" bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" "ibverbs::$1"
   }
   export GLOO_RS_TEST_IBVERBS=rxe0,rxe1
-  rust 120 every_algorithm_of_every_collective
-  rust 60 calls_of_several_threads
-  rust 60 a_message_larger_than_the_devices_longest_is_written_from_memory_to_memory
-  rust 60 a_collective_on_more_than_the_devices_longest_message
-  rust 180 nothing_is_left_of_a_hundred_contexts
+  rust every_algorithm_of_every_collective
+  rust calls_of_several_threads
+  rust a_message_larger_than_the_devices_longest_is_written_from_memory_to_memory
+  rust a_collective_on_more_than_the_devices_longest_message
+  rust nothing_is_left_of_a_hundred_contexts
 fi
 
 if group failures "ranks that die or stop, too little memory, devices that are not there"; then
-  for check in killed stopped locked names down absent; do try 60 "$check" ./checks.sh "$check"; done
+  for check in killed stopped locked names down absent; do try "$check" ./checks.sh "$check"; done
 fi
 
 if group yama "ranks that Yama lets read each other's memory, or not"; then
-  try 240 tracer ./checks.sh tracer
+  try tracer ./checks.sh tracer
 fi
 
 with_asan() { # SCRIPT
@@ -51,7 +51,7 @@ with_asan() { # SCRIPT
   # which would take a quarter longer, or more. Reports name functions; the offsets are for a machine that has the lines.
   export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16:allocator_may_return_null=1:detect_stack_use_after_return=0
   ASAN_OPTIONS+=":allow_addr2line=1:stack_trace_format='#%n %p in %f (%m+%o)'"
-  for error in program library leak; do try 60 "an error is seen: $error" ./checks.sh reported "$error" "$ASAN_SMOKE"; done
+  for error in program library leak; do try "an error is seen: $error" ./checks.sh reported "$error" "$ASAN_SMOKE"; done
   . "./$1"
   unset ASAN_OPTIONS
 }
@@ -60,8 +60,8 @@ if group asan "C tests, over $TRANSPORT, with AddressSanitizer, as the library b
 fi
 
 if group example "the tool and the digits example"; then
-  try 20 info ./checks.sh info
-  try 120 digits ./checks.sh digits "$DIGITS" "$DIGITS_DATA"
+  try info ./checks.sh info
+  try digits ./checks.sh digits "$DIGITS" "$DIGITS_DATA"
 fi
 
 # The same of what has no code of its own for ibverbs.

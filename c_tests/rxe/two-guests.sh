@@ -6,9 +6,9 @@ set -euo pipefail
 
 smoke() { # NAME DEVICE PORT BYTES ROUNDS
   if [ "$GUEST" = 0 ]; then
-    try 60 "$1" ./verbs_smoke listen "$2" "$3" "$4" "$5"
+    try "$1" ./verbs_smoke listen "$2" "$3" "$4" "$5"
   else
-    try 60 "$1" ./verbs_smoke connect "$2" 10.77.0.1 "$3" "$4" "$5"
+    try "$1" ./verbs_smoke connect "$2" 10.77.0.1 "$3" "$4" "$5"
   fi
 }
 ranks() { # NAME PORT VARIABLE=VALUE... COMMAND...: two ranks in each guest, of one job
@@ -22,11 +22,10 @@ ranks() { # NAME PORT VARIABLE=VALUE... COMMAND...: two ranks in each guest, of 
   for rank in "${pids[@]}"; do wait "$rank" || failed=1; done
   return "$failed"
 }
-try_ranks() { # SECONDS NAME PORT VARIABLE=VALUE... COMMAND...
-  local limit=$1 name=$2
+try_ranks() { # NAME PORT VARIABLE=VALUE... COMMAND...
   export -f ranks
   # shellcheck disable=SC2016 # its own arguments
-  try "$limit" "$name" bash -c 'ranks "$@"' ranks "${@:2}"
+  try "$1" bash -c 'ranks "$@"' ranks "$@"
 }
 
 if group verbs "the guests' devices reach each other, without gloo_rs"; then
@@ -41,13 +40,13 @@ if group loss "packets are lost between the guests, without gloo_rs"; then
 fi
 
 bench() { # COLLECTIVE PORT ARGUMENTS...
-  try_ranks 90 "$1" "$2" "$TOOL" bench "$1" "${@:3}"
+  try_ranks "$1" "$2" "$TOOL" bench "$1" "${@:3}"
 }
 if group ranks "two ranks in each guest, over $TRANSPORT and shared memory"; then
   bench allreduce 7200 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
   bench alltoall 7201 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
   bench broadcast 7202 --sizes 4,64Ki,1Mi --iterations 3 --warmup 1
-  try_ranks 60 "messages from any rank" 7203 bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" ibverbs::one_rank_of_four
+  try_ranks "messages from any rank" 7203 bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" ibverbs::one_rank_of_four
 fi
 
 if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT and shared memory"; then
@@ -55,21 +54,21 @@ if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT 
   # So that it takes less than a second until a packet is sent again.
   export GLOO_RS_IB_TIMEOUT=15 GLOO_RS_IB_HCA=rxe0
   bench allreduce 7300 --sizes 4,64Ki,256Ki --iterations 10 --warmup 1
-  try_ranks 60 "messages from any rank" 7301 bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" ibverbs::one_rank_of_four
+  try_ranks "messages from any rank" 7301 bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" ibverbs::one_rank_of_four
   unset GLOO_RS_IB_TIMEOUT GLOO_RS_IB_HCA
   tc qdisc delete dev net0 root
 fi
 
 # What follows is about ibverbs, whatever TRANSPORT is.
 if group ports "shared memory inside, two ports between"; then
-  try 100 mixed ./checks.sh mixed 7400
-  try 100 striped ./checks.sh striped 7401
+  try mixed ./checks.sh mixed 7400
+  try striped ./checks.sh striped 7401
 fi
 
 if group ends "one of two ports loses its network"; then
   port=7402
   for check in cut unplugged; do
-    try 100 "$check" ./checks.sh "$check" "$port"
+    try "$check" ./checks.sh "$check" "$port"
     port=$((port + 1))
   done
 fi
