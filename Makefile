@@ -47,7 +47,7 @@ heading = @printf '\n==> %s\n'
 levels := $(addprefix setup-,build demo bench torch systems aarch64 threads fuzz deny fresh test-more)
 
 .PHONY: help setup build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network \
-  bench-streams bench-recovery bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
+  bench-streams bench-reads bench-recovery bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
   $(shell sed -n 's/^\(test-[a-z0-9-]*\):.*/\1/p' Makefile) $(levels)
 
 help: ## lists these targets
@@ -101,6 +101,10 @@ bench-network: setup-bench prefix ## times collectives between network namespace
 bench-streams: setup-bench prefix ## times allreduce between network namespaces by several connections, and records it in docs/benchmarks
 	$(heading) "Links of several connections"
 	@benches/streams.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench-reads: setup-bench prefix ## times allreduce where no process may read another's memory, and records it in docs/benchmarks
+	$(heading) "Without reads of other processes"
+	@benches/reads.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS times, and records how soon the others know and go on in docs/benchmarks
 	$(heading) "Ranks that are killed"
@@ -307,6 +311,7 @@ test-bench: setup-bench prefix ## the benchmark's records, at small sizes and wi
 	@benches/recovery.py build/bench-test --kills 12 --ranks 2,4 --dev
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
 	@benches/streams.py $(local_prefix)/bin/gloo-rs build/bench-test --quick
+	@benches/reads.py $(local_prefix)/bin/gloo-rs build/bench-test --quick
 
 test-fuzz: setup-fuzz ## every fuzz target for SECONDS_EACH
 	$(heading) "Fuzzing"

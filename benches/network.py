@@ -170,13 +170,17 @@ class Network:
 
     def run_ranks(self, command, hosts=2, per_host=1):
         """Runs a command of the tool with ranks on the first hosts, and returns the last line of JSON of rank 0."""
+        return self.lines(command, hosts, per_host)[-1]
+
+    def lines(self, command, hosts, per_host, more=()):
+        """Runs a command of the tool with ranks on the first hosts, and `more` variables. Returns rank 0's lines of JSON."""
         self.port += 1
         processes = []
         try:
             for rank in range(hosts * per_host):
                 variables = {"RANK": rank, "WORLD_SIZE": hosts * per_host}
                 variables |= {"LOCAL_RANK": rank % per_host, "LOCAL_WORLD_SIZE": per_host}
-                environment = os.environ | {name: str(number) for name, number in variables.items()}
+                environment = os.environ | {name: str(number) for name, number in variables.items()} | dict(more)
                 environment["GLOO_RS_STORE"] = f"tcp://{self.address(0)}:{self.port}"
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
                 processes.append(self.hosts[rank // per_host].start(command, env=environment, **pipes))
@@ -188,7 +192,7 @@ class Network:
         for rank, (process, (_, errors)) in enumerate(zip(processes, outputs)):
             if process.returncode:
                 raise SystemExit(f"{' '.join(command)}: rank {rank}: {errors.strip()}")
-        return json.loads([line for line in outputs[0][0].splitlines() if line.startswith("{")][-1])
+        return [json.loads(line) for line in outputs[0][0].splitlines() if line.startswith("{")]
 
 
 def bound(collective, size, ranks, bandwidth):
