@@ -37,8 +37,8 @@ pub struct Engine {
     contenders: AtomicUsize,
     /// As `polling` in the core, for a thread without the lock: 0 or 1.
     polls: AtomicUsize,
-    /// How often a thread of the program has begun to poll, or to leave something to the watch, and that number when the watch last
-    /// looked, or progressed the context. Only of [quiet](crate::transport::Connector::is_quiet) contexts.
+    /// How often a thread of the program has left something to the watch, or has begun to poll without disarming the watch, and that number
+    /// when the watch last looked, or progressed the context.
     visits: AtomicUsize,
     seen_visits: AtomicUsize,
     /// Notified when an operation has completed for which a thread waits that does not poll.
@@ -374,6 +374,9 @@ impl Engine {
             // much as a tenth of a short call over TCP; and the watch would wake up for every message that comes between two waits, and
             // take it from the thread that waits for it. So it arms itself after one or two ticks without a wait.
             let urgent = !guard.is_lazy || guard.messenger.outgoing() > 0 || guard.has_runs();
+            if urgent {
+                self.visits.fetch_add(1, Ordering::Relaxed);
+            }
             self.entrust(&mut guard, watch.as_ref(), urgent);
         }
     }

@@ -90,6 +90,10 @@ impl Thread {
             let idle = !lingering && self.gate.next_tick().is_none();
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
+            if !sleep {
+                // A context that is disarmed from now on finds a thread that ticks already.
+                self.shared.asleep.store(false, Ordering::SeqCst);
+            }
             let until = if sleep { self.shared.until_reminder() } else { Some(TICK) };
             let n = self.wait(&mut ready, until);
             self.shared.asleep.store(false, Ordering::SeqCst);
