@@ -189,9 +189,9 @@ test-seeds: ## whole jobs in simulation, a seed each; SEED=n in the environment 
 	$(heading) "Whole jobs in simulation"
 	@DRAW=$$(scripts/draw.sh) GLOO_RS_TEST_TIER=$(TIER) scripts/cargo.sh test --lib -- simulation::seeds simulation::shared --nocapture
 
-test-sweep: ## all schedules, for up to 1024 ranks; every rank of 2 to 6 killed at every step
+test-sweep: ## all schedules, for up to 1024 ranks; every rank of 2 to 6 killed at every step; all orders of requests
 	$(heading) "Schedules of many ranks"
-	@GLOO_RS_TEST_TIER=more scripts/cargo.sh test --lib -- collective:: simulation::exhaustive --include-ignored
+	@GLOO_RS_TEST_TIER=more scripts/cargo.sh test --lib -- collective:: simulation::exhaustive simulation::orders --include-ignored
 
 test-aarch64: setup-aarch64 ## the library's own tests of kernels, messages and the C ABI on aarch64, by qemu
 	$(heading) "aarch64"

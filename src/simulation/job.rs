@@ -322,8 +322,16 @@ pub fn play_on<T>(
     options: &ContextOptions,
     program: impl Fn(&Network, &Arc<Context>) -> T,
 ) -> Vec<Option<T>> {
-    let contexts = contexts(network, size, options);
-    let results: Vec<RefCell<Option<T>>> = (0..size).map(|_| RefCell::new(None)).collect();
+    play_over(network, &contexts(network, size, options), program)
+}
+
+/// As `play_on`, on these contexts, one for each rank.
+pub fn play_over<T>(
+    network: &Network,
+    contexts: &[Arc<Context>],
+    program: impl Fn(&Network, &Arc<Context>) -> T,
+) -> Vec<Option<T>> {
+    let results: Vec<RefCell<Option<T>>> = contexts.iter().map(|_| RefCell::new(None)).collect();
     let bodies = contexts.iter().zip(&results).map(|(context, result)| -> Body<'_> {
         let program = &program;
         Box::new(move || {

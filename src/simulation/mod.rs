@@ -10,6 +10,7 @@ mod exhaustive;
 mod fabric;
 mod job;
 mod messages;
+mod orders;
 mod requests;
 mod seeds;
 mod shared;

@@ -22,12 +22,12 @@ fn options(check_calls: bool) -> ContextOptions {
     ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() }
 }
 
-/// The request of a sum of `data` in place.
-fn sum(context: &Arc<Context>, algorithm: &str, tag: u64, data: &mut [i64]) -> Request {
+/// The request of a sum of `data` in place, by this algorithm or by that which the library selects.
+pub fn sum(context: &Arc<Context>, algorithm: Option<&str>, tag: u64, data: &mut [i64]) -> Request {
     let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), data.len());
     let call = Call {
         outputs: &[data.as_mut_ptr().cast()],
-        algorithm: Some(algorithm),
+        algorithm,
         tag,
         ..Call::new(Shape { inputs: 0, ..shape }, DataType::Int64)
     };
@@ -48,7 +48,7 @@ fn a_started_call_is_completed_while_no_thread_waits() {
     for count in [9, EAGER_BYTES] {
         play(reliable(), 3, &options(false), |network, context| {
             let mut data = vec![0; count];
-            let request = sum(context, "ring", 0, &mut data);
+            let request = sum(context, Some("ring"), 0, &mut data);
             for round in 0..3 {
                 data.fill(round + context.rank() as i64);
                 assert_eq!(time(network, || request.start().unwrap()), Duration::ZERO);
@@ -69,7 +69,7 @@ fn the_timeout_begins_with_the_start() {
             if context.rank() == 1 {
                 return idle(network, context, 2 * TIMEOUT);
             }
-            let request = sum(context, "ring", 0, &mut data);
+            let request = sum(context, Some("ring"), 0, &mut data);
             request.start().unwrap();
             // The timeout of the start counts.
             context.set_timeout(Duration::MAX);
@@ -98,9 +98,9 @@ fn other_calls_run_between_start_and_wait() {
         let own = context.rank() as i64;
         let (mut first, mut second, mut third) = ([own; 100], [10 * own; 100], [100 * own; 100]);
         let requests = [
-            sum(context, "ring", 1, &mut first),
-            sum(context, "recursive_doubling", 2, &mut second),
-            sum(context, "ring", 1, &mut third),
+            sum(context, Some("ring"), 1, &mut first),
+            sum(context, Some("recursive_doubling"), 2, &mut second),
+            sum(context, Some("ring"), 1, &mut third),
         ];
         requests[0].start().unwrap();
         requests[1].start().unwrap();
@@ -127,7 +127,7 @@ fn other_calls_run_between_start_and_wait() {
 fn a_test_never_waits_and_completes_the_call() {
     play(reliable(), 2, &options(false), |network, context| {
         let mut data = [context.rank() as i64; 4];
-        let request = sum(context, "recursive_doubling", 0, &mut data);
+        let request = sum(context, Some("recursive_doubling"), 0, &mut data);
         if context.rank() == 1 {
             idle(network, context, LONG);
         }
@@ -157,7 +157,7 @@ fn a_rank_that_dies_between_start_and_wait_is_named_by_the_waits() {
         if context.rank() == 2 {
             network.fail_after(2, 100, NodeStatus::Crashed);
         }
-        let request = sum(context, "ring", 0, &mut data);
+        let request = sum(context, Some("ring"), 0, &mut data);
         request.start().unwrap();
         idle(network, context, LONG);
         assert!(context.broken().is_none(), "a failure shows in the wait");
@@ -178,7 +178,7 @@ fn a_rank_that_dies_between_start_and_wait_is_named_by_the_waits() {
 fn with_check_calls_a_start_waits_for_all_and_says_who_differs() {
     play(reliable(), 3, &options(true), |network, context| {
         let (mut data, mut other) = ([1; 8], [1; 9]);
-        let (request, odd) = (sum(context, "ring", 0, &mut data), sum(context, "ring", 0, &mut other));
+        let (request, odd) = (sum(context, Some("ring"), 0, &mut data), sum(context, Some("ring"), 0, &mut other));
         for _ in 0..2 {
             if context.rank() == 2 {
                 idle(network, context, LONG);
