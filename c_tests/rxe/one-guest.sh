@@ -25,7 +25,7 @@ if group links "the requirements on links, over the device"; then
   try "by two ports" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
 fi
 
-if group rust "collectives with 2 to 6 ranks, large messages, what is left of contexts"; then
+if group rust "collectives with 2, 3 and 6 ranks, large messages, what is left of contexts"; then
   rust() { # NAME OF THE TEST
     try "$1" bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" "ibverbs::$1"
   }
@@ -34,7 +34,7 @@ if group rust "collectives with 2 to 6 ranks, large messages, what is left of co
   rust calls_of_several_threads
   rust a_message_larger_than_the_devices_longest_is_written_from_memory_to_memory
   rust a_collective_on_more_than_the_devices_longest_message
-  rust nothing_is_left_of_a_hundred_contexts
+  rust nothing_is_left_of_many_contexts
 fi
 
 if group failures "ranks that die or stop, too little memory, devices that are not there"; then

@@ -60,7 +60,8 @@ fn ranks(size: usize, connect: Connect, work: impl Fn(&Arc<Context>) + Sync) {
 #[test]
 #[ignore = "needs a device: scripts/test-ibverbs.sh"]
 fn every_algorithm_of_every_collective() {
-    for size in 2..=6 {
+    // Every number of ranks is tried over other links; what is of this one is in each.
+    for size in [2, 3, 6] {
         let connect = if size % 2 == 0 { Connect::Lazy } else { Connect::Full };
         ranks(size, connect, |context| {
             let mut random = Random::new(size as u64);
@@ -204,7 +205,7 @@ fn returns_to<T: PartialEq + std::fmt::Debug>(expected: &T, now: impl Fn() -> T)
 
 #[test]
 #[ignore = "needs a device: scripts/test-ibverbs.sh"]
-fn nothing_is_left_of_a_hundred_contexts() {
+fn nothing_is_left_of_many_contexts() {
     let unused = (resources(), descriptors());
     let store: Arc<dyn Store> = InProcessStore::new();
     let devices = [device(), device()];
@@ -228,7 +229,7 @@ fn nothing_is_left_of_a_hundred_contexts() {
     // Of the devices alone.
     std::thread::sleep(LINGER);
     let before = (resources(), descriptors());
-    (1..=100).for_each(round);
+    (1..=25).for_each(round);
     returns_to(&before, || (resources(), descriptors()));
     drop(devices);
     returns_to(&unused, || (resources(), descriptors()));
