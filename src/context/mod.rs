@@ -142,6 +142,11 @@ impl BackgroundProgress for Shared {
         // Threads that wait for a connection get no event for it.
         self.engine.wake();
     }
+
+    #[cfg(any(test, fuzzing))]
+    fn is_polled(&self) -> bool {
+        self.engine.is_polled()
+    }
 }
 
 /// Upper bound of the memory that a context takes, whatever its size.

@@ -430,6 +430,12 @@ impl Engine {
         self.watch.get().is_some_and(|watch| watch.is_armed())
     }
 
+    /// Whether a thread polls, or sleeps in the system.
+    #[cfg(any(test, fuzzing))]
+    pub fn is_polled(&self) -> bool {
+        self.polls.load(Ordering::Relaxed) > 0
+    }
+
     /// For the watch: whether a thread of the program has been here since the last time, or since the watch last progressed the context, so
     /// that it may soon be here again.
     pub fn is_visited(&self) -> bool {

@@ -245,7 +245,7 @@ impl CollectiveCall {
                 Ok(None) => unsafe { context.run(&call) }?,
                 Ok(Some(request)) => {
                     request.start()?;
-                    idle(network, context, between);
+                    idle(network, between);
                     request.wait()?;
                 }
             }

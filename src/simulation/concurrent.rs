@@ -146,7 +146,7 @@ fn a_call_that_times_out_blames_no_message_of_another_call_that_runs() {
         let shape = Shape { outputs: usize::from(is_root), ..Shape::new(Collective::Reduce, rank, 2, 1) };
         let act = || {
             // The other rank's part of the next reduce is there.
-            idle(network, context, Duration::from_millis(1));
+            idle(network, Duration::from_millis(1));
             assert_eq!(context.lock().unwrap().messenger.unmatched(TAG).count(), 1);
             let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, 0, 2, 0) };
             let barrier = Call { timeout: Some(TIMEOUT), ..Call::new(shape, DataType::Uint8) };
@@ -159,7 +159,7 @@ fn a_call_that_times_out_blames_no_message_of_another_call_that_runs() {
             reduce().unwrap_err();
         } else {
             (0..2).for_each(|_| reduce().unwrap());
-            idle(network, context, 2 * TIMEOUT);
+            idle(network, 2 * TIMEOUT);
         }
     });
 }

@@ -97,11 +97,11 @@ impl MismatchedCall {
             let first = self.make(context).err();
             let at_once = first.is_some();
             let error = first.or_else(|| {
-                idle(network, context, SOON);
+                idle(network, SOON);
                 MismatchedCall { sent: 0, expected: 0, ..*self }.make(context).err()
             });
             assert!(network.now().duration_since(began) < 2 * SOON, "rank {} waited: {error:?}", context.rank());
-            idle(network, context, SOON);
+            idle(network, SOON);
             error.map(|error| (at_once, error))
         });
         self.ends().map(|rank| errors[rank].take().unwrap_or_else(|| panic!("rank {rank} has noticed nothing")))

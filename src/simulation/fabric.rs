@@ -250,7 +250,7 @@ fn a_later_connection_takes_memory_from_the_pool() {
             // SAFETY: it is dropped before the memory.
             let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), BYTES) }.expect("a buffer");
             if context.rank() == 2 {
-                idle(network, context, Duration::from_millis(20));
+                idle(network, Duration::from_millis(20));
             }
             for turn in 0..3 {
                 match context.rank() {
@@ -316,9 +316,9 @@ fn play_waiting(change: impl Fn(&Fabric)) -> (Result<()>, Duration) {
     });
     let is_late: Body<'_> = Box::new(|| {
         allreduce(&contexts[1]).expect("all is well");
-        idle(&network, &contexts[1], BEFORE);
+        idle(&network, BEFORE);
         change(&fabric);
-        idle(&network, &contexts[1], 4 * BEFORE);
+        idle(&network, 4 * BEFORE);
         let _ = allreduce(&contexts[1]);
     });
     super::run(&network, vec![waits, is_late], |rank| contexts[rank].close());

@@ -24,7 +24,6 @@ use std::time::{Duration, Instant};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use crate::context::Context;
 use crate::transport::loopback::{Network, NodeStatus};
 
 /// Maximum number of events of a job; more indicate a loop without progress.
@@ -45,23 +44,19 @@ pub fn sleep(until: Instant) {
     CURRENT.set(yielder);
 }
 
-/// Lets the running rank sleep for `time`; its context makes progress meanwhile.
-pub fn idle(network: &Network, context: &Context, time: Duration) {
+/// Lets the running rank sleep for `time`. Its context makes progress as far as the device sees to it.
+pub fn idle(network: &Network, time: Duration) {
     let until = network.now() + time;
-    idle_until(network, context, until, || false);
+    idle_until(network, until, || false);
 }
 
 /// As [`idle`], until `met` returns true or until `until`. Returns whether the condition was met.
-pub fn idle_until(network: &Network, context: &Context, until: Instant, mut met: impl FnMut() -> bool) -> bool {
+pub fn idle_until(network: &Network, until: Instant, mut met: impl FnMut() -> bool) -> bool {
     while network.now() < until {
         if met() {
             return true;
         }
         sleep(until);
-        context.lock().expect("the lock").progress();
-        if network.is_rung(context.rank()) {
-            network.drive(context.rank());
-        }
     }
     met()
 }
@@ -125,8 +120,7 @@ pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
                 }
             }
             let sleeps = ranks[rank].sleeps.filter(|_| node == rank);
-            let event = network.next_event(node).filter(|_| network.has_context(node));
-            let at = [sleeps, event].into_iter().flatten().min();
+            let at = [sleeps, network.next_turn(node)].into_iter().flatten().min();
             if let Some(at) = at.filter(|at| next.is_none_or(|(first, _)| *at < first)) {
                 next = Some((at, node));
             }
@@ -136,12 +130,8 @@ pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
             return;
         };
         network.step(at);
-        network.woken(node);
+        network.drive(node);
         let rank = network.process(node);
-        // A rank with several contexts waits in one of them at most.
-        if nodes > ranks.len() || ranks[rank].coroutine.is_none() {
-            network.drive(node);
-        }
         if ranks[rank].coroutine.is_some() {
             ranks[rank].resume();
         }

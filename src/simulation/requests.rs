@@ -10,6 +10,7 @@ use crate::context::{Call, Context, ContextOptions, Request};
 use crate::error::ErrorKind;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::transport::loopback::{Network, NodeStatus};
+use crate::transport::tcp::device::TICK;
 use crate::types::DataType;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -52,11 +53,41 @@ fn a_started_call_is_completed_while_no_thread_waits() {
             for round in 0..3 {
                 data.fill(round + context.rank() as i64);
                 assert_eq!(time(network, || request.start().unwrap()), Duration::ZERO);
-                idle(network, context, LONG);
+                idle(network, LONG);
                 assert_eq!(time(network, || request.wait().unwrap()), Duration::ZERO, "nothing was left to wait for");
                 assert!(data.iter().all(|sum| *sum == 3 * round + 3));
             }
         });
+    }
+}
+
+/// Makes calls for which only rank 0 waits: the devices of the others go on with them as soon as something comes, not at a tick.
+pub fn go_on_at_once(network: &Network, context: &Arc<Context>, algorithm: &str, count: usize) {
+    let mut data = vec![0; count];
+    let request = sum(context, Some(algorithm), 0, &mut data);
+    for round in 0..3 {
+        // All wait, so that no device is responsible for a context until the next start.
+        request.start().unwrap();
+        request.wait().unwrap();
+        data.fill(round + context.rank() as i64);
+        request.start().unwrap();
+        if context.rank() != 0 {
+            idle(network, LONG);
+        }
+        let took = time(network, || request.wait().unwrap());
+        assert!(took < TICK, "rank {} waited {took:?} in round {round}", context.rank());
+        let size = context.size() as i64;
+        assert!(data.iter().all(|sum| *sum == size * round + size * (size - 1) / 2));
+        if context.rank() == 0 {
+            idle(network, LONG);
+        }
+    }
+}
+
+#[test]
+fn a_started_call_goes_on_as_soon_as_something_comes() {
+    for count in [9, 3 * EAGER_BYTES / 8 + 1] {
+        play(reliable(), 3, &options(false), |network, context| go_on_at_once(network, context, "ring", count));
     }
 }
 
@@ -67,19 +98,19 @@ fn the_timeout_begins_with_the_start() {
         play(reliable(), 2, &options(false), |network, context| {
             let mut data = [0; 1];
             if context.rank() == 1 {
-                return idle(network, context, 2 * TIMEOUT);
+                return idle(network, 2 * TIMEOUT);
             }
             let request = sum(context, Some("ring"), 0, &mut data);
             request.start().unwrap();
             // The timeout of the start counts.
             context.set_timeout(Duration::MAX);
-            idle(network, context, TIMEOUT - REST);
+            idle(network, TIMEOUT - REST);
             let took = time(network, || {
                 let error = if waits {
                     request.wait().unwrap_err()
                 } else {
                     assert_eq!(time(network, || assert!(!request.test().unwrap())), Duration::ZERO);
-                    idle(network, context, REST);
+                    idle(network, REST);
                     request.test().unwrap_err()
                 };
                 assert_eq!((error.kind(), error.details().rank), (ErrorKind::Timeout, Some(1)), "{error}");
@@ -114,7 +145,7 @@ fn other_calls_run_between_start_and_wait() {
         // SAFETY: the array is as long as the shape says, and outlives the call.
         unsafe { context.run(&call) }.unwrap();
         assert_eq!(plain, [3000]);
-        idle(network, context, LONG);
+        idle(network, LONG);
         requests[1].wait().unwrap();
         requests[0].wait().unwrap();
         requests[2].start().unwrap();
@@ -129,7 +160,7 @@ fn a_test_never_waits_and_completes_the_call() {
         let mut data = [context.rank() as i64; 4];
         let request = sum(context, Some("recursive_doubling"), 0, &mut data);
         if context.rank() == 1 {
-            idle(network, context, LONG);
+            idle(network, LONG);
         }
         request.start().unwrap();
         let (began, mut tests) = (network.now(), 1);
@@ -159,7 +190,7 @@ fn a_rank_that_dies_between_start_and_wait_is_named_by_the_waits() {
         }
         let request = sum(context, Some("ring"), 0, &mut data);
         request.start().unwrap();
-        idle(network, context, LONG);
+        idle(network, LONG);
         assert!(context.broken().is_none(), "a failure shows in the wait");
         let mut error = None;
         assert!(time(network, || error = request.wait().err()) < TIMEOUT);
@@ -181,7 +212,7 @@ fn with_check_calls_a_start_waits_for_all_and_says_who_differs() {
         let (request, odd) = (sum(context, Some("ring"), 0, &mut data), sum(context, Some("ring"), 0, &mut other));
         for _ in 0..2 {
             if context.rank() == 2 {
-                idle(network, context, LONG);
+                idle(network, LONG);
             }
             let took = time(network, || request.start().unwrap());
             assert!(context.rank() == 2 || took >= LONG, "{took:?}");
@@ -214,7 +245,7 @@ fn counts_are_shared_by_the_first_start_only() {
         let request = unsafe { context.request(&call) }.unwrap();
         for waits in [true, false, false] {
             if rank == 0 {
-                idle(network, context, LONG);
+                idle(network, LONG);
             }
             let took = time(network, || request.start().unwrap());
             // The others get the counts of the root.
@@ -222,7 +253,7 @@ fn counts_are_shared_by_the_first_start_only() {
             request.wait().unwrap();
             assert_eq!(output, if rank == 0 { [0, 1, 1, 2, 2, 2] } else { [0; 6] });
             output = [0; 6];
-            idle(network, context, LONG);
+            idle(network, LONG);
         }
     });
 }

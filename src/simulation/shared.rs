@@ -1,7 +1,8 @@
 //! Jobs of ranks that share memory, on one host or on several: real publications in each of their forms.
 
 use super::calls::CollectiveCall;
-use super::job::{Job, Work, contexts_of_hosts, reliable};
+use super::job::{Job, Work, contexts_of_hosts, play_over, reliable};
+use super::requests::go_on_at_once;
 use super::seeds::{run, seeds};
 use crate::engine::shared::program::LONGEST;
 use crate::tier::Tier;
@@ -89,4 +90,18 @@ fn where_no_process_may_read_another_hosts_combine_in_memory_what_is_copied_as_a
         assert!(publishes(Sharing::Processes, bytes), "{bytes}");
         assert_eq!(publishes(Sharing::Segments, bytes), bytes <= 512, "{bytes}");
     }
+}
+
+#[test]
+fn a_started_call_goes_on_as_soon_as_something_is_published() {
+    let before = LONGEST.replace((0, 512));
+    for (hosts, algorithm, found) in
+        [([1, 1, 1, 1], "shared_flat", Sharing::Segments), ([1, 1, 2, 2], "hierarchical", Sharing::Processes)]
+    {
+        let network = Network::new(1, reliable());
+        let contexts = contexts_of_hosts(&network, &hosts, &Job::options(false), found);
+        let ended = play_over(&network, &contexts, |network, context| go_on_at_once(network, context, algorithm, 300));
+        assert!(ended.iter().all(|ended| ended.is_some()), "{algorithm}");
+    }
+    LONGEST.set(before);
 }

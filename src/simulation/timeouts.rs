@@ -82,7 +82,7 @@ fn a_silent_rank_is_named_after_the_timeout() {
     let call = TestCall { timeout: Some(TIMEOUT), ..ALLREDUCE };
     let ended = play(reliable(), 3, &options(), |network, context| {
         if context.rank() == 2 {
-            idle(network, context, 2 * TIMEOUT);
+            idle(network, 2 * TIMEOUT);
             return (Ok(()), TIMEOUT);
         }
         timed(network, || call.make(context))
@@ -117,12 +117,12 @@ fn a_rank_that_times_out_ends_the_calls_of_ranks_that_wait_for_others() {
     let ended = play(reliable(), 3, &options(), |network, context| {
         // Connect all pairs of ranks.
         TestCall { collective: Collective::Alltoall, algorithm: None, count: 300, ..ALLREDUCE }.make(context).unwrap();
-        idle(network, context, SOON);
+        idle(network, SOON);
         // A broadcast from rank 0: rank 2 waits only for rank 0, which waits for nothing. Rank 1 makes another call,
         // which times out.
         timed(network, || match context.rank() {
             0 => {
-                idle(network, context, 2 * LONG);
+                idle(network, 2 * LONG);
                 Ok(())
             }
             1 => TestCall { op: ReduceOp::Max, timeout: Some(TIMEOUT), ..ALLREDUCE }.make(context),
@@ -159,7 +159,7 @@ fn a_root_that_makes_no_call_is_named_with_the_call() {
     };
     let ended = play(reliable(), 3, &options(), |network, context| {
         if context.rank() == 0 {
-            idle(network, context, 2 * TIMEOUT);
+            idle(network, 2 * TIMEOUT);
             return (Ok(()), TIMEOUT);
         }
         timed(network, || gatherv(context))
@@ -183,7 +183,7 @@ fn ranks_in_different_calls_notice_and_say_so() {
         for size in [2, 4] {
             let ended = play(reliable(), size, &options(), |network, context: &Arc<Context>| {
                 let ended = timed(network, || if context.rank() == 0 { &odd } else { &ALLREDUCE }.make(context));
-                idle(network, context, SOON);
+                idle(network, SOON);
                 // A rank that finished before the mismatch was detected learns of it now.
                 assert!(context.broken().is_some(), "{what}, {size} ranks");
                 assert!(ALLREDUCE.make(context).unwrap_err().message().contains("the context is broken"));
@@ -233,7 +233,7 @@ fn ranks_in_different_collectives_say_so_at_the_deadline() {
         for size in [2, 4] {
             let ended = play(reliable(), size, &options(), |network, context: &Arc<Context>| {
                 let ended = timed(network, || if context.rank() == 0 { &odd } else { &usual }.make(context));
-                idle(network, context, 2 * TIMEOUT);
+                idle(network, 2 * TIMEOUT);
                 assert!(context.broken().is_some(), "{what}, {size} ranks");
                 ended
             });
@@ -350,7 +350,7 @@ fn a_timeout_of_zero_takes_no_time_and_takes_what_is_here() {
                     if in_time {
                         serve(what, context, &mut memory);
                     }
-                    idle(network, context, 4 * LONG);
+                    idle(network, 4 * LONG);
                     return None;
                 }
                 let failed = std::cell::RefCell::new(None);
@@ -391,7 +391,7 @@ fn a_timeout_without_end_does_not_end() {
                 let mut memory = vec![0u8; if what == "send" { 80_000 } else { 8 }];
                 broadcast(context, None).unwrap();
                 if context.rank() == 1 {
-                    idle(network, context, YEARS);
+                    idle(network, YEARS);
                     return serve(what, context, &mut memory);
                 }
                 wait_for(what, context, &mut memory, |wait| {

@@ -72,7 +72,7 @@ fn run_ahead(context: &Arc<Context>, all: bool) {
 
 /// Bytes of unexpected messages queued at rank 1 after a while.
 fn settle(network: &Network, context: &Context) -> usize {
-    idle(network, context, SETTLED);
+    idle(network, SETTLED);
     queued_bytes(context)
 }
 
@@ -129,7 +129,7 @@ fn a_sender_that_exceeds_the_limit_is_disconnected() {
         let sends = [buffer(context, &mut from), buffer(context, &mut last)];
         (0..MESSAGES).for_each(|_| sends[0].send(1, 5, 0, BYTES).unwrap());
         sends[1].send(1, 6, 0, 1).unwrap();
-        idle(network, context, 2 * SETTLED);
+        idle(network, 2 * SETTLED);
     };
     pair(MOST, ahead, |network, context| {
         settle(network, context);
@@ -175,14 +175,14 @@ fn a_throttled_sender_may_close_its_context() {
         let mut from = random_bytes(BYTES);
         let send = buffer(context, &mut from);
         (0..MESSAGES).for_each(|_| send.send(1, 5, 0, BYTES).unwrap());
-        idle(network, context, 2 * SETTLED);
+        idle(network, 2 * SETTLED);
         drop(send);
         context.close();
     };
     pair(1 << 30, leaves, |network, context| {
         let here = settle(network, context) / (BYTES + UNEXPECTED_OVERHEAD);
         assert!(here > 0 && here < MESSAGES);
-        idle(network, context, 2 * SETTLED);
+        idle(network, 2 * SETTLED);
         let mut into = vec![0u8; BYTES];
         let recv = buffer(context, &mut into);
         (0..here).for_each(|_| receive(&recv, 5, BYTES));
@@ -197,7 +197,7 @@ fn a_throttled_sender_may_close_its_context() {
 fn a_buffer_may_be_bound_while_a_write_for_it_arrives() {
     pair(1 << 30, writes_huge, |network, context| {
         let some = || queued_bytes(context) > UNEXPECTED_OVERHEAD;
-        assert!(idle_until(network, context, network.now() + LONG, some) && queued_bytes(context) < HUGE);
+        assert!(idle_until(network, network.now() + LONG, some) && queued_bytes(context) < HUGE);
         let mut into = vec![0u8; HUGE];
         // SAFETY: the vector lives longer than the buffer, which is dropped first.
         let recv = unsafe { context.pair(0).unwrap().recv_buffer(9, into.as_mut_ptr(), HUGE).unwrap() };
@@ -213,7 +213,7 @@ fn dropping_a_buffer_does_not_affect_a_put_into_another_buffer_over_the_same_mem
     let puts = |network: &Network, context: &Arc<Context>| {
         let mut from = random_bytes(HUGE);
         let local = buffer(context, &mut from);
-        idle(network, context, SETTLED);
+        idle(network, SETTLED);
         local.put(shared.get().unwrap(), 0, 0, 0, HUGE).unwrap();
         assert_eq!(local.wait_send(None).unwrap(), Some(1));
     };
@@ -226,9 +226,9 @@ fn dropping_a_buffer_does_not_affect_a_put_into_another_buffer_over_the_same_mem
         // SAFETY: both addresses are in the vector, which lives long enough. Only this thread writes to it, inside the
         // library, and the read is volatile.
         let [has_begun, has_ended] = [first, last].map(|at| move || unsafe { at.read_volatile() } != 0);
-        assert!(idle_until(network, context, network.now() + LONG, has_begun) && !has_ended());
+        assert!(idle_until(network, network.now() + LONG, has_begun) && !has_ended());
         drop(other);
-        assert!(idle_until(network, context, network.now() + LONG, has_ended));
+        assert!(idle_until(network, network.now() + LONG, has_ended));
         drop(remote);
         assert!(into == random_bytes(HUGE));
     });

@@ -527,6 +527,12 @@ pub trait BackgroundProgress: Send + Sync {
 
     /// Tells the context that the connector has received a connection from a peer.
     fn arrived(&self);
+
+    /// Whether a thread of the program polls the context, or sleeps until something comes for it.
+    #[cfg(any(test, fuzzing))]
+    fn is_polled(&self) -> bool {
+        false
+    }
 }
 
 /// The registration of a context for background progress. Dropping it ends the registration.

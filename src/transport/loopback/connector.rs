@@ -62,10 +62,13 @@ impl Connector for LoopbackConnector {
         if let Some(node) = self.peer(rank).map(node_of) {
             let mut state = self.network.state();
             let of = |event: &PendingEvent| match event {
-                PendingEvent::Established(peer) | PendingEvent::Refused(peer, _) => *peer,
+                PendingEvent::Established(peer) | PendingEvent::Accepted(peer) | PendingEvent::Refused(peer, _) => {
+                    *peer
+                }
             };
             let pending = &mut state.nodes[self.node].pending;
-            let begun = pending.iter().any(|(_, n)| matches!(n, PendingEvent::Established(peer) if *peer == node));
+            let is_link = |event: &PendingEvent| !matches!(event, PendingEvent::Refused(..));
+            let begun = pending.iter().any(|(_, event)| is_link(event) && of(event) == node);
             pending.retain(|(_, event)| of(event) != node);
             if begun {
                 // The link may already be established on the other side.
@@ -98,7 +101,7 @@ impl Connector for LoopbackConnector {
         let mut opened = Vec::new();
         for event in due {
             match event {
-                PendingEvent::Established(peer) => {
+                PendingEvent::Established(peer) | PendingEvent::Accepted(peer) => {
                     state.open(self.node, peer);
                     opened.push(peer);
                 }
@@ -133,7 +136,11 @@ impl Connector for LoopbackConnector {
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        self.network.state().nodes[self.node].pending.iter().map(|(at, _)| *at).min()
+        let state = self.network.state();
+        // The device tells of connections that peers have made.
+        let own =
+            state.nodes[self.node].pending.iter().filter(|(_, event)| !matches!(event, PendingEvent::Accepted(_)));
+        own.map(|(at, _)| *at).min()
     }
 
     fn descriptors(&self, _: &mut Vec<Pollable>) {}

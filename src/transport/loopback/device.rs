@@ -4,10 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::connector::{LoopbackConnector, node_of};
-use super::network::Network;
+use super::network::{Network, PendingEvent, State};
 use crate::error::Result;
 use crate::hash::QuickMap;
 use crate::log::LogCallback;
@@ -15,6 +15,7 @@ use crate::net::address::Address;
 use crate::secret::JobToken;
 use crate::sys::{Pollable, PollerKind};
 use crate::transport::shm::{Processes, ShmConnector};
+use crate::transport::tcp::device::TICK;
 use crate::transport::{BackgroundProgress, Clock, Connector, Device, Watch};
 use crate::types::Rank;
 
@@ -81,9 +82,69 @@ impl Clock for VirtualClock {
     }
 }
 
-/// Whether the device is responsible for progress. The caller of [`Network::step`] makes progress for contexts on which
-/// no thread waits.
-struct ArmedFlag(AtomicBool);
+impl Network {
+    /// When something happens for the context of `node`, at least the current time: for the thread that waits on it, or if none does, for
+    /// the device. `None` if nothing does, or there is no context.
+    pub fn next_turn(&self, node: usize) -> Option<Instant> {
+        let state = self.state();
+        let context = state.context(node)?;
+        if context.is_polled() || state.is_armed(node) {
+            return state.next_event(node);
+        }
+        [state.next_arrival(node), Some(state.next_tick(node))].into_iter().flatten().min().map(|at| at.max(state.now))
+    }
+
+    /// What the device does for the context of `node` now, as one of sockets: it tells the context of connections that peers have made. If
+    /// the context is armed, it progresses it when something has come; if not, it ticks. If a thread waits on it, that one does the rest.
+    pub fn drive(&self, node: usize) {
+        let mut state = self.state();
+        let (now, is_armed) = (state.now, state.is_armed(node));
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let (has_come, arrives) = (is_due(state.next_event(node)), is_due(state.next_arrival(node)));
+        state.woken(node);
+        let Some(context) = state.context(node).filter(|context| !context.is_polled()) else { return };
+        let ticks = !is_armed && state.next_tick(node) <= now;
+        if ticks {
+            state.nodes[node].ticked = now;
+        }
+        drop(state);
+        if arrives {
+            context.arrived();
+        } else if is_armed && has_come {
+            context.drive();
+        }
+        if ticks {
+            context.tick();
+        }
+    }
+}
+
+impl State {
+    fn context(&self, node: usize) -> Option<Arc<dyn BackgroundProgress>> {
+        self.nodes[node].context.as_ref()?.upgrade()
+    }
+
+    fn is_armed(&self, node: usize) -> bool {
+        self.nodes[node].armed.load(Ordering::Relaxed)
+    }
+
+    /// When the next connection arrives that a peer has made to `node`.
+    fn next_arrival(&self, node: usize) -> Option<Instant> {
+        let arrivals = self.nodes[node].pending.iter().filter(|(_, event)| matches!(event, PendingEvent::Accepted(_)));
+        arrivals.map(|(at, _)| *at).min()
+    }
+
+    /// When the device ticks next, if the context of `node` is not armed. As long as all are, it does not.
+    fn next_tick(&self, node: usize) -> Instant {
+        let since = self.now - self.nodes[node].ticked;
+        // What it has left out, it does not make up for.
+        let past = Duration::from_nanos((since.as_nanos() % TICK.as_nanos()) as u64);
+        if since >= TICK && past.is_zero() { self.now } else { self.now + (TICK - past) }
+    }
+}
+
+/// Whether the device is responsible for progress.
+struct ArmedFlag(Arc<AtomicBool>);
 
 impl Watch for ArmedFlag {
     fn arm(&self) {
@@ -129,8 +190,9 @@ impl Device for Node {
         connector: &dyn Connector,
         context: Weak<dyn BackgroundProgress>,
     ) -> Result<Box<dyn Watch>> {
-        self.network.state().nodes[node_of(connector.address())].context = Some(context);
-        Ok(Box::new(ArmedFlag(AtomicBool::new(true))))
+        let node = &mut self.network.state().nodes[node_of(connector.address())];
+        (node.context, node.armed) = (Some(context), Arc::new(AtomicBool::new(true)));
+        Ok(Box::new(ArmedFlag(node.armed.clone())))
     }
 
     fn provisional_sockets(&self, _: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {

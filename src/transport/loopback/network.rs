@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -142,8 +143,10 @@ impl Stream {
 /// An event at a node that its connector will report.
 #[derive(Clone)]
 pub(super) enum PendingEvent {
-    /// The link to this node is established.
+    /// A connection that was made to this node is established.
     Established(usize),
+    /// A connection has come from this node.
+    Accepted(usize),
     /// The node refuses connections, with the reason.
     Refused(usize, &'static str),
 }
@@ -153,6 +156,10 @@ pub(super) struct NodeState {
     process: usize,
     status: NodeStatus,
     pub context: Option<Weak<dyn BackgroundProgress>>,
+    /// Whether the device waits for what comes for the context.
+    pub armed: Arc<AtomicBool>,
+    /// When the device has ticked last.
+    pub ticked: Instant,
     pub pending: Vec<(Instant, PendingEvent)>,
     /// The incoming streams of links that have been reported to this node.
     incoming: Vec<usize>,
@@ -246,11 +253,6 @@ impl Network {
         self.state().nodes[node].process
     }
 
-    /// Whether there is a context at `node`.
-    pub fn has_context(&self, node: usize) -> bool {
-        self.state().nodes[node].context.as_ref().is_some_and(|context| context.strong_count() > 0)
-    }
-
     /// Changes the status of the process of `node` now.
     pub fn fail(&self, node: usize, status: NodeStatus) {
         self.state().set_status(node, status);
@@ -295,33 +297,12 @@ impl Network {
 
     /// `node` runs now: forgets the times that were given to [`Network::wake_at`] and have passed.
     pub fn woken(&self, node: usize) {
-        let mut state = self.state();
-        let now = state.now;
-        state.nodes[node].wakes.retain(|at| *at > now);
+        self.state().woken(node);
     }
 
     /// Number of changes of a node's status so far.
     pub fn failures(&self) -> u64 {
         self.state().failures
-    }
-
-    /// Whether a rank with which the context of `node` shares memory has rung it, and nobody has answered.
-    pub fn is_rung(&self, node: usize) -> bool {
-        self.state().nodes[node].is_rung()
-    }
-
-    /// Makes progress for the context of `node`, as the device of a process on which no thread waits.
-    pub fn drive(&self, node: usize) {
-        let (context, is_rung) = {
-            let state = self.state();
-            (state.nodes[node].context.clone(), state.nodes[node].is_rung())
-        };
-        if let Some(context) = context.and_then(|context| context.upgrade()) {
-            context.arrived();
-            if is_rung {
-                context.drive();
-            }
-        }
     }
 
     /// Bytes in transit, and number of streams that have not been closed at both ends.
@@ -337,12 +318,20 @@ impl Network {
 }
 
 impl State {
+    /// See [`Network::woken`].
+    pub(super) fn woken(&mut self, node: usize) {
+        let now = self.now;
+        self.nodes[node].wakes.retain(|at| *at > now);
+    }
+
     /// Adds a node: to the process with the first node `process`, or to a new process.
     pub fn add_node(&mut self, process: Option<usize>) -> usize {
         self.nodes.push(NodeState {
             process: process.unwrap_or(self.nodes.len()),
             status: NodeStatus::Running,
             context: None,
+            armed: Arc::default(),
+            ticked: self.now,
             pending: Vec::new(),
             incoming: Vec::new(),
             closed: None,
@@ -444,7 +433,7 @@ impl State {
                 self.stream(from, to);
                 self.stream(to, from);
                 let back = there + self.delay();
-                self.nodes[to].pending.push((there, PendingEvent::Established(from)));
+                self.nodes[to].pending.push((there, PendingEvent::Accepted(from)));
                 self.nodes[from].pending.push((back, PendingEvent::Established(to)));
             }
             Some(None) => {
@@ -465,7 +454,7 @@ impl State {
     pub fn close(&mut self, node: usize, close_notice: CloseNotice, has_failed: bool) {
         // Links that have not been reported to the node.
         for (_, event) in std::mem::take(&mut self.nodes[node].pending) {
-            if let PendingEvent::Established(peer) = event {
+            if let PendingEvent::Established(peer) | PendingEvent::Accepted(peer) = event {
                 self.close_link(node, peer, Some((Vec::new(), close_notice(connection(node, peer)))));
             }
         }
@@ -696,7 +685,7 @@ impl State {
         ready
     }
 
-    fn next_event(&self, node: usize) -> Option<Instant> {
+    pub(super) fn next_event(&self, node: usize) -> Option<Instant> {
         let this = &self.nodes[node];
         if self.status(node) != NodeStatus::Running {
             return None;
