@@ -153,6 +153,19 @@ impl Context {
         }
         self.plan(&run.call.shape, run.algorithm, &run.binding)
     }
+
+    /// From now on, calls like this one execute the schedule that `generate` makes, in place of their algorithm's.
+    #[cfg(test)]
+    pub(crate) fn replace_schedule(
+        &self,
+        call: &Call<'_>,
+        generate: fn(&Shape<'_>) -> Result<crate::schedule::Schedule>,
+    ) -> Result<()> {
+        let (call, selection) = self.select(call)?;
+        // The cache of plans knows an algorithm by its name.
+        let algorithm = Box::leak(Box::new(Algorithm { generate, ..*selection.algorithm }));
+        self.plans.get(&call.shape, algorithm, matches!(selection.combine, Combine::User(..))).map(drop)
+    }
 }
 
 /// Prepared calls.

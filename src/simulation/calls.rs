@@ -8,8 +8,8 @@ use crate::collective::{Algorithm, Collective, CollectiveContract, Shape, Uses};
 use crate::context::{Call, Context};
 use crate::error::Result;
 use crate::messaging::matching::EAGER_BYTES;
-use crate::schedule::Buffer;
 use crate::schedule::verify::{Contract, Expect, Leaf};
+use crate::schedule::{Buffer, Schedule};
 use crate::transport::loopback::{Network, Random};
 use crate::types::{DataType, Rank};
 
@@ -115,11 +115,22 @@ impl CollectiveCall {
         Self { algorithm: Some(algorithm), caches, ..Self::new(random, collective, None, size, most) }
     }
 
-    /// A plain allreduce by hosts of `count` elements.
-    pub fn hierarchical(size: usize, count: usize) -> Self {
-        let algorithm = Collective::Allreduce.algorithm("hierarchical").ok();
-        let any = Self::new(&mut Random::new(1), Collective::Allreduce, algorithm, size, 1);
-        Self { count, in_place: false, segment: None, requests: 0, ..any }
+    /// A plain call of `count` elements by the algorithm with this name.
+    pub fn plain(collective: Collective, algorithm: &str, size: usize, count: usize) -> Self {
+        let algorithm = Some(collective.algorithm(algorithm).unwrap());
+        let any = Self::new(&mut Random::new(1), collective, None, size, 1);
+        Self { algorithm, count, in_place: false, segment: None, requests: 0, ..any }
+    }
+
+    /// From now on, `context` executes the schedule that `generate` makes for this call, in place of the algorithm's.
+    pub fn replace_schedule(&self, context: &Context, generate: fn(&Shape<'_>) -> Result<Schedule>) -> Result<()> {
+        let rows = self.rows();
+        let call = Call {
+            algorithm: self.algorithm.map(|algorithm| algorithm.name),
+            max_segment_bytes: self.segment,
+            ..Call::new(self.shapes(&rows)[context.rank()], DataType::Int64)
+        };
+        context.replace_schedule(&call, generate)
     }
 
     /// A random allreduce, which may combine in the memory of each host, with at most `most` elements per rank.

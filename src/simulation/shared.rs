@@ -4,7 +4,11 @@ use super::calls::CollectiveCall;
 use super::job::{Job, Work, contexts_of_hosts, play_over, reliable};
 use super::requests::go_on_at_once;
 use super::seeds::{run, seeds};
+use crate::collective::{Collective, Shape};
 use crate::engine::shared::program::LONGEST;
+use crate::error::Result;
+use crate::schedule::verify::tests::compiled::write_scan;
+use crate::schedule::{Builder, Schedule};
 use crate::tier::Tier;
 use crate::transport::loopback::{Network, Random};
 use crate::transport::shm::Sharing;
@@ -78,7 +82,7 @@ fn publishes(found: Sharing, bytes: usize) -> bool {
     let network = Network::new(1, reliable());
     let contexts = contexts_of_hosts(&network, &[1, 1, 2, 2], &Job::options(false), found);
     let shared: Vec<_> = contexts.iter().map(|context| context.lock().unwrap().shared.clone().unwrap()).collect();
-    let call = CollectiveCall::hierarchical(4, bytes / size_of::<i64>());
+    let call = CollectiveCall::plain(Collective::Allreduce, "hierarchical", 4, bytes / size_of::<i64>());
     Job::over(network, contexts, &[Work::Call(call)]).check(None).unwrap();
     LONGEST.set(before);
     shared.iter().any(|shared| shared.last_call().is_some())
@@ -90,6 +94,34 @@ fn where_no_process_may_read_another_hosts_combine_in_memory_what_is_copied_as_a
         assert!(publishes(Sharing::Processes, bytes), "{bytes}");
         assert_eq!(publishes(Sharing::Segments, bytes), bytes <= 512, "{bytes}");
     }
+}
+
+/// A scan of four ranks of one host, whose publications are longer than their rings, by the schedules of the algorithm or by others.
+fn scan_by_streams(other: Option<fn(&Shape<'_>) -> Result<Schedule>>) -> Result<(), String> {
+    let before = LONGEST.replace((0, 512));
+    let network = Network::new(1, reliable());
+    let contexts = contexts_of_hosts(&network, &[1; 4], &Job::options(false), Sharing::Segments);
+    let call = CollectiveCall::plain(Collective::Scan, "shared_flat", 4, 300);
+    for (context, generate) in contexts.iter().flat_map(|context| other.map(|generate| (context, generate))) {
+        call.replace_schedule(context, generate).unwrap();
+    }
+    let checked = Job::over(network, contexts, &[Work::Call(call)]).check(None);
+    LONGEST.set(before);
+    checked
+}
+
+/// See `a_reader_that_comes_late_to_a_stream_of_which_it_reads_nothing` of the verifier.
+#[test]
+fn streams_that_wait_for_each_other_time_out() {
+    fn scan(shape: &Shape<'_>, for_all: bool) -> Result<Schedule> {
+        let mut b = Builder::new();
+        write_scan(&mut b, shape.rank, shape.count, for_all);
+        Ok(b.build())
+    }
+    scan_by_streams(None).unwrap();
+    scan_by_streams(Some(|shape| scan(shape, false))).unwrap();
+    let wrong = scan_by_streams(Some(|shape| scan(shape, true))).unwrap_err();
+    assert!(wrong.contains("scan shared_flat of 300 int64") && wrong.contains("timed out after 10s"), "{wrong}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ mod shared;
 mod symbol;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::borrow::Borrow;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-mod compiled;
+pub(crate) mod compiled;
 mod shared;
 
 use proptest::prelude::*;

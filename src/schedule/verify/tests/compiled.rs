@@ -3,33 +3,38 @@
 use super::*;
 use crate::schedule::Readers;
 
-/// A scan of four of five ranks. Each publishes for those behind it, or for all others, of which those before it read nothing of it, at
-/// last. The fifth rank has nothing to do.
+/// Writes what a rank does in a scan of `len` elements of four ranks. Each publishes for those behind it, or for all others, of which those
+/// before it read nothing of it, at last.
+pub(crate) fn write_scan(b: &mut Builder, rank: Rank, len: usize, for_all: bool) {
+    let (own, sum) = (Span::new(IN, 0, len), Span::new(OUT, 0, len));
+    let behind = rank + 1..4;
+    if for_all {
+        b.publish(Readers::set((0..4).filter(|other| *other != rank)), own);
+    } else if rank < 3 {
+        b.publish(Readers::set(behind.clone()), own);
+    }
+    for from in 0..rank {
+        match from {
+            0 => b.fetch(0, 0, 0, sum),
+            _ => b.fetch_reduce(from, 0, 0, sum, sum, Side::Right),
+        }
+    }
+    match rank {
+        0 => b.copy(own, sum),
+        _ => b.reduce(sum, own, sum),
+    }
+    if for_all {
+        behind.for_each(|from| b.fetch(from, 0, 0, sum.slice(0, 0)));
+    }
+    b.await_readers();
+}
+
+/// Such a scan. A fifth rank has nothing to do.
 fn scan(for_all: bool) -> Vec<Schedule> {
     schedules(5, |b, rank| {
-        if rank == 4 {
-            return;
+        if rank < 4 {
+            write_scan(b, rank, 4, for_all);
         }
-        let behind = rank + 1..4;
-        if for_all {
-            b.publish(Readers::set((0..4).filter(|other| *other != rank)), all(IN));
-        } else if rank < 3 {
-            b.publish(Readers::set(behind.clone()), all(IN));
-        }
-        for from in 0..rank {
-            match from {
-                0 => b.fetch(0, 0, 0, all(OUT)),
-                _ => b.fetch_reduce(from, 0, 0, all(OUT), all(OUT), Side::Right),
-            }
-        }
-        match rank {
-            0 => b.copy(all(IN), all(OUT)),
-            _ => b.reduce(all(OUT), all(IN), all(OUT)),
-        }
-        if for_all {
-            behind.for_each(|from| b.fetch(from, 0, 0, all(OUT).slice(0, 0)));
-        }
-        b.await_readers();
     })
 }
 
