@@ -4,18 +4,18 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::run::Call;
-use super::{ENDED, Workspace};
+use super::{ENDED, Entry};
 
-/// The workspace of a call that has ended, and still excludes others of its kind on its tag; or none.
+/// The entry of a call that has ended, and still excludes others of its kind on its tag; or none.
 #[derive(Default)]
-pub struct Claim(AtomicPtr<Workspace>);
+pub struct Claim(AtomicPtr<Entry>);
 
 impl Claim {
     /// That of `call`, which [claims](Call::claims), and has ended well.
     #[inline]
     pub fn set(&self, call: &Call) {
-        debug_assert!(call.claims, "its workspace may be another call's");
-        self.0.store(call.workspace.as_ptr(), Ordering::Relaxed);
+        debug_assert!(call.claims, "its entry may be another call's");
+        self.0.store(call.entry.as_ptr(), Ordering::Relaxed);
     }
 
     /// Ends it, if there is one.
@@ -24,9 +24,9 @@ impl Claim {
     /// The [`Shared`](super::Shared) with which the call was made still exists.
     #[inline]
     pub unsafe fn release(&self) {
-        if let Some(workspace) = NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Relaxed)) {
+        if let Some(entry) = NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Relaxed)) {
             // SAFETY: by the contract, since the list of calls neither frees it nor gives it to another call before this; it is atomic.
-            unsafe { &(*workspace.as_ptr()).stage }.store(ENDED, Ordering::Release);
+            unsafe { &(*entry.as_ptr()).stage }.store(ENDED, Ordering::Release);
         }
     }
 }

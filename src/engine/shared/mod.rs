@@ -82,37 +82,44 @@ const FORGOTTEN: u32 = 1 << 20;
 /// Kind and tag of a call.
 pub type Line = (u8, u64);
 
-/// The workspaces of calls.
+/// The list of calls.
 #[derive(Default)]
 struct Calls {
-    /// Of calls in progress, and of those that have ended, until the next call begins. Owned; each is used by its call as long as that is
-    /// [`RUNNING`].
-    begun: Vec<NonNull<Workspace>>,
-    /// Owned, and used by no call.
-    spare: Vec<NonNull<Workspace>>,
+    /// Calls in progress, and those that have ended, until the next call begins. Owned; the workspace of each is used by its call as long as
+    /// that is [`RUNNING`].
+    begun: Vec<NonNull<Entry>>,
+    /// Owned, and of no call.
+    spare: Vec<NonNull<Entry>>,
 }
 
 // SAFETY: the pointers are owned, and to values that may be sent; see `Calls::begun`. Those in `Outgoing` are to the caller's buffers.
 unsafe impl Send for Calls {}
 
-/// The call of a workspace is in progress.
+/// A call is in progress.
 const RUNNING: u8 = 0;
 /// It has ended, and still excludes others: see [`Claim`].
 const CLAIMED: u8 = 1;
 /// It has ended.
 const ENDED: u8 = 2;
 
-/// Memory of a call that later calls reuse.
+/// A call in the list, which later calls reuse: what other threads read of it, and its workspace. While it is [`RUNNING`], there is no `&mut`
+/// but to the workspace.
 #[derive(Default)]
-struct Workspace {
+struct Entry {
     /// The fingerprint of the call, if it waited for a peer when a thread last went on with it that does not wait for it.
     awaits_peer: AtomicU64,
-    /// What its call does. Set, as its last access to this, by the thread that makes the call; then by the one that ends its claim.
+    /// What the call does. Set, as its last access to this, by the thread that makes the call; then by the one that ends its claim.
     stage: AtomicU8,
     line: Line,
     fingerprint: u64,
     /// Whether the call is from the table of plain calls, and uses what that has of it.
     from_table: bool,
+    workspace: Workspace,
+}
+
+/// Memory that a call alone uses.
+#[derive(Default)]
+struct Workspace {
     /// Whether it has a slot on the board that must be given back.
     seated: bool,
     /// Whether it had one from the beginning, with memory for copies of all that may be copied.
@@ -332,7 +339,7 @@ impl Calls {
     /// See [`Shared::in_progress`].
     #[cold]
     fn in_progress(&self) -> Vec<(u64, u64, bool)> {
-        let of = |call: &NonNull<Workspace>| {
+        let of = |call: &NonNull<Entry>| {
             let call = call.as_ptr();
             // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and the others are atomic.
             let (stage, awaits, line, fingerprint) =
@@ -357,7 +364,7 @@ impl Calls {
             // SAFETY: the lists own it, and `stage` is atomic.
             if unsafe { &(*call.as_ptr()).stage }.load(Ordering::Acquire) != RUNNING {
                 // SAFETY: its call has ended, and the lists are locked; whoever ends the claim uses `stage` alone.
-                unsafe { &mut (*call.as_ptr()).scratch }.release(released);
+                unsafe { &mut (*call.as_ptr()).workspace.scratch }.release(released);
             }
         }
     }
@@ -374,10 +381,10 @@ impl Calls {
         }
     }
 
-    /// The workspace of a new call on `line`. Fails with the fingerprint of a call in progress that it excludes.
+    /// The entry of a new call on `line`. Fails with the fingerprint of a call in progress that it excludes.
     #[inline(always)] // On the path of small collectives.
-    fn begin(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Workspace>, u64> {
-        let workspace = match *self.begun {
+    fn begin(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Entry>, u64> {
+        let entry = match *self.begun {
             // SAFETY: the list owns it, and `stage` is atomic.
             [only] if unsafe { &(*only.as_ptr()).stage }.load(Ordering::Acquire) == ENDED => {
                 // SAFETY: its call has ended, and the list is locked.
@@ -387,15 +394,15 @@ impl Calls {
             _ => self.find(desk, line)?,
         };
         // SAFETY: no call uses it, so only this list does.
-        let free = unsafe { &mut *workspace.as_ptr() };
+        let free = unsafe { &mut *entry.as_ptr() };
         *free.stage.get_mut() = RUNNING;
         free.line = line;
-        Ok(workspace)
+        Ok(entry)
     }
 
-    /// A workspace for [`Calls::begin`], in the list of calls in progress.
+    /// An entry for [`Calls::begin`], in the list of calls in progress.
     #[cold]
-    fn find(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Workspace>, u64> {
+    fn find(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Entry>, u64> {
         let (mut at, mut free) = (0, None);
         while let Some(call) = self.begun.get(at).copied() {
             let pointer = call.as_ptr();
@@ -425,9 +432,9 @@ impl Calls {
         }
         Ok(free.unwrap_or_else(|| {
             let spare = self.spare.pop();
-            let workspace = spare.unwrap_or_else(|| NonNull::from(Box::leak(Box::<Workspace>::default())));
-            self.begun.push(workspace);
-            workspace
+            let entry = spare.unwrap_or_else(|| NonNull::from(Box::leak(Box::<Entry>::default())));
+            self.begun.push(entry);
+            entry
         }))
     }
 }
@@ -435,14 +442,13 @@ impl Calls {
 /// Gives back the slot of a call that has ended.
 ///
 /// # Safety
-/// The list that owns the workspace is locked, and its call is not [`RUNNING`].
+/// The list that owns the entry is locked, and its call is not [`RUNNING`].
 #[inline]
-unsafe fn leave(workspace: NonNull<Workspace>, desk: &mut Desk) {
-    let workspace = workspace.as_ptr();
-    // SAFETY: by the contract, only this thread uses these fields; whoever ends the claim uses `stage` alone.
-    let (seated, seat, readers) = unsafe { (&mut (*workspace).seated, &(*workspace).seat, (*workspace).readers) };
-    if std::mem::take(seated) {
-        desk.close(seat, readers);
+unsafe fn leave(entry: NonNull<Entry>, desk: &mut Desk) {
+    // SAFETY: by the contract, only this thread uses the workspace; whoever ends the claim uses `stage` alone.
+    let own = unsafe { &mut (*entry.as_ptr()).workspace };
+    if std::mem::take(&mut own.seated) {
+        desk.close(&own.seat, own.readers);
     }
 }
 
@@ -455,9 +461,9 @@ pub fn excludes(new: Line, other: Line) -> bool {
 
 impl Drop for Calls {
     fn drop(&mut self) {
-        for workspace in self.begun.drain(..).chain(self.spare.drain(..)) {
+        for entry in self.begun.drain(..).chain(self.spare.drain(..)) {
             // SAFETY: the lists own what they contain, and no call is left that could use it.
-            drop(unsafe { Box::from_raw(workspace.as_ptr()) });
+            drop(unsafe { Box::from_raw(entry.as_ptr()) });
         }
     }
 }

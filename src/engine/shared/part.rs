@@ -140,9 +140,9 @@ impl Call {
         let start = Start::new(work);
         let mut call = {
             let state = &mut *shared.state();
-            let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
-            Self::occupy(shared, state, workspace, &start, fingerprint, |_| false);
-            Self::new((workspace, fingerprint))
+            let entry = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
+            Self::occupy(shared, state, entry, &start, fingerprint, |_| false);
+            Self::new((entry, fingerprint))
         };
         if !call.workspace().scratch.reserve(&shared.kept, plan.scratch, binding.element) {
             call.withdraw(shared);

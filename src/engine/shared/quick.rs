@@ -15,7 +15,7 @@ use crate::transport::board::{INLINE_BYTES, Opening, Place, Publication};
 
 use super::program::Program;
 use super::run::{Call, Start};
-use super::{Shared, State, Workspace};
+use super::{Entry, Shared, State};
 
 /// The arguments of a plain call, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,8 +252,8 @@ impl Known {
     }
 }
 
-/// The workspace of a call that has begun, and its fingerprint.
-type Begun = (NonNull<Workspace>, u64);
+/// The entry of a call that has begun, and its fingerprint.
+type Begun = (NonNull<Entry>, u64);
 
 /// The next operation of a call, and its scratch memory or what takes the place of that.
 type Ready = (usize, *mut u8);
@@ -307,13 +307,13 @@ impl Call {
         input: *const u8,
         output: *mut u8,
     ) -> Option<Self> {
-        let ((workspace, fingerprint), is_quick) = (begun, first.is_some());
+        let ((entry, fingerprint), is_quick) = (begun, first.is_some());
         // No closure, which would keep all of this in memory.
         let (next, scratch) = match first {
             Some(ready) => ready,
             None => Self::prepare(shared, begun, known, input, output)?,
         };
-        Some(Self { workspace, fingerprint, next, scratch, unannounced: is_quick, is_quick, looks: 0, claims: false })
+        Some(Self { entry, fingerprint, next, scratch, unannounced: is_quick, is_quick, looks: 0, claims: false })
     }
 
     /// Begins a call, and publishes what is known to be its first publication, if it has got a slot.

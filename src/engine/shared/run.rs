@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::program::{Memory, Program, ring_unit};
 use super::started::Progress;
 use super::wait::Wait;
-use super::{CLAIMED, COPIED_IN_PLACE_BYTES, ENDED, Full, Refused, Shared, State, Workspace, excludes};
+use super::{CLAIMED, COPIED_IN_PLACE_BYTES, ENDED, Entry, Full, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result};
@@ -36,7 +36,7 @@ pub struct Work<'a> {
 /// executed, or by [`Call::withdraw`].
 pub struct Call {
     /// Not used after the call has ended.
-    pub(super) workspace: NonNull<Workspace>,
+    pub(super) entry: NonNull<Entry>,
     pub(super) fingerprint: u64,
     /// The next operation.
     pub(super) next: usize,
@@ -52,7 +52,7 @@ pub struct Call {
     pub claims: bool,
 }
 
-// SAFETY: the workspace belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
+// SAFETY: the workspace in the entry belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
 unsafe impl Send for Call {}
 
 /// What a call needs to start.
@@ -128,47 +128,48 @@ impl Call {
         state: &mut State,
         start: &Start,
         publish: impl FnOnce(&Opening) -> bool,
-    ) -> std::result::Result<(NonNull<Workspace>, u64), Refused> {
+    ) -> std::result::Result<(NonNull<Entry>, u64), Refused> {
         if !shared.usable.load(Ordering::Acquire) {
             return Err(Refused::Unusable);
         }
         if let Some((_, other)) = state.elsewhere.iter().find(|(line, _)| excludes(start.line, *line)) {
             return Err(Refused::Running(*other));
         }
-        let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
+        let entry = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
         if start.counted && number == 0 {
-            return Err(refuse_uncounted(workspace));
+            return Err(refuse_uncounted(entry));
         }
         let fingerprint = fingerprint(start.digest, number);
-        Self::occupy(shared, state, workspace, start, fingerprint, publish);
+        Self::occupy(shared, state, entry, start, fingerprint, publish);
         state.begun += u64::from(start.counted);
-        Ok((workspace, fingerprint))
+        Ok((entry, fingerprint))
     }
 
-    /// Uses `workspace` for a call, which gets a slot if there is one. `publish`: see [`Desk::open`].
+    /// Uses `entry` for a call, which gets a slot if there is one. `publish`: see [`Desk::open`].
     ///
     /// [`Desk::open`]: crate::transport::board::Desk::open
     #[inline(always)] // As above.
     pub(super) fn occupy(
         shared: &Shared,
         state: &mut State,
-        workspace: NonNull<Workspace>,
+        entry: NonNull<Entry>,
         start: &Start,
         fingerprint: u64,
         publish: impl FnOnce(&Opening) -> bool,
     ) {
-        // SAFETY: the call uses the workspace from now on.
-        let own = unsafe { &mut *workspace.as_ptr() };
+        // SAFETY: other threads read the entry only with the state's lock, which this one has, and the call uses it from now on.
+        let entry = unsafe { &mut *entry.as_ptr() };
+        let own = &mut entry.workspace;
         let Start { line: (_, tag), from_table, memory, readers, .. } = *start;
         let opened = state.desk.open(&shared.board, &mut own.seat, tag, fingerprint, memory.room, publish);
-        (own.fingerprint, own.from_table, own.readers, own.memory) = (fingerprint, from_table, readers, memory);
+        (entry.fingerprint, entry.from_table, own.readers, own.memory) = (fingerprint, from_table, readers, memory);
         (own.seated, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
 
-    pub(super) fn new((workspace, fingerprint): (NonNull<Workspace>, u64)) -> Self {
+    pub(super) fn new((entry, fingerprint): (NonNull<Entry>, u64)) -> Self {
         Self {
-            workspace,
+            entry,
             fingerprint,
             next: 0,
             scratch: std::ptr::null_mut(),
@@ -185,8 +186,8 @@ impl Call {
     }
 
     pub(super) fn workspace(&mut self) -> &mut Workspace {
-        // SAFETY: the call uses the workspace until it has ended, and calls no method afterwards that uses it.
-        unsafe { self.workspace.as_mut() }
+        // SAFETY: the call alone uses the workspace until it has ended, and calls no method afterwards that uses it.
+        unsafe { &mut (*self.entry.as_ptr()).workspace }
     }
 
     /// Executes the call as far as possible without waiting. Returns what it waits for, or `None` when it is done.
@@ -244,7 +245,8 @@ impl Call {
             }
             if !self.is_ready(work, wait) {
                 let fingerprint = if wait.member().is_some() { self.fingerprint } else { 0 };
-                self.workspace().awaits_peer.store(fingerprint, Ordering::Relaxed);
+                // SAFETY: as for the workspace; it is atomic.
+                unsafe { &(*self.entry.as_ptr()).awaits_peer }.store(fingerprint, Ordering::Relaxed);
                 return Ok(progress(self));
             }
         }
@@ -284,8 +286,10 @@ impl Call {
         let State { desk, calls, .. } = &mut *state;
         // What this call lacks, another one that has ended may have.
         calls.leave(desk);
+        // SAFETY: the list owns the entry. The line does not change while the call uses it.
+        let (_, tag) = unsafe { (*self.entry.as_ptr()).line };
         let own = self.workspace();
-        let opened = desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.memory.room, |_| false);
+        let opened = desk.open(&shared.board, &mut own.seat, tag, fingerprint, own.memory.room, |_| false);
         own.seated = opened.is_ok();
         match opened {
             Ok(_) => Ok(None),
@@ -452,12 +456,11 @@ impl Call {
     /// Ends the call: it has read all that it needed.
     #[inline(always)] // On the path of small collectives.
     pub fn end(&mut self, shared: &Shared) {
-        let claims = self.claims;
         let own = self.workspace();
         debug_assert!(own.outgoing.is_empty(), "the caller may free what is not written yet");
         shared.board.acknowledge(&mut own.seat, |_| true);
         shared.group.wake_others();
-        own.stage.store(if claims { CLAIMED } else { ENDED }, Ordering::Release);
+        self.set_stage(if self.claims { CLAIMED } else { ENDED });
     }
 
     /// Ends a call that fails: its publications are withdrawn, and its slot is never used again.
@@ -470,14 +473,21 @@ impl Call {
         }
         own.outgoing.clear();
         own.done = 0;
-        own.stage.store(ENDED, Ordering::Release);
+        self.set_stage(ENDED);
+    }
+
+    /// The last access to the entry.
+    #[inline(always)] // On the path of small collectives.
+    fn set_stage(&self, stage: u8) {
+        // SAFETY: the list of calls owns the entry, and gives it to no other call before this; it is atomic.
+        unsafe { &(*self.entry.as_ptr()).stage }.store(stage, Ordering::Release);
     }
 }
 
 #[cold]
-fn refuse_uncounted(workspace: NonNull<Workspace>) -> Refused {
-    // SAFETY: the list of calls owns the workspace, and the call does not begin.
-    unsafe { &(*workspace.as_ptr()).stage }.store(ENDED, Ordering::Release);
+fn refuse_uncounted(entry: NonNull<Entry>) -> Refused {
+    // SAFETY: the list of calls owns the entry, and the call does not begin.
+    unsafe { &(*entry.as_ptr()).stage }.store(ENDED, Ordering::Release);
     Refused::Uncounted
 }
 
