@@ -187,14 +187,18 @@ impl<T> Attempted<T> {
 mod model {
     //! A peer publishes what a started call waits for, while threads of this rank come and go. `scripts/loom.sh` runs it.
 
+    use loom::thread::{JoinHandle, spawn};
+
     use super::*;
+    use crate::transport::sync::AtomicU64;
 
     /// How often a thread may lose its core where it does not wait.
     const PREEMPTIONS: usize = 3;
 
     struct Call {
-        /// What the peer publishes.
+        /// How often the peer has published something, and how often it will.
         published: AtomicU32,
+        all: u32,
         seen: Attempted<bool>,
     }
 
@@ -206,7 +210,7 @@ mod model {
 
     impl Call {
         fn look(&self, seen: &mut bool) -> Progress {
-            *seen = self.published.load(Ordering::Relaxed) != 0;
+            *seen = self.published.load(Ordering::Relaxed) == self.all;
             if *seen { Progress::Ended } else { Progress::None }
         }
     }
@@ -215,41 +219,89 @@ mod model {
         waiting: Waiting,
         started: StartedCalls,
         call: Arc<Call>,
+        /// Whether the doorbell is readable, and when the peer has rung it last.
         rung: AtomicU32,
+        rung_at: AtomicU64,
     }
 
     impl Rank {
+        /// With a call that ends once the peer has published so often.
+        fn new(publications: u32) -> Arc<Self> {
+            let call = Call { published: AtomicU32::new(0), all: publications, seen: Attempted::default() };
+            Arc::new(Self {
+                waiting: Waiting::new(),
+                started: StartedCalls::default(),
+                call: Arc::new(call),
+                rung: AtomicU32::new(0),
+                rung_at: AtomicU64::new(0),
+            })
+        }
+
         fn start(&self) {
             self.started.add(&self.waiting, self.call.clone());
             self.call.go_on();
         }
+
+        fn comes_and_goes(&self) {
+            if self.started.enter(&self.waiting) {
+                self.started.exit(&self.waiting);
+            }
+        }
+
+        /// What the device does if the doorbell is readable.
+        fn wakes_up(&self) {
+            if self.rung.swap(0, Ordering::AcqRel) != 0 {
+                self.waiting.answer();
+                self.started.go_on(&self.waiting);
+            }
+        }
+
+        /// What the peer does.
+        fn is_served(&self) {
+            for number in 1..=self.call.all {
+                self.call.published.store(number, Ordering::Relaxed);
+                if self.waiting.must_be_rung(STARTED, &self.rung_at) {
+                    // The kernel orders what comes before the ring and after it was taken.
+                    self.rung.swap(1, Ordering::AcqRel);
+                }
+            }
+        }
+
+        fn on_a_thread(self: &Arc<Self>, work: fn(&Self)) -> JoinHandle<()> {
+            let rank = self.clone();
+            spawn(move || work(&rank))
+        }
+    }
+
+    fn in_every_order(model: impl Fn() + Send + Sync + 'static) {
+        let mut loom = loom::model::Builder::new();
+        loom.preemption_bound = Some(PREEMPTIONS);
+        loom.check(model);
     }
 
     /// Runs `threads` of a rank while a peer publishes. The device wakes up last if it was woken; somebody must have seen it.
     fn model(threads: [fn(&Rank); 2]) {
-        let mut loom = loom::model::Builder::new();
-        loom.preemption_bound = Some(PREEMPTIONS);
-        loom.check(move || {
-            let call = Arc::new(Call { published: AtomicU32::new(0), seen: Attempted::default() });
-            let waiting = Waiting::new();
-            let rank = Arc::new(Rank { waiting, started: StartedCalls::default(), call, rung: AtomicU32::new(0) });
-            let spawn = |work: fn(&Rank)| {
-                let rank = rank.clone();
-                loom::thread::spawn(move || work(&rank))
-            };
-            let peer = spawn(|rank| {
-                rank.call.published.store(1, Ordering::Relaxed);
-                if rank.waiting.must_be_woken(STARTED) {
-                    rank.rung.store(1, Ordering::Relaxed);
-                }
-            });
-            let other = spawn(threads[1]);
+        in_every_order(move || {
+            let rank = Rank::new(1);
+            let (peer, other) = (rank.on_a_thread(Rank::is_served), rank.on_a_thread(threads[1]));
             threads[0](&rank);
             peer.join().unwrap();
             other.join().unwrap();
-            if rank.rung.load(Ordering::Relaxed) != 0 {
-                rank.started.go_on(&rank.waiting);
-            }
+            rank.wakes_up();
+            assert!(*rank.call.seen.lock(), "nobody would go on with the call");
+        });
+    }
+
+    /// A peer need not ring again before the device has answered.
+    fn model_of_answers(thread: fn(&Rank)) {
+        in_every_order(move || {
+            let rank = Rank::new(2);
+            rank.start();
+            let (peer, device) = (rank.on_a_thread(Rank::is_served), rank.on_a_thread(Rank::wakes_up));
+            thread(&rank);
+            peer.join().unwrap();
+            device.join().unwrap();
+            rank.wakes_up();
             assert!(*rank.call.seen.lock(), "nobody would go on with the call");
         });
     }
@@ -261,18 +313,23 @@ mod model {
 
     #[test]
     fn a_call_goes_on_when_a_thread_leaves() {
-        fn comes_and_goes(rank: &Rank) {
-            if rank.started.enter(&rank.waiting) {
-                rank.started.exit(&rank.waiting);
-            }
-        }
         model([
             |rank| {
                 rank.start();
-                comes_and_goes(rank);
+                rank.comes_and_goes();
             },
-            comes_and_goes,
+            Rank::comes_and_goes,
         ]);
+    }
+
+    #[test]
+    fn a_call_goes_on_after_the_device_has_answered() {
+        model_of_answers(|_| ());
+    }
+
+    #[test]
+    fn a_call_goes_on_though_a_thread_comes_and_goes_while_the_device_answers() {
+        model_of_answers(Rank::comes_and_goes);
     }
 
     #[test]
@@ -280,9 +337,7 @@ mod model {
         model([
             |rank| {
                 rank.start();
-                if rank.started.enter(&rank.waiting) {
-                    rank.started.exit(&rank.waiting);
-                }
+                rank.comes_and_goes();
             },
             |rank| {
                 rank.started.go_on(&rank.waiting);
