@@ -1,7 +1,9 @@
 //! TLS to a Redis server, by rustls with ring. The crypto provider is passed explicitly: none is installed for the process.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -30,9 +32,9 @@ pub(super) fn client(tls: &RedisTls, until: Until) -> Result<Arc<ClientConfig>> 
     let config = match (&tls.cert_file, &tls.key_file) {
         (None, None) => builder.with_no_client_auth(),
         (Some(cert), Some(key)) => {
-            let chain = certificates(cert, "cert", until)?;
-            let private = PrivateKeyDer::from_pem_slice(&read(key, "key", until)?);
-            let private = private.map_err(|error| unusable(key, "key", &error))?;
+            let chain = certificates(cert, "option cert", until)?;
+            let private = PrivateKeyDer::from_pem_slice(&read(key, "option key", until)?);
+            let private = private.map_err(|error| unusable(key, "option key", &error))?;
             let config = builder.with_client_auth_cert(chain, private);
             config.map_err(|error| {
                 let (key, cert) = (key.display(), cert.display());
@@ -44,15 +46,13 @@ pub(super) fn client(tls: &RedisTls, until: Until) -> Result<Arc<ClientConfig>> 
     Ok(Arc::new(config))
 }
 
+/// The file, and the folders, of the certificates of authorities that this machine's programs trust, as OpenSSL's.
+const SYSTEM_VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+
 fn authorities(file: Option<&Path>, until: Until) -> Result<RootCertStore> {
+    let Some(file) = file else { return system_authorities(SYSTEM_VARIABLES.map(std::env::var_os), until) };
     let mut roots = RootCertStore::empty();
-    let Some(file) = file else {
-        // Some of the system's certificates may be unreadable; it is enough if one can be used.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let none = "this system has no certificates of authorities; name a file of them, in a URL with ?ca=FILE";
-        return if roots.is_empty() { Err(Error::invalid(none)) } else { Ok(roots) };
-    };
-    for certificate in certificates(file, "ca", until)? {
+    for certificate in certificates(file, "option ca", until)? {
         roots
             .add(certificate)
             .map_err(|error| Error::invalid(format!("cannot trust {} (option ca): {error}", file.display())))?;
@@ -60,23 +60,60 @@ fn authorities(file: Option<&Path>, until: Until) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-fn certificates(file: &Path, option: &str, until: Until) -> Result<Vec<CertificateDer<'static>>> {
-    let text = read(file, option, until)?;
+/// The certificates in what the [`SYSTEM_VARIABLES`] name, or else those that the system has. Some may be unreadable; it is enough if one
+/// can be used.
+fn system_authorities([file, folders]: [Option<OsString>; 2], until: Until) -> Result<RootCertStore> {
+    let folders = folders.iter().flat_map(std::env::split_paths).filter(|folder| !folder.as_os_str().is_empty());
+    let folders: Vec<PathBuf> = folders.collect();
+    let (mut found, mut failed) = (Vec::new(), None);
+    if file.is_none() && folders.is_empty() {
+        found = rustls_native_certs::load_native_certs().certs;
+    }
+    let [by_file, by_folders] = SYSTEM_VARIABLES;
+    let named = file.iter().map(|file| read(Path::new(file), by_file, until));
+    let in_folders = folders.iter().flat_map(|folder| match fs::read_dir(folder) {
+        // It may contain folders and other things, too.
+        Ok(entries) => {
+            let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
+            files.map(|file| read(&file, by_folders, until)).collect()
+        }
+        Err(error) => vec![Err(unreadable(folder, by_folders, &error))],
+    });
+    for text in named.chain(in_folders) {
+        match text {
+            Ok(text) => found.extend(CertificateDer::pem_slice_iter(&text).flatten()),
+            Err(error) => drop(failed.get_or_insert(error)),
+        }
+    }
+    // A folder has links to its files, and often to the file that the other variable names.
+    found.sort_unstable_by(|a, b| a.cmp(b));
+    found.dedup();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found);
+    let none = "this system has no certificates of authorities; name a file of them, in a URL with ?ca=FILE";
+    if roots.is_empty() { Err(failed.unwrap_or_else(|| Error::invalid(none))) } else { Ok(roots) }
+}
+
+/// `by`: what has named the file.
+fn certificates(file: &Path, by: &str, until: Until) -> Result<Vec<CertificateDer<'static>>> {
+    let text = read(file, by, until)?;
     let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|error| unusable(file, option, &error))?;
-    if found.is_empty() { Err(unusable(file, option, &pem::Error::NoItemsFound)) } else { Ok(found) }
+    let found = found.map_err(|error| unusable(file, by, &error))?;
+    if found.is_empty() { Err(unusable(file, by, &pem::Error::NoItemsFound)) } else { Ok(found) }
 }
 
-fn read(file: &Path, option: &str, until: Until) -> Result<Vec<u8>> {
-    sys::file::read(file, MOST_BYTES, until).map_err(|error| {
-        let failed = Error::io(format_args!("cannot use {} (option {option})", file.display()), &error);
-        // Of anything but a lack of descriptors or memory, the URL is the cause.
-        if failed.kind() == ErrorKind::ResourceExhausted { failed } else { Error::invalid(failed.message()) }
-    })
+fn read(file: &Path, by: &str, until: Until) -> Result<Vec<u8>> {
+    sys::file::read(file, MOST_BYTES, until).map_err(|error| unreadable(file, by, &error))
 }
 
-fn unusable(file: &Path, option: &str, error: &pem::Error) -> Error {
-    Error::invalid(format!("cannot use {} (option {option}): {error}", file.display()))
+fn unreadable(file: &Path, by: &str, error: &io::Error) -> Error {
+    let failed = Error::io(format_args!("cannot use {} ({by})", file.display()), error);
+    // Of anything but a lack of descriptors or memory, who has named it is the cause.
+    if failed.kind() == ErrorKind::ResourceExhausted { failed } else { Error::invalid(failed.message()) }
+}
+
+fn unusable(file: &Path, by: &str, error: &pem::Error) -> Error {
+    Error::invalid(format!("cannot use {} ({by}): {error}", file.display()))
 }
 
 /// Accepts every certificate, for the option `insecure`; the peer must still have its private key.
@@ -147,5 +184,39 @@ mod tests {
                 assert_eq!((error.kind(), error.message()), (ErrorKind::InvalidArgument, &*expected));
             }
         }
+    }
+
+    #[test]
+    fn what_the_variables_of_the_system_name_is_read_up_to_a_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let [fifo, long, certificate] = ["fifo", "long", "certificate"].map(path);
+        let until = || Until::after(Duration::from_millis(20));
+        let of = |file: Option<&Path>, folder: Option<&Path>| {
+            system_authorities([file, folder].map(|named| named.map(|path| path.as_os_str().to_owned())), until())
+        };
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        fs::File::create(&long).unwrap().set_len(1 << 40).unwrap();
+        let refused = |error: Error| (error.kind(), error.message().to_owned());
+        for (file, why) in [
+            (fifo.as_path(), "this pipe's writer has not closed it after 20ms"),
+            (Path::new("/dev/zero"), "it is neither a regular file nor a pipe"),
+            (&long, "it has more than 1048576 bytes"),
+        ] {
+            let expected = format!("cannot use {} (SSL_CERT_FILE): {why}", file.display());
+            assert_eq!(refused(of(Some(file), None).unwrap_err()), (ErrorKind::InvalidArgument, expected));
+        }
+        // In a folder, what is no file is skipped.
+        let expected = format!("cannot use {} (SSL_CERT_DIR): it has more than 1048576 bytes", long.display());
+        assert_eq!(refused(of(None, Some(folder.path())).unwrap_err()), (ErrorKind::InvalidArgument, expected));
+        let missing = path("missing");
+        let expected =
+            format!("cannot use {} (SSL_CERT_DIR): No such file or directory (os error 2)", missing.display());
+        assert_eq!(refused(of(None, Some(&missing)).unwrap_err()), (ErrorKind::InvalidArgument, expected));
+        // One that can be used is enough, and counts once.
+        let authority = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
+        fs::write(&certificate, authority.cert.pem()).unwrap();
+        assert_eq!(of(Some(&fifo), Some(folder.path())).unwrap().len(), 1);
+        assert_eq!(of(Some(&certificate), Some(folder.path())).unwrap().len(), 1);
     }
 }
