@@ -136,6 +136,12 @@ impl Messenger {
                     self.peer_disconnected(rank, error.with_rank(rank));
                     moved = true;
                 }
+                ConnectorEvent::Failed { error } if self.closed.is_none() => {
+                    self.event(Token::CONTEXT, Outcome::Failed(error.clone()));
+                    self.close(&error, Some(&error));
+                    moved = true;
+                }
+                ConnectorEvent::Failed { .. } => {}
                 ConnectorEvent::Ready { rank, of } => {
                     if of.writable {
                         if let Some(link) = self.peers.get_mut(rank).and_then(|peer| peer.link.as_mut()) {

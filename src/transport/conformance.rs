@@ -224,7 +224,9 @@ impl Pair {
                             assert!(links[side].replace(link).is_none(), "established twice");
                             numbers[side] = connection;
                         }
-                        ConnectorEvent::Unreachable { error, .. } => panic!("{error}"),
+                        ConnectorEvent::Unreachable { error, .. } | ConnectorEvent::Failed { error } => {
+                            panic!("{error}")
+                        }
                         ConnectorEvent::Ready { .. } => {}
                     }
                 }

@@ -276,6 +276,11 @@ pub enum ConnectorEvent {
         /// The reason.
         error: Error,
     },
+    /// The connector has failed: it does not learn any more what happens on its links.
+    Failed {
+        /// The reason.
+        error: Error,
+    },
     /// A watched condition of the link may be true; false alarms are permitted.
     Ready {
         /// The peer.

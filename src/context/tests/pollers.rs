@@ -3,6 +3,8 @@
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::context::Connect;
+#[cfg(target_os = "linux")]
+use crate::sys::Pollable;
 use crate::sys::PollerKind;
 use crate::transport::tcp::Transport;
 use crate::types::DataType;
@@ -55,6 +57,31 @@ fn ranks_that_wait_in_different_ways_are_in_one_context() {
                 assert!(cells.iter().enumerate().all(|(i, sum)| *sum == size * i as i64 + all), "{count} elements");
             }
         });
+    }
+}
+
+/// As where a program has closed a descriptor that is not its own, and opened another file.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_whose_poller_fails_says_so_at_once() {
+    for shared_memory in [false, true] {
+        // So many that a rank does not look at each connection by itself.
+        let contexts = connect(&vec![Transport::Tcp; 6], shared_memory);
+        let mut sources = Vec::new();
+        contexts[0].lock().unwrap().messenger.descriptors(&mut sources);
+        let pollers = sources.iter().filter_map(|source| match source {
+            Pollable::Poller(poller) => Some(poller),
+            Pollable::Socket(_) => None,
+        });
+        pollers.for_each(|poller| poller.break_down());
+        // The others make no call.
+        let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, 0, 6, 0) };
+        // SAFETY: there are no buffers.
+        let error = unsafe { contexts[0].run(&Call::new(shape, DataType::Uint8)) }.unwrap_err();
+        let why = if shared_memory { "of the ranks of this host" } else { "of this rank's connections" };
+        let why = format!("cannot look for events {why}: Invalid argument (os error 22)");
+        assert!(error.message().contains(&why), "{error}");
+        assert!(contexts[0].broken().is_some());
     }
 }
 

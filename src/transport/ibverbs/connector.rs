@@ -357,7 +357,7 @@ impl IbverbsConnector {
                     None if self.joining.contains_key(&(rank as u32)) => self.advance(rank, events),
                     None => events.push(ConnectorEvent::Ready { rank, of }),
                 },
-                unreachable @ ConnectorEvent::Unreachable { .. } => events.push(unreachable),
+                other @ (ConnectorEvent::Unreachable { .. } | ConnectorEvent::Failed { .. }) => events.push(other),
             }
         }
         self.inner_events = inner_events;

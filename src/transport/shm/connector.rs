@@ -70,6 +70,8 @@ pub struct ShmConnector {
     has_inner_work: bool,
     /// Whether some ranks are not members of the group.
     has_others: bool,
+    /// What the poller has failed with, if that has not been reported.
+    failed: Option<Error>,
 }
 
 impl ShmConnector {
@@ -121,6 +123,7 @@ impl ShmConnector {
             turns: 0,
             has_inner_work: false,
             has_others: true,
+            failed: None,
         })
     }
 
@@ -179,7 +182,10 @@ impl ShmConnector {
     /// are.
     fn look_at_poller(&mut self) {
         let mut ready = [Event::default(); 64];
-        let found = self.poller.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
+        let found = self.poller.wait(&mut ready, Some(Duration::ZERO)).unwrap_or_else(|error| {
+            self.failed = Some(Error::io("cannot look for events of the ranks of this host", &error));
+            0
+        });
         for event in &ready[..found] {
             match event.number {
                 DOORBELL => {}
@@ -262,7 +268,7 @@ impl Connector for ShmConnector {
     }
 
     fn is_busy(&self) -> bool {
-        !self.fresh.is_empty() || self.has_inner_work || self.inner.is_busy()
+        !self.fresh.is_empty() || self.has_inner_work || self.failed.is_some() || self.inner.is_busy()
     }
 
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
@@ -278,6 +284,7 @@ impl Connector for ShmConnector {
         if rarely {
             self.look_at_poller();
         }
+        events.extend(self.failed.take().map(|error| ConnectorEvent::Failed { error }));
         for (index, port) in self.ports.iter().enumerate() {
             let of = port.ready(&group, index);
             if of != Interest::default() {
@@ -293,7 +300,7 @@ impl Connector for ShmConnector {
                 ConnectorEvent::Established { rank, .. } | ConnectorEvent::Unreachable { rank, .. } => {
                     group.index_of(*rank).is_some()
                 }
-                ConnectorEvent::Ready { .. } => false,
+                ConnectorEvent::Ready { .. } | ConnectorEvent::Failed { .. } => false,
             };
             events.extract_if(first.., is_member).for_each(drop);
         }

@@ -414,7 +414,11 @@ impl Connector for TcpConnector {
             events.push(ConnectorEvent::Ready { rank, of: Interest { readable: true, writable: true } });
         }
         let mut ready = [Event::default(); 64];
-        let n = self.poller.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
+        let n = self.poller.wait(&mut ready, Some(Duration::ZERO)).unwrap_or_else(|error| {
+            let error = Error::io("cannot look for events of this rank's connections", &error);
+            events.push(ConnectorEvent::Failed { error });
+            0
+        });
         for event in &ready[..n] {
             if event.number == HELD {
                 continue;

@@ -180,7 +180,7 @@ fn established(events: Vec<ConnectorEvent>) -> Option<Box<dyn Link>> {
     events.into_iter().find_map(|event| match event {
         ConnectorEvent::Established { link, .. } => Some(link),
         ConnectorEvent::Unreachable { error, .. } => panic!("{error}"),
-        ConnectorEvent::Ready { .. } => None,
+        ConnectorEvent::Ready { .. } | ConnectorEvent::Failed { .. } => None,
     })
 }
 
