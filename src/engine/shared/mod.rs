@@ -57,6 +57,8 @@ pub struct Shared {
     cache_bytes: usize,
     /// Whether calls may start.
     usable: AtomicBool,
+    /// Whether a call waits for memory that another call of this rank has on the board.
+    awaits_memory: AtomicBool,
     state: Mutex<State>,
     started: StartedCalls,
     kept: Arc<Kept>,
@@ -172,6 +174,7 @@ impl Shared {
             reads,
             cache_bytes: last_level_cache(),
             usable: AtomicBool::new(true),
+            awaits_memory: AtomicBool::new(false),
             state: Mutex::new(State { desk: Desk::new(reads), ..State::default() }),
             started: StartedCalls::default(),
             kept,

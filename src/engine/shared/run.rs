@@ -1,7 +1,7 @@
 //! One run of a program.
 
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::program::{Memory, Program, ring_unit};
 use super::started::Progress;
@@ -12,7 +12,7 @@ use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::compiled::Op;
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{Members, Opening, Place, SLOTS};
+use crate::transport::board::{Desk, Members, Opening, Place, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// After a publication of at least this many bytes, this rank looks at once whether peers sleep: one that is woken then is awake when this rank
@@ -289,7 +289,16 @@ impl Call {
         // SAFETY: the list owns the entry. The line does not change while the call uses it.
         let (_, tag) = unsafe { (*self.entry.as_ptr()).line };
         let own = self.workspace();
-        let opened = desk.open(&shared.board, &mut own.seat, tag, fingerprint, own.memory.room, |_| false);
+        let mut open =
+            |desk: &mut Desk| desk.open(&shared.board, &mut own.seat, tag, fingerprint, own.memory.room, |_| false);
+        let mut opened = open(desk);
+        if opened == Err(Full::Cells) {
+            // The call that ends next wakes this rank. One that has ended just now may not have seen that this one waits.
+            shared.awaits_memory.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            calls.leave(desk);
+            opened = open(desk);
+        }
         own.seated = opened.is_ok();
         match opened {
             Ok(_) => Ok(None),
@@ -461,6 +470,7 @@ impl Call {
         shared.board.acknowledge(&mut own.seat, |_| true);
         shared.group.wake_others();
         self.set_stage(if self.claims { CLAIMED } else { ENDED });
+        shared.leave_memory();
     }
 
     /// Ends a call that fails: its publications are withdrawn, and its slot is never used again.
@@ -474,6 +484,7 @@ impl Call {
         own.outgoing.clear();
         own.done = 0;
         self.set_stage(ENDED);
+        shared.leave_memory();
     }
 
     /// The last access to the entry.
@@ -481,6 +492,21 @@ impl Call {
     fn set_stage(&self, stage: u8) {
         // SAFETY: the list of calls owns the entry, and gives it to no other call before this; it is atomic.
         unsafe { &(*self.entry.as_ptr()).stage }.store(stage, Ordering::Release);
+    }
+}
+
+impl Shared {
+    /// After the end of a call, whose memory on the board another one may have now: wakes this rank if one waits for it. Where ranks read each
+    /// other's memory, none does.
+    #[inline]
+    fn leave_memory(&self) {
+        if !self.reads {
+            // Between the end and this look; a call that waits has the counterpart between its flag and its look at what has ended.
+            fence(Ordering::SeqCst);
+            if self.awaits_memory.load(Ordering::Relaxed) && self.awaits_memory.swap(false, Ordering::Relaxed) {
+                self.group.wake_self();
+            }
+        }
     }
 }
 

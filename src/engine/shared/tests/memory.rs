@@ -52,3 +52,45 @@ fn scratch_memory_is_released_when_no_call_uses_it() {
     kept.reminded(|| shared.release_scratch());
     assert_eq!(kept.bytes(), 0);
 }
+
+/// Where no process may read another's memory, more long calls than there is memory for wait for each other's end.
+#[test]
+fn a_call_that_waits_for_memory_of_its_ranks_other_calls_is_woken_when_one_ends() {
+    const COUNT: usize = COPIED_BYTES / 4;
+    let groups = HostGroup::in_process_without_reads(2);
+    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::new(group, Arc::default())).collect();
+    let plans = [0, 1].map(|rank| plan(rank, 2, COUNT));
+    let (input, mut outputs) = (vec![1f32; COUNT], [vec![0f32; COUNT], vec![0f32; COUNT]]);
+    let inputs = [input.as_ptr().cast()];
+    let outputs = outputs.each_mut().map(|output| [output.as_mut_ptr().cast()]);
+    let bindings = |rank: usize| (0..).map(move |tag| (rank, tag));
+    let bindings: Vec<Vec<_>> = (0..2)
+        .map(|rank| bindings(rank).take(20).map(|(rank, tag)| binding(&inputs, &outputs[rank], tag)).collect())
+        .collect();
+    let work = |rank: usize, call: usize| work(&shared[rank], &plans[rank], &bindings[rank][call]);
+    let mut calls = Vec::new();
+    let waits = loop {
+        let own = work(0, calls.len());
+        let mut call = Call::start(&own).ok().unwrap();
+        let wait = call.advance(&own).unwrap().unwrap();
+        calls.push(call);
+        if matches!(wait, Wait::Earlier { .. }) {
+            break wait;
+        }
+    };
+    let last = calls.len() - 1;
+    assert!(last > 1, "several have memory");
+    let rung = || sys::poll(&[Pollable::Socket(groups[0].doorbell())], Duration::ZERO);
+    let mut theirs = Call::start(&work(1, 0)).ok().unwrap();
+    while theirs.advance(&work(1, 0)).unwrap().is_some() {
+        assert!(calls[0].advance(&work(0, 0)).unwrap().is_some() && !rung());
+    }
+    assert!(
+        !calls[last].is_ready(&work(0, last), waits) && !rung(),
+        "the other rank has read all, but the call has not ended"
+    );
+    assert!(calls[0].advance(&work(0, 0)).unwrap().is_none());
+    assert!(rung());
+    assert!(calls[last].is_ready(&work(0, last), waits));
+    calls.iter_mut().skip(1).for_each(|call| call.withdraw(&shared[0]));
+}
