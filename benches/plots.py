@@ -16,6 +16,10 @@ import patterns
 import report
 
 
+# What moves the bytes of each record, for the titles of its plots.
+TRANSPORTS = {"host": "shared memory", "tcp": "TCP", "tls": "TLS", "gloo": "TCP and shared memory", "programs": "shared memory"}
+
+
 def draw(tool, folder, name, chart):
     path = os.path.join(folder, f"{name}.svg")
     subprocess.run([tool, "plot", path], input=json.dumps(chart), text=True, check=True)
@@ -49,7 +53,7 @@ def collectives(tool, folder, which):
                 series += [{"name": title, "points": line}] if line else []
             axes = {"x": {"label": "bytes per rank", "unit": "bytes"}, "y": {"label": label, "unit": unit}}
             name = report.plot_name(kind, collective, ranks, what)
-            title = f"{collective}, {ranks} ranks on one host" + {"tcp": ", TCP", "tls": ", TLS"}.get(which, "")
+            title = f"{collective}, {ranks} ranks on one host, {TRANSPORTS[which]}"
             draw(tool, folder, name, {"title": title, **axes, "series": series})
 
 
@@ -79,7 +83,7 @@ def programs(tool, folder):
     present = lambda own: [program for program in names if any(program in point.rows for point in own)]
     for family, ranks in dict.fromkeys((patterns.family_of(point.collective), point.ranks) for point in points):
         own = [point for point in points if (patterns.family_of(point.collective), point.ranks) == (family, ranks)]
-        title = f"{patterns.FAMILIES[family].title}, {ranks} ranks on one host"
+        title = f"{patterns.FAMILIES[family].title}, {ranks} ranks on one host, {TRANSPORTS['programs']}"
         for name in patterns.plot_names(own, family, ranks):
             if family in ("late", "rotation"):
                 late = family == "late"
@@ -110,7 +114,7 @@ def algorithms(tool, folder):
             lines.setdefault(row["algorithm"], []).append([int(row["bytes"]), max(float(row["us"]), 1e-3) / 1e6])
         series = [{"name": name, "points": points} for name, points in sorted(lines.items())]
         axes = {"x": {"label": "bytes", "unit": "bytes"}, "y": {"label": "time", "unit": "seconds"}}
-        title = f"Allreduce over TCP, {ranks} ranks"
+        title = f"Allreduce, {ranks} ranks on one host, shared memory"
         draw(tool, folder, f"algorithms-{ranks}", {"title": title, **axes, "series": series})
 
 
@@ -124,13 +128,13 @@ def network(tool, folder):
     groups = list(dict.fromkeys(collective for _, collective in auto))
     share = lambda hosts: [100 * float(auto[hosts, collective]["of_bound"]) for collective in groups]
     bars = [{"name": f"{hosts} hosts", "values": share(hosts)} for hosts in dict.fromkeys(hosts for hosts, _ in auto)]
-    title = f"auto, {size}, one rank on each host"
+    title = f"auto, {size}, one rank on each host, TCP"
     draw(tool, folder, "network-flat", {"title": title, "label": "% of the bound", "groups": groups, "bars": bars})
 
     two = [row for row in rows if row["part"] == "two hosts"]
     seconds = lambda field: [float(row[field]) / 1e6 if row[field] else None for row in two]
     bars = [{"name": "measured", "values": seconds("p50_us")}, {"name": "predicted", "values": seconds("predicted_us")}]
-    title = f"Allreduce of {size}, two hosts of {int(two[0]['ranks']) // 2} ranks"
+    title = f"Allreduce of {size}, two hosts of {int(two[0]['ranks']) // 2} ranks, TCP between them"
     groups = [row["asked"] for row in two]
     draw(tool, folder, "network-hosts", {"title": title, "label": "seconds", "groups": groups, "bars": bars})
 

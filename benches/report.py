@@ -63,6 +63,8 @@ class Kind:
 
 
 EXACT = lambda size: {"smallest": size, "largest": size}
+# Of two ranks over TCP to Gloo, by size, whether a program calls the C functions or Gloo's headers.
+OF_GLOO = {4: 0.4, 64 << 10: 0.75, 4 << 20: 0.6, 256 << 20: 0.65}
 COMMON = """A time is the median iteration's, and an iteration's time its slowest rank's. Before an iteration, the ranks go through the
 program's own barrier, and then meet once more in memory that the harness shares, so that all clocks start at the same time, whichever
 rank a program's barrier releases first; with more ranks than cores, they start as the system runs the ranks. The
@@ -108,8 +110,7 @@ TCP = Kind(
     floors={"floor": "floor"},
     targets=[
         Target("allreduce", (2,), "openmpi_tcp", 0.75),
-        *(Target("allreduce", (2,), "gloo", limit, **EXACT(size))
-          for size, limit in ((4, 0.4), (64 << 10, 0.75), (4 << 20, 1.0), (256 << 20, 0.65))),
+        *(Target("allreduce", (2,), "gloo", limit, **EXACT(size)) for size, limit in OF_GLOO.items()),
         *(Target("allreduce", (2,), "floor", limit, **EXACT(size))
           for size, limit in ((4, 1.5), (64 << 10, 1.3), (4 << 20, 1.3), (256 << 20, 1.4))),
         *(Target("allreduce", (4, 8), "gloo", limit, **EXACT(size))
@@ -158,8 +159,8 @@ GLOO = Kind(
     floors={"shared": "gloo_rs, shared memory", "floor": "TCP floor", "bare": "bare exchange"},
     targets=[
         Target("allreduce", (2,), "gloo", limit, **EXACT(size), of=of)
-        for of, limits in (("gloo_rs", (0.6, 0.75, 0.6, 0.65)), ("shared", (0.1, 0.2, 0.3, 0.5)))
-        for size, limit in zip((4, 64 << 10, 4 << 20, 256 << 20), limits)
+        for of, limits in (("gloo_rs", OF_GLOO.values()), ("shared", (0.1, 0.2, 0.3, 0.5)))
+        for size, limit in zip(OF_GLOO, limits)
     ],
     tail=None,
     text="""One program, `benches/peers/gloo.cpp`, is compiled twice without a difference: against Debian's `libgloo-dev`, and against the

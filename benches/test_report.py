@@ -318,5 +318,16 @@ time.sleep(600)"""
             programs.run([["sh", "-c", "echo no such thing >&2; exit 3"]], 10)
 
 
+class Records(unittest.TestCase):
+    def test_the_targets_of_the_recorded_pages_are_those_of_report(self):
+        folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "docs", "benchmarks")
+        for which, kind in report.RECORDS.items():
+            with open(os.path.join(folder, f"{kind.name}.md")) as file:
+                lines = set(file.read().splitlines())
+            table = report.target_table(kind, report.points_of(report.load(os.path.join(folder, f"{kind.name}.csv"))))
+            self.assertGreater(len(table), 5, which)
+            self.assertEqual([row for row in table if row not in lines], [], which)
+
+
 if __name__ == "__main__":
     unittest.main()

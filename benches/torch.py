@@ -81,7 +81,8 @@ the medians of the rounds, and of the ratio in each round. What Python and the c
             series.setdefault("gloo", []).append([size, theirs / 1e6])
     axes = {"x": {"label": "bytes per rank", "unit": "bytes"}, "y": {"label": "median time", "unit": "seconds"}}
     lines = [{"name": name, "points": points} for name, points in series.items()]
-    plots.draw(args.prefix / "bin/gloo-rs", args.folder, "torch", {"title": "torch.distributed.all_reduce, 2 ranks", **axes, "series": lines})
+    title = "torch.distributed.all_reduce, 2 ranks on one host, gloo over TCP"
+    plots.draw(args.prefix / "bin/gloo-rs", args.folder, "torch", {"title": title, **axes, "series": lines})
 
 
 def main():
