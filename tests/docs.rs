@@ -1,4 +1,4 @@
-//! The files, sections and environment variables that the documentation refers to exist.
+//! What the documentation refers to exists: files, sections, environment variables, commands, installed folders, recorded figures.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -27,16 +27,25 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The lines of a page that are not in code blocks.
-fn prose(page: &Path) -> Vec<String> {
+/// The lines of a page that are in code blocks, or those that are not.
+fn lines(page: &Path, code: bool) -> Vec<String> {
     let text = std::fs::read_to_string(page).unwrap();
     let mut in_code = false;
-    let outside = |line: &&str| {
+    let wanted = |line: &&str| {
         let fence = line.trim_start().starts_with("```");
         in_code ^= fence;
-        !in_code && !fence
+        in_code == code && !fence
     };
-    text.lines().filter(outside).map(str::to_owned).collect()
+    text.lines().filter(wanted).map(str::to_owned).collect()
+}
+
+fn prose(page: &Path) -> Vec<String> {
+    lines(page, false)
+}
+
+/// What stands between backquotes in a text.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
 }
 
 /// The anchors of a page's headings, as GitHub generates them.
@@ -105,4 +114,102 @@ fn one_page_lists_the_environment_variables_that_are_read() {
     let rows: String = page.lines().filter(|line| line.starts_with("| `GLOO_RS_")).collect();
     assert_eq!(variables(&rows, '`', '`'), read);
     assert!(read.len() > 5, "{read:?}");
+}
+
+/// Names of the Makefile's targets or of the tool's commands.
+fn names(file: &str, name_of: impl Fn(&str) -> Option<&str>) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(root().join(file)).unwrap();
+    text.lines().filter_map(name_of).map(str::to_lowercase).collect()
+}
+
+fn is_name(word: &&str) -> bool {
+    word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+#[test]
+fn commands_of_make_and_of_the_tool_exist() {
+    let targets = names("Makefile", |line| line.split_once(':').map(|(name, _)| name).filter(is_name));
+    // Those of `enum Command`.
+    let variant = |line: &str| line.starts_with("    ") && line.as_bytes()[4].is_ascii_uppercase();
+    let tool =
+        names("tool/src/main.rs", |line| line.trim().split_once('(').map(|(name, _)| name).filter(|_| variant(line)));
+    let mut found = 0;
+    for page in pages() {
+        let (code, text) = (lines(&page, true), prose(&page).join("\n"));
+        let blocks = code.iter().map(|line| line.split(" #").next().unwrap());
+        for command in blocks.chain(quoted(&text)).flat_map(|code| code.split("&&")) {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            let mut first = words.iter().copied().skip_while(|word| word.contains('=') || *word == "sudo");
+            if first.next() == Some("make") {
+                for target in first.take_while(is_name) {
+                    assert!(targets.contains(target), "{}: no target {target} for {command}", page.display());
+                    found += 1;
+                }
+            }
+            for pair in words.windows(2).filter(|pair| pair[0] == "gloo-rs" || pair[0].ends_with("/gloo-rs")) {
+                if is_name(&pair[1]) && !pair[1].starts_with('-') && pair[1] != "help" {
+                    assert!(tool.contains(pair[1]), "{}: the tool has no command {}", page.display(), pair[1]);
+                    found += 1;
+                }
+            }
+        }
+    }
+    assert!(found > 100, "only {found} commands were found");
+}
+
+#[test]
+fn the_page_on_installing_has_every_folder_that_is_installed_and_no_other() {
+    let rules = ["cmake/Install.cmake", "cmake/InstallGloo.cmake"]
+        .map(|file| std::fs::read_to_string(root().join(file)).unwrap())
+        .concat();
+    let mut values: Vec<(String, String)> =
+        [("LIBDIR", "lib"), ("INCLUDEDIR", "include"), ("BINDIR", "bin"), ("DATAROOTDIR", "share")]
+            .map(|(name, value)| (format!("${{CMAKE_INSTALL_{name}}}"), value.to_owned()))
+            .into();
+    let expand = |text: &str, values: &[(String, String)]| {
+        values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name.as_str(), value))
+    };
+    for (name, rest) in rules.lines().filter_map(|line| line.strip_prefix("set(")?.split_once(" \"")) {
+        let value = expand(rest.trim_end_matches("\")"), &values);
+        values.push((format!("${{{name}}}"), value));
+    }
+    let installed: BTreeSet<String> = rules
+        .split("DESTINATION \"")
+        .skip(1)
+        .map(|rest| expand(rest.split('"').next().unwrap(), &values) + "/")
+        .collect();
+    assert!(installed.len() > 8 && !installed.iter().any(|folder| folder.contains('$')), "{installed:?}");
+
+    let page = prose(&root().join("docs/getting-started.md")).join("\n");
+    for folder in &installed {
+        let covers =
+            |path: &&str| path.starts_with(folder.as_str()) || path.ends_with('/') && folder.starts_with(*path);
+        assert!(quoted(&page).iter().any(covers), "{folder} is installed");
+    }
+    let table = page.split("| file | what |").nth(1).unwrap().split("\n\n").next().unwrap();
+    for row in table.lines().filter(|line| line.starts_with("| `")) {
+        let path = quoted(row)[0];
+        let folder = &path[..=path.rfind('/').unwrap()];
+        assert!(installed.iter().any(|its| its.starts_with(folder)), "nothing is installed at {path}");
+    }
+}
+
+#[test]
+fn the_figures_of_the_readme_are_recorded() {
+    let record = prose(&root().join("docs/benchmarks/gloo.md"));
+    let readme = prose(&root().join("README.md")).join("\n");
+    let section = readme.split("## How fast it is").nth(1).unwrap().split("\n## ").next().unwrap();
+    let cells = |row: &str| -> Vec<String> { row.split('|').map(|cell| cell.trim().to_owned()).collect() };
+    let rows =
+        section.lines().filter(|line| line.starts_with("| ") && line.contains("iB |") || line.starts_with("| 4 B"));
+    let mut count = 0;
+    for row in rows.map(cells) {
+        let start = format!("| {} | ", row[1]);
+        let recorded = cells(record.iter().find(|line| line.starts_with(&start)).unwrap());
+        // A call's time; behind a stroke stands a loop's.
+        let figure = |column: usize| recorded[column].split(" / ").next().unwrap().to_owned();
+        assert_eq!(row[2..5], [figure(5), figure(2), figure(6)], "{}", row[1]);
+        count += 1;
+    }
+    assert_eq!(count, 4);
 }
