@@ -65,6 +65,7 @@ fn authorities(file: Option<&Path>, until: Until) -> Result<RootCertStore> {
 fn system_authorities([file, folders]: [Option<OsString>; 2], until: Until) -> Result<RootCertStore> {
     let folders = folders.iter().flat_map(std::env::split_paths).filter(|folder| !folder.as_os_str().is_empty());
     let folders: Vec<PathBuf> = folders.collect();
+    let file = file.filter(|file| !file.is_empty());
     let (mut found, mut failed) = (Vec::new(), None);
     if file.is_none() && folders.is_empty() {
         found = rustls_native_certs::load_native_certs().certs;
