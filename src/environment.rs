@@ -1,13 +1,16 @@
-//! Environment variables that switch something on or off, and the one with the default timeout.
+//! Environment variables: those that switch something on or off, the one with the default timeout, and the names of all.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::nearest::nearest;
 
 /// The variable with the timeout, in seconds, of starts and of calls that name none.
 pub const TIMEOUT: &str = "GLOO_RS_TIMEOUT";
-/// That timeout if the variable is not set.
+/// The variable by which `gloo-rs run` says how often it has started the ranks again.
+pub const RESTART_COUNT: &str = "GLOO_RS_RESTART_COUNT";
+/// The timeout if [`TIMEOUT`] is not set.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest: a year.
 const LONGEST_SECONDS: f64 = 31_536_000.0;
@@ -52,9 +55,120 @@ pub fn switch(variable: &str) -> Result<Option<bool>> {
     }
 }
 
+/// What all names of variables of this library and its tool begin with.
+pub const PREFIX: &str = "GLOO_RS_";
+/// What those of the tests begin with.
+const OF_TESTS: &str = "GLOO_RS_TEST_";
+
+/// All variables that the library or the tool reads, or sets for programs.
+pub const KNOWN: &[&str] = &[
+    "GLOO_RS_ALGORITHM",
+    "GLOO_RS_CHECK_CALLS",
+    "GLOO_RS_IB_GID_INDEX",
+    "GLOO_RS_IB_HCA",
+    "GLOO_RS_IB_PORT",
+    "GLOO_RS_IB_REGISTRATION_CACHE",
+    "GLOO_RS_IB_RETRY_COUNT",
+    "GLOO_RS_IB_TIMEOUT",
+    "GLOO_RS_IB_TRAFFIC_CLASS",
+    "GLOO_RS_JOB",
+    "GLOO_RS_LOG",
+    "GLOO_RS_PORT_RANGE",
+    "GLOO_RS_PTRACER",
+    "GLOO_RS_RESTART_COUNT",
+    "GLOO_RS_SHM",
+    "GLOO_RS_SOCKET_IFNAME",
+    "GLOO_RS_STORE",
+    "GLOO_RS_STREAMS",
+    "GLOO_RS_TIMEOUT",
+    "GLOO_RS_TLS_CA_FILE",
+    "GLOO_RS_TLS_CA_PATH",
+    "GLOO_RS_TLS_CERT",
+    "GLOO_RS_TLS_KEY",
+    "GLOO_RS_TLS_NAMES",
+    "GLOO_RS_TOKEN",
+    "GLOO_RS_TRANSPORT",
+    "GLOO_RS_TUNING",
+    "GLOO_RS_WAIT",
+];
+
+/// A sentence for each of this process's variables that seems to be the library's and that nothing reads, in alphabetical order.
+pub fn unread() -> Vec<String> {
+    unread_of(std::env::vars_os().map(|(name, _)| name))
+}
+
+/// The same for variables with these names.
+pub fn unread_of(names: impl IntoIterator<Item = OsString>) -> Vec<String> {
+    let names = names.into_iter().map(|name| name.to_string_lossy().into_owned());
+    let is_unread =
+        |name: &String| name.starts_with(PREFIX) && !name.starts_with(OF_TESTS) && !KNOWN.contains(&name.as_str());
+    let mut unread: Vec<_> = names.filter(is_unread).collect();
+    unread.sort();
+    unread.dedup();
+    unread.iter().map(|name| format!("nothing reads the variable {name}{}", meant(name))).collect()
+}
+
+/// The known name that is most like `name`, for a sentence. What all names begin with does not count.
+fn meant(name: &str) -> String {
+    let rest = |name: &'static str| name.strip_prefix(PREFIX);
+    let near = nearest(name.strip_prefix(PREFIX).unwrap_or(name), KNOWN.iter().copied().filter_map(rest));
+    near.map_or(String::new(), |near| format!("; the nearest is {PREFIX}{near}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn variables_that_nothing_reads_are_named_with_the_nearest() {
+        let said = |names: &[&str]| unread_of(names.iter().map(OsString::from));
+        assert_eq!(
+            said(&["PATH", "GLOO_RS_TIMEOT", "GLOO_RS_LOG", "GLOO_RS_TEST_TIER", "GLOO_RS_COLOUR", "GLOO_RS_IB_HAC"]),
+            [
+                "nothing reads the variable GLOO_RS_COLOUR",
+                "nothing reads the variable GLOO_RS_IB_HAC; the nearest is GLOO_RS_IB_HCA",
+                "nothing reads the variable GLOO_RS_TIMEOT; the nearest is GLOO_RS_TIMEOUT",
+            ]
+        );
+        assert!(said(KNOWN).is_empty());
+    }
+
+    /// The names in quotes in the sources below `folder`, but those of the C interface, whose quotes follow a c.
+    fn names_in(folder: &Path) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                names.extend(names_in(&path));
+            } else if !path.ends_with("src/environment.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let parts: Vec<_> = text.split('"').collect();
+                let is_name = |part: &str| {
+                    part.starts_with(PREFIX)
+                        && part.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
+                };
+                let named = parts.windows(2).filter(|two| !two[0].ends_with('c') && is_name(two[1]));
+                names.extend(named.map(|two| two[1].to_owned()));
+            }
+        }
+        names
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn all_variables_of_the_sources_are_known() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        // A package of this crate does not contain the tool.
+        let Ok(tool) = root.join("tool/src").canonicalize() else { return };
+        let mut named = names_in(&root.join("src"));
+        named.extend(names_in(&tool));
+        named.retain(|name| !name.starts_with(OF_TESTS) && name != PREFIX);
+        // Constants of this file have theirs here.
+        named.extend([TIMEOUT, RESTART_COUNT].map(str::to_owned));
+        assert_eq!(named, KNOWN.iter().map(|name| (*name).to_owned()).collect());
+    }
 
     #[test]
     fn timeouts() {

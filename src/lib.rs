@@ -16,6 +16,7 @@ pub mod log;
 pub mod memory;
 #[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod messaging;
+pub mod nearest;
 pub mod net;
 pub mod reduce;
 pub mod rendezvous;

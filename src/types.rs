@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind};
+use crate::nearest::hint;
 
 /// Index of a process in a context: `0..size`.
 pub type Rank = usize;
@@ -89,7 +90,7 @@ macro_rules! named_enum {
             fn from_str(text: &str) -> Result<Self, Error> {
                 Self::ALL.iter().copied().find(|v| v.name() == text).ok_or_else(|| {
                     let names: Vec<_> = Self::ALL.iter().map(|v| v.name()).collect();
-                    Error::new(ErrorKind::InvalidArgument, format!(concat!("no ", $what, " is named {:?}; there are {}"), text, names.join(", ")))
+                    Error::new(ErrorKind::InvalidArgument, format!(concat!("no ", $what, " is named {:?}{}; there are {}"), text, hint(text, names.iter().copied()), names.join(", ")))
                 })
             }
         }

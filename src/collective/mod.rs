@@ -36,6 +36,7 @@ pub use constants::Constants;
 pub use contract::{CollectiveContract, verify};
 
 use crate::error::{Error, Result};
+use crate::nearest::hint;
 use crate::schedule::Schedule;
 use crate::schedule::compiled::Compiled;
 use crate::schedule::cost::{Cost, Hop, Network};
@@ -383,7 +384,12 @@ impl Collective {
     pub fn algorithm(self, name: &str) -> Result<&'static Algorithm> {
         self.algorithms().iter().find(|a| a.name == name).ok_or_else(|| {
             let names: Vec<_> = self.algorithms().iter().map(|a| a.name).collect();
-            Error::invalid(format!("{} has no algorithm {name:?}; it has auto, {}", self.name(), names.join(", ")))
+            let near = hint(name, names.iter().copied());
+            Error::invalid(format!(
+                "{} has no algorithm {name:?}{near}; it has auto, {}",
+                self.name(),
+                names.join(", ")
+            ))
         })
     }
 }

@@ -203,6 +203,9 @@ impl Device {
         }
         let failed = |e: io::Error| Error::io("cannot create a device", &e);
         let log = log::or_environment(options.log.clone())?;
+        if let Some(log) = &log {
+            environment::unread().iter().for_each(|said| log(Level::Warning, said));
+        }
         let shares_memory =
             options.shared_memory.map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))? != Some(false);
         let tracers = shm::ptracer::choose(options.ptracer.as_deref())?;

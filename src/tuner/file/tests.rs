@@ -204,8 +204,8 @@ fn errors_name_the_line_and_the_key() {
             "line 3: choices[0].collective: 'allreduc' is not one of allreduce, reduce, ",
         ),
         (
-            "collective = 'broadcast', ranks = 4, algorithm = 'rng'",
-            "line 3: choices[0].algorithm: broadcast has no algorithm \"rng\"; it has auto, binomial, ",
+            "collective = 'broadcast', ranks = 4, algorithm = 'binomal'",
+            "line 3: choices[0].algorithm: broadcast has no algorithm \"binomal\"; the nearest is binomial; it has auto, binomial, ",
         ),
         ("collective = 'broadcast', algorithm = 'auto'", "line 3: choices[0]: ranks is missing"),
         ("collective = 'broadcast', ranks = 0, algorithm = 'auto'", "line 3: choices[0].ranks: 0 is not above 0"),
