@@ -16,7 +16,7 @@ mod simulate;
 mod tune;
 mod verbs;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -58,6 +58,8 @@ pub struct Failure {
 pub const USAGE: u8 = 2;
 /// Exit status: the command failed.
 pub const FAILED: u8 = 1;
+/// Exit status of a job that has reached its time limit, as that of timeout(1).
+pub const TIMED_OUT: u8 = 124;
 /// Exit status of a process whose output is no longer read, as a shell reports one that SIGPIPE killed.
 pub const UNREAD: u8 = 128 + 13;
 
@@ -75,9 +77,12 @@ impl From<String> for Failure {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let args = std::env::args_os();
+    #[cfg(target_os = "linux")]
+    let args = run::as_clap_reads_them(args.collect());
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() => error.exit(),
+        Err(error) if error.use_stderr() => return refuse(&error),
         // Help or the version.
         Err(text) => return ExitCode::from(end(written(text.print()).map_err(Failure::from))),
     };
@@ -98,9 +103,24 @@ fn main() -> ExitCode {
 
 /// Prints why the command failed to standard error, and returns `code`.
 fn fail(message: &str, code: u8) -> u8 {
-    // If standard error cannot be written either, the message is lost.
-    let _ = writeln!(std::io::stderr(), "gloo-rs: {message}");
+    say(message);
     code
+}
+
+/// Prints what is wrong with the command line, and returns the exit status.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let text = error.render();
+    let mut stderr = std::io::stderr();
+    let text = if stderr.is_terminal() { text.ansi().to_string() } else { text.to_string() };
+    // As in `say`.
+    let _ = stderr.write_all(text.as_bytes());
+    ExitCode::from(USAGE)
+}
+
+/// Prints a message to standard error.
+fn say(message: &str) {
+    // In one write, so that those of several ranks do not mix. If standard error cannot be written either, the message is lost.
+    let _ = std::io::stderr().write_all(format!("gloo-rs: {message}\n").as_bytes());
 }
 
 /// The exit status of a command with this result; prints the error.

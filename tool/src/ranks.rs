@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gloo_rs::context::{Context, ContextOptions};
-use gloo_rs::environment;
+use gloo_rs::environment::{self, RESTART_COUNT};
 use gloo_rs::error::{Error, Result};
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::rendezvous::{PrefixStore, Store};
@@ -12,11 +12,12 @@ use gloo_rs::transport::tcp::{Device, DeviceOptions, Transport};
 
 use crate::Failure;
 #[cfg(target_os = "linux")]
-use crate::launcher::{self, Job};
+use crate::launcher::{self, job::Job};
 
 /// Starts this program again for each rank, with the same arguments, and returns the exit status. `tls`: with certificates for TLS.
 #[cfg(target_os = "linux")]
 pub fn start(ranks: usize, tls: bool) -> u8 {
+    environment::unread().iter().for_each(|said| crate::say(said));
     let program = match std::env::current_exe() {
         Ok(program) => program.into_os_string(),
         Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), crate::FAILED),
@@ -27,7 +28,7 @@ pub fn start(ranks: usize, tls: bool) -> u8 {
         if tls { job.use_tls() } else { Ok(()) }.map(|()| job)
     });
     let launched = job.and_then(|job| launcher::launch(&job));
-    launched.unwrap_or_else(|error| crate::fail(&error.message, error.code))
+    launched.map_or_else(|error| crate::fail(&error.message, error.code), |ended| ended.code)
 }
 
 /// Prints that this system has no launcher.
@@ -55,6 +56,10 @@ pub fn timeout(option: Option<Duration>, default: Duration) -> Result<Duration, 
 /// This process's rank in the job that it was started for, which must have `ranks` ranks if the command line gives a number.
 pub fn launch(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> {
     let launch = Launch::from_environment(timeout).map_err(|error| error.to_string())?;
+    // Those of this tool's own launcher have been named by it.
+    if launch.rank == 0 && std::env::var_os(RESTART_COUNT).is_none() {
+        environment::unread().iter().for_each(|said| crate::say(said));
+    }
     match ranks.filter(|&ranks| ranks as usize != launch.size) {
         Some(ranks) => {
             Err(Failure::usage(format!("--ranks is {ranks}, but the job that this is part of has {}", launch.size)))

@@ -11,12 +11,14 @@ use super::output::{Outputs, Target};
 use super::rank::{Rank, Stream, set_nonblocking};
 use super::remote::Hosts;
 
-/// One host's ssh process, and the state of its helper.
+/// One host's ssh process (on this host, the helper itself), and the state of its helper.
 pub struct Node {
     pub host: Host,
     pub first_rank: usize,
     pub ranks: usize,
     pub ssh: Rank,
+    /// The program of that process.
+    pub by: String,
     /// Frames to the helper.
     pub into: Option<File>,
     pub pending: Vec<u8>,
@@ -43,20 +45,23 @@ impl Node {
         how: &Hosts,
         mask: libc::sigset_t,
     ) -> io::Result<Self> {
-        let (ssh, own) = how.ssh.split_first().ok_or(io::ErrorKind::NotFound)?;
+        let words = how.command(host);
+        let (by, own) = words.split_first().ok_or(io::ErrorKind::NotFound)?;
         // ssh gives up after four intervals without data. Its first value of an option counts, so the caller's options come first.
         let interval = how.lost_after.as_secs().div_ceil(4).max(1);
-        let mut command = Command::new(ssh);
-        command
-            .args(own)
-            .args(["-T", "-oBatchMode=yes", "-oConnectTimeout=30", "-oServerAliveCountMax=4"])
-            .arg(format!("-oServerAliveInterval={interval}"))
-            .arg("--")
-            .arg(&host.name)
-            .arg(remote_command(&how.program, ports))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        let mut command = Command::new(by);
+        command.args(own);
+        if host.is_here() {
+            command.arg("node").args(ports.map(|ports| format!("--port-range={ports}")));
+        } else {
+            command
+                .args(["-T", "-oBatchMode=yes", "-oConnectTimeout=30", "-oServerAliveCountMax=4"])
+                .arg(format!("-oServerAliveInterval={interval}"))
+                .arg("--")
+                .arg(&host.name)
+                .arg(remote_command(&how.program, ports));
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (ssh, mut child) = Rank::start(&mut command, mask, None)?;
         let pipe = |pipe: Option<OwnedFd>| -> io::Result<OwnedFd> {
             let pipe = pipe.ok_or(io::ErrorKind::BrokenPipe)?;
@@ -68,11 +73,12 @@ impl Node {
             first_rank,
             ranks: *ranks,
             ssh,
+            by: by.display().to_string(),
             into: Some(pipe(child.stdin.take().map(Into::into))?.into()),
             pending: Vec::new(),
             from: Some(pipe(child.stdout.take().map(Into::into))?.into()),
             decoder: Decoder::after(frame::MAGIC),
-            errors: Some(Stream::new(pipe(child.stderr.take().map(Into::into))?, Target::Stderr, "")?),
+            errors: Some(Stream::new(pipe(child.stderr.take().map(Into::into))?, Target::Stderr, "", None)?),
             port: None,
             has_task: false,
             done: None,

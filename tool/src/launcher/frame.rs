@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Job;
+use super::job::Job;
 
 /// The first bytes from a helper; output of the host's shell before them is skipped.
 pub const MAGIC: &[u8] = b"\0gloo-rs node\0";

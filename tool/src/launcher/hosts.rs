@@ -22,6 +22,19 @@ impl Host {
     pub fn address(&self) -> &str {
         self.name.rsplit_once('@').map_or(&*self.name, |(_, host)| host)
     }
+
+    /// Whether it is this host, by its own name or one that means this host everywhere. `user@name` is another user, if not another host.
+    pub fn is_here(&self) -> bool {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let own = own.trim();
+        let short = own.split('.').next().unwrap_or_default();
+        !self.name.contains('@') && (self.is_loopback() || [own, short].contains(&&*self.name))
+    }
+
+    /// Whether the name means another host on each host.
+    pub fn is_loopback(&self) -> bool {
+        ["localhost", "127.0.0.1", "::1"].contains(&self.address())
+    }
 }
 
 /// Parses a file with lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number has one slot; the slots
@@ -34,19 +47,33 @@ pub fn read(path: &Path, timeout: Duration) -> Result<Vec<Host>, String> {
     parse(&String::from_utf8_lossy(&text)).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn parse(text: &str) -> Result<Vec<Host>, String> {
+/// Parses a list `host[:N],...`, by the same rules.
+pub fn parse_list(text: &str) -> Result<Vec<Host>, String> {
+    let hosts = text.split(',').map(|host| parse_line(host).map_err(|why| format!("{host:?}: {why}")));
+    Ok(united(hosts.collect::<Result<_, _>>()?))
+}
+
+/// Adds the slots of a host that is listed several times.
+fn united(all: Vec<Host>) -> Vec<Host> {
     let mut hosts: Vec<Host> = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if line.is_empty() {
-            continue;
-        }
-        let host = parse_line(line).map_err(|why| format!("line {}: {line:?}: {why}", index + 1))?;
+    for host in all {
         match hosts.iter_mut().find(|other| other.name == host.name) {
             Some(other) => other.slots += host.slots,
             None => hosts.push(host),
         }
     }
+    hosts
+}
+
+fn parse(text: &str) -> Result<Vec<Host>, String> {
+    let mut hosts = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if !line.is_empty() {
+            hosts.push(parse_line(line).map_err(|why| format!("line {}: {line:?}: {why}", index + 1))?);
+        }
+    }
+    let hosts = united(hosts);
     if hosts.is_empty() { Err("there is no host in it".into()) } else { Ok(hosts) }
 }
 
@@ -66,7 +93,7 @@ fn parse_line(line: &str) -> Result<Host, &'static str> {
     }
     // ssh would take it for an option.
     if name.is_empty() || name.starts_with('-') {
-        return Err("a line begins with a host's name");
+        return Err("it begins with the name of a host");
     }
     let slots = slots.map_or(Some(1), |number| number.parse().ok()).filter(|slots| (1..=1 << 20).contains(slots));
     let slots = slots.ok_or("a number of slots is at least 1")?;
@@ -77,7 +104,7 @@ fn parse_line(line: &str) -> Result<Host, &'static str> {
 pub fn distribute(hosts: &[Host], ranks: usize) -> Result<Vec<(Host, usize)>, String> {
     let slots: usize = hosts.iter().map(|host| host.slots).sum();
     if ranks > slots {
-        return Err(format!("the file of hosts has {}, and {ranks} ranks are asked for", counted(slots, "slot")));
+        return Err(format!("the hosts have {}, and {ranks} ranks are asked for", counted(slots, "slot")));
     }
     let mut left = ranks;
     let placed = hosts.iter().map(|host| {
@@ -116,6 +143,30 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn lists_of_hosts() {
+        let list = |text| parse_list(text);
+        assert_eq!(
+            list("node0:2,node1,me@node2:3,node0,fe80::1"),
+            Ok(vec![host("node0", 3), host("node1", 1), host("me@node2", 3), host("fe80::1", 1)])
+        );
+        for (text, part) in
+            [("", "name"), ("a,", "\"\": it begins"), ("a:0", "at least 1"), ("a b", "slots=N"), ("-v", "name")]
+        {
+            let error = list(text).unwrap_err();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn this_host_is_known_by_its_names() {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let here = |name: &str| host(name, 1).is_here();
+        assert!([own.trim(), "localhost", "127.0.0.1", "::1"].into_iter().all(here));
+        assert!(!["", "127.0.0.2", "elsewhere.invalid", &format!("me@{}", own.trim())].into_iter().any(here));
+        assert!(host("me@localhost", 1).is_loopback());
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub mod binding;
 mod connection;
 mod frame;
 pub mod hosts;
+pub mod job;
+mod log;
 pub mod node;
 mod output;
 mod port;
@@ -17,98 +19,33 @@ mod rank;
 pub mod remote;
 mod signals;
 
-use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::parse::counted;
-use binding::Bind;
 use gloo_rs::net::ports::PORT_RANGE;
-use gloo_rs::secret::{JobToken, TOKEN_VARIABLE};
-use gloo_rs::transport::shm::ptracer;
+use job::{Job, Limit, Master};
 use node::Control;
 use output::{Outputs, Target};
 use rank::{Forwarded, Outcome, Rank, Stream};
-use serde::{Deserialize, Serialize};
 use signals::Signals;
 
 /// Time for a process to end after SIGKILL; it may have to release much memory.
 const KILLED_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// The job to start.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct Job {
-    pub program: OsString,
-    pub args: Vec<OsString>,
-    /// Variables for the ranks, besides those that give their rank.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Whether to prefix output lines with their rank. Otherwise the ranks inherit the launcher's output.
-    pub prefix: bool,
-    /// Time for ranks to end after they were asked to.
-    pub grace: Duration,
-    /// How to bind ranks; `None` for cores if there are enough.
-    pub bind: Option<Bind>,
-    pub part: Part,
+/// How a job has ended.
+pub struct Ended {
+    /// The exit status: that of the rank that failed first, 128 plus the signal if one killed it, or 0.
+    pub code: u8,
+    /// Whether it has failed by itself, so that starting the ranks anew may help: no signal and no time limit has ended it.
+    pub by_itself: bool,
 }
 
-/// The ranks of a job that are started on one host.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct Part {
-    pub first_rank: usize,
-    pub ranks: usize,
-    /// Number of ranks of the whole job.
-    pub size: usize,
-    /// If the job is on several hosts: this host's name, and the address of rank 0's store.
-    pub host: Option<(String, Master)>,
-    /// Whether rank 0 gets input.
-    pub input: bool,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-pub struct Master {
-    pub address: String,
-    pub port: u16,
-}
-
-impl Job {
-    /// A job on this host, with a random token.
-    pub fn new(program: OsString, args: Vec<OsString>, ranks: usize) -> Result<Self, Failure> {
-        // The system stops processes that read from a terminal outside of its foreground process group, and each rank leads a group.
-        // SAFETY: the call accesses no memory of this process.
-        let input = unsafe { libc::isatty(libc::STDIN_FILENO) } == 0;
-        let part = Part { first_rank: 0, ranks, size: ranks, host: None, input };
-        let mut environment = Vec::new();
-        // A token in the environment, even an empty one, is inherited.
-        if std::env::var_os(TOKEN_VARIABLE).is_none() {
-            let token = JobToken::random_text()
-                .map_err(|error| Failure::from(format!("cannot generate a token for the job: {error}")))?;
-            environment.push((TOKEN_VARIABLE.into(), token.into()));
-        }
-        Ok(Self { program, args, environment, prefix: true, grace: Duration::from_secs(5), bind: None, part })
-    }
-}
-
-impl Job {
-    /// The value that a variable has for the ranks, unless their host's login sets it.
-    fn variable(&self, name: &str) -> Option<OsString> {
-        let given = self.environment.iter().rev().find(|(given, _)| given == name);
-        given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
-    }
-
-    /// Lets the ranks use TLS, with certificates of an authority for this job alone.
-    pub fn use_tls(&mut self) -> Result<(), Failure> {
-        self.environment.extend(authority::environment()?);
-        Ok(())
-    }
-}
-
-/// Runs `job` until it ends and returns the exit status: that of the rank that failed first, 128 plus the
-/// signal if one killed it, or 0. Prints to standard error which rank failed and how. Fails if the job could not be started.
-pub fn launch(job: &Job) -> Result<u8, Failure> {
+/// Runs `job` until it ends. Prints to standard error which rank failed and how. Fails if the job could not be started.
+pub fn launch(job: &Job) -> Result<Ended, Failure> {
     start(job, None)
 }
 
@@ -124,7 +61,7 @@ fn set(attribute: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
 }
 
 /// As [`launch`]; a helper has the connection to its launcher in `control`.
-fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
+fn start(job: &Job, control: Option<Control>) -> Result<Ended, Failure> {
     let here = |what: &str, error: io::Error| Failure::from(format!("{what}: {error}"));
     let signals = Signals::catch().map_err(|error| here("cannot receive signals", error))?;
     // Adopts orphans of the ranks, to know when all processes of a rank's group have ended.
@@ -138,6 +75,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
         }
     };
     let sets = binding::sets(job.bind, job.part.ranks)?;
+    let mut logs = job.logs()?.into_iter();
     let mut running = Running {
         ranks: Vec::new(),
         streams: Vec::new(),
@@ -145,6 +83,8 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
         signals,
         asked: None,
         failed: None,
+        by_itself: false,
+        limit: job.limit,
         grace: job.grace,
         control,
         first_rank: job.part.first_rank,
@@ -152,7 +92,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
     };
     for index in 0..job.part.ranks {
         let cores = sets.as_ref().map(|sets| sets[index]);
-        if let Err(error) = running.add(job, index, &master, cores) {
+        if let Err(error) = running.add(job, index, &master, cores, logs.next()) {
             running.abandon();
             return Err(Failure {
                 message: format!(
@@ -165,44 +105,6 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
         }
     }
     Ok(running.supervise())
-}
-
-/// The variables that give each rank its place in the job.
-pub const POSITION: [&str; 7] =
-    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_RS_STORE"];
-
-/// Whom each rank lets trace it where the system asks for that: this process with all that descend from it, which are the ranks of this host
-/// and what they start, unless the user says anything but the number of a process, which would be that of another launcher or host.
-fn whom_ranks_let_trace(job: &Job) -> OsString {
-    let given = job.variable(ptracer::VARIABLE);
-    let is_process = |text: &OsStr| text != "0" && text.as_encoded_bytes().iter().all(u8::is_ascii_digit);
-    given.filter(|text| !is_process(text)).unwrap_or_else(|| std::process::id().to_string().into())
-}
-
-/// The command of the `index`th rank of this host.
-fn command(job: &Job, index: usize, master: &Master, piped_input: bool) -> Command {
-    let Part { first_rank, ranks, size, input, .. } = &job.part;
-    let rank = first_rank + index;
-    let Master { address, port } = master;
-    let url_address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
-    let numbers = [rank, *size, index, *ranks].map(|number| number.to_string());
-    let store = [address.clone(), port.to_string(), format!("tcp://{url_address}:{port}")];
-    let position = numbers.into_iter().chain(store);
-    let mut command = Command::new(&job.program);
-    command
-        .args(&job.args)
-        .envs(job.environment.iter().map(|(name, value)| (name, value)))
-        .envs(POSITION.into_iter().zip(position))
-        .env(ptracer::VARIABLE, whom_ranks_let_trace(job));
-    command.stdin(match (rank, input, piped_input) {
-        (0, true, true) => Stdio::piped(),
-        (0, true, false) => Stdio::inherit(),
-        _ => Stdio::null(),
-    });
-    if job.prefix || piped_input {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    }
-    command
 }
 
 /// The state after the job has failed.
@@ -223,6 +125,10 @@ struct Running {
     /// The signal that asked the ranks to end, and until when they may take.
     asked: Option<(i32, Instant)>,
     failed: Option<Failed>,
+    /// Whether that is because a rank has.
+    by_itself: bool,
+    /// Until it is reached.
+    limit: Option<Limit>,
     grace: Duration,
     /// The launcher on another host, if this is its helper.
     control: Option<Control>,
@@ -233,17 +139,25 @@ struct Running {
 
 impl Running {
     /// Adds a rank that has been started.
-    fn add(&mut self, job: &Job, index: usize, master: &Master, cores: Option<libc::cpu_set_t>) -> io::Result<()> {
-        let mut command = command(job, index, master, self.control.is_some());
+    fn add(
+        &mut self,
+        job: &Job,
+        index: usize,
+        master: &Master,
+        cores: Option<libc::cpu_set_t>,
+        logs: Option<log::Pair>,
+    ) -> io::Result<()> {
+        let mut command = job.command(index, master, self.control.is_some());
+        let (output, errors) = logs.map_or((None, None), |logs| (Some(logs.output), Some(logs.errors)));
         let (rank, mut child) = Rank::start(&mut command, self.signals.mask_before(), cores)?;
         self.ranks.push(rank);
         let prefix = if job.prefix { format!("[{}] ", self.first_rank + index) } else { String::new() };
         if let Some(pipe) = child.stdout.take() {
             let target = if self.control.is_some() { Target::Frames(frame::kind::OUTPUT) } else { Target::Stdout };
-            self.streams.push((index, Stream::new(pipe.into(), target, &prefix)?));
+            self.streams.push((index, Stream::new(pipe.into(), target, &prefix, output)?));
         }
         if let Some(pipe) = child.stderr.take() {
-            self.streams.push((index, Stream::new(pipe.into(), self.errors(), &prefix)?));
+            self.streams.push((index, Stream::new(pipe.into(), self.errors(), &prefix, errors)?));
         }
         if let (Some(control), Some(pipe)) = (&mut self.control, child.stdin.take()) {
             control.feed(pipe.into())?;
@@ -252,7 +166,7 @@ impl Running {
     }
 
     /// Waits until the ranks have ended and, if they fail, also the processes that they have started; and until the output is written.
-    fn supervise(mut self) -> u8 {
+    fn supervise(mut self) -> Ended {
         let mut buffer = vec![0; 64 << 10];
         while !self.ended() {
             let asked = self.asked.map(|(_, deadline)| deadline);
@@ -267,7 +181,8 @@ impl Running {
         if self.control.is_some() {
             self.outputs.push(Target::Frames(frame::kind::DONE), &[self.code()]);
         }
-        self.deliver(&mut buffer)
+        let code = self.deliver(&mut buffer);
+        Ended { code, by_itself: self.by_itself && self.asked.is_none() }
     }
 
     /// Waits until the output is written, and returns the exit status. If a signal has asked the job to end, who reads the output has as
@@ -301,7 +216,8 @@ impl Running {
     /// Waits for an event, at most until `deadline`, and handles all that have come.
     fn turn(&mut self, deadline: Option<Instant>, buffer: &mut [u8]) {
         let silence = self.control.as_ref().and_then(Control::deadline);
-        let timeout = wait_until(deadline.into_iter().chain(silence).min());
+        let limit = self.limit.map(|limit| limit.end);
+        let timeout = wait_until(deadline.into_iter().chain(silence).chain(limit).min());
         // A stream is not read while there is no room for it; poll ignores the number.
         let descriptor = |stream: &Stream| if self.outputs.has_room(stream.target) { stream.as_raw_fd() } else { -1 };
         let streams = self.streams.iter().map(|(_, stream)| descriptor(stream));
@@ -321,6 +237,7 @@ impl Running {
         self.listen();
         self.reap(buffer);
         self.ask_again();
+        self.check_limit();
         self.write();
     }
 
@@ -328,6 +245,12 @@ impl Running {
     fn write(&mut self) {
         while let Err((target, error)) = self.outputs.flush() {
             self.lose(target, &error);
+        }
+        for why in self.outputs.lost_logs() {
+            self.say(&why);
+            if self.failed.is_none() {
+                self.end_all(crate::FAILED);
+            }
         }
     }
 
@@ -384,6 +307,17 @@ impl Running {
         }
     }
 
+    /// Ends the ranks that still run when the job's time is over.
+    fn check_limit(&mut self) {
+        let Some(Limit { time, .. }) = self.limit.take_if(|limit| limit.is_over()) else { return };
+        let left = self.ranks.iter().filter(|rank| rank.outcome.is_none()).count();
+        if left > 0 && self.failed.is_none() {
+            let seconds = time.as_secs_f64();
+            self.say(&format!("{} still running after {seconds} s (--timeout); ending them", counted(left, "rank")));
+            self.end_all(crate::TIMED_OUT);
+        }
+    }
+
     fn signal_ranks(&self, signal: i32) {
         for rank in self.ranks.iter().filter(|rank| rank.outcome.is_none() || rank.group_lives()) {
             rank.signal_group(signal);
@@ -425,6 +359,7 @@ impl Running {
         if code == crate::UNREAD && crate::unread() {
             return self.end_all(code);
         }
+        self.by_itself = true;
         for &(rank, outcome) in failures {
             self.say(&format!("{} {outcome}", self.name(rank)));
         }

@@ -65,7 +65,7 @@ fn serve(args: Args) -> io::Result<u8> {
         .map_err(|error| Failure::from(format!("cannot change to the directory {}: {error}", directory.display())))
         .and_then(|()| super::start(&job, Some(control)));
     let Failure { message, code } = match result {
-        Ok(code) => return Ok(code),
+        Ok(ended) => return Ok(ended.code),
         Err(failure) => failure,
     };
     let host = job.part.host.as_ref().map_or("", |(host, _)| host);

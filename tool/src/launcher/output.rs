@@ -30,6 +30,9 @@ impl Target {
 /// A queue of this many bytes has no room for what ranks write.
 const FULL: usize = 64 << 10;
 
+/// Erases the line of a terminal from the cursor on (ECMA-48, EL).
+const ERASE_LINE: &[u8] = b"\x1b[K";
+
 /// What is still to be written to one descriptor.
 struct Queue {
     target: Target,
@@ -38,6 +41,10 @@ struct Queue {
     /// change of its flags would surprise.
     reopened: Option<File>,
     bytes: VecDeque<u8>,
+    /// Whether it is a terminal.
+    terminal: bool,
+    /// Whether the last line is one that its end, a carriage return, lets the next one overwrite.
+    returned: bool,
     /// Whether it cannot be written any more. What comes then is dropped.
     lost: bool,
 }
@@ -46,7 +53,9 @@ impl Queue {
     fn new(target: Target, descriptor: i32) -> Self {
         let reopened = reopen(descriptor);
         let descriptor = reopened.as_ref().map_or(descriptor, AsRawFd::as_raw_fd);
-        Self { target, descriptor, reopened, bytes: VecDeque::new(), lost: false }
+        // SAFETY: the call accesses no memory of this process.
+        let terminal = unsafe { libc::isatty(descriptor) } == 1;
+        Self { target, descriptor, reopened, bytes: VecDeque::new(), terminal, returned: false, lost: false }
     }
 
     fn poll(&self) -> libc::pollfd {
@@ -83,6 +92,15 @@ impl Queue {
         Ok(())
     }
 
+    /// Adds whole lines. On a terminal, the first one replaces a line that ended with a carriage return, whoever wrote that.
+    fn extend(&mut self, bytes: &[u8]) {
+        if self.terminal && self.returned {
+            self.bytes.extend(ERASE_LINE);
+        }
+        self.returned = bytes.ends_with(b"\r");
+        self.bytes.extend(bytes);
+    }
+
     fn is_full(&self) -> bool {
         self.bytes.len() >= FULL
     }
@@ -96,13 +114,16 @@ impl Queue {
 /// The queues of standard output and standard error: one for both if they are one file, so that lines stay whole and in order.
 pub struct Outputs {
     queues: Vec<Queue>,
+    /// Why files of ranks' output could not be written.
+    lost_logs: Vec<String>,
 }
 
 impl Outputs {
     pub fn new() -> Self {
         let errors = (!is_one_file(libc::STDOUT_FILENO, libc::STDERR_FILENO))
             .then(|| Queue::new(Target::Stderr, libc::STDERR_FILENO));
-        Self { queues: [Queue::new(Target::Stdout, libc::STDOUT_FILENO)].into_iter().chain(errors).collect() }
+        let queues = [Queue::new(Target::Stdout, libc::STDOUT_FILENO)].into_iter().chain(errors).collect();
+        Self { queues, lost_logs: Vec::new() }
     }
 
     /// The index of the queue of `target`.
@@ -127,8 +148,18 @@ impl Outputs {
         match target {
             _ if queue.lost || bytes.is_empty() => {}
             Target::Frames(kind) => queue.bytes.extend(frame::encode(kind, bytes)),
-            Target::Stdout | Target::Stderr => queue.bytes.extend(bytes),
+            Target::Stdout | Target::Stderr => queue.extend(bytes),
         }
+    }
+
+    /// A file of a rank's output could not be written.
+    pub fn lose_log(&mut self, why: String) {
+        self.lost_logs.push(why);
+    }
+
+    /// Why files could not be written, each once.
+    pub fn lost_logs(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lost_logs)
     }
 
     /// Adds a message of the launcher.
@@ -219,6 +250,17 @@ mod tests {
         drop(reader);
         assert_eq!(queue.flush().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert!(queue.lost && queue.bytes.is_empty());
+    }
+
+    #[test]
+    fn the_next_line_on_a_terminal_erases_one_that_may_be_overwritten() {
+        let (_reader, writer) = io::pipe().unwrap();
+        let mut queue = Queue::new(Target::Stdout, writer.as_raw_fd());
+        for (terminal, expected) in [(false, "[0] 100%\r[1] x\n[1] y\n"), (true, "[0] 100%\r\x1b[K[1] x\n[1] y\n")] {
+            queue.terminal = terminal;
+            ["[0] 100%\r", "[1] x\n", "[1] y\n"].iter().for_each(|line| queue.extend(line.as_bytes()));
+            assert_eq!(queue.bytes.drain(..).collect::<Vec<_>>(), expected.as_bytes());
+        }
     }
 
     #[test]

@@ -4,37 +4,73 @@
 const LONGEST_LINE: usize = 1 << 20;
 
 /// Converts a stream of bytes, in pieces of any size, to whole lines with a prefix. The bytes need not be text.
+///
+/// A line ends with a newline. If it has a carriage return, as a progress bar has, its last part is passed on as soon as it comes, with a
+/// carriage return at its end, and once more as a whole when more of it comes. So whoever writes next begins at the beginning of a line.
 pub struct Prefixer {
     prefix: Vec<u8>,
-    /// The incomplete line, without its prefix.
+    /// The incomplete line after its last carriage return, without its prefix; that return itself if nothing has followed it.
     partial: Vec<u8>,
+    /// Whether the incomplete line has had a carriage return.
+    overwrites: bool,
+    /// Whether `partial` has been passed on.
+    shown: bool,
 }
 
 impl Prefixer {
     pub fn new(prefix: impl Into<Vec<u8>>) -> Self {
-        Self { prefix: prefix.into(), partial: Vec::new() }
+        Self { prefix: prefix.into(), partial: Vec::new(), overwrites: false, shown: false }
     }
 
-    /// Appends to `out` the lines that `data` completes.
+    /// Appends to `out` what can be passed on once `data` has come.
     pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) {
-        for piece in data.split_inclusive(|&byte| byte == b'\n') {
-            let mut rest = piece;
-            let end = usize::from(piece.ends_with(b"\n"));
-            while self.partial.len() + rest.len() - end > LONGEST_LINE {
-                let (head, tail) = rest.split_at(LONGEST_LINE - self.partial.len());
-                self.partial.extend_from_slice(head);
-                self.finish(out);
-                rest = tail;
+        for piece in data.split_inclusive(|&byte| matches!(byte, b'\n' | b'\r')) {
+            // A carriage return before a newline belongs to the end of the line.
+            if self.partial.ends_with(b"\r") && piece != b"\n" {
+                self.show(out);
+                self.partial.clear();
             }
-            self.partial.extend_from_slice(rest);
-            if end == 1 {
-                self.finish(out);
+            self.extend(piece, out);
+            match piece.last() {
+                Some(b'\n') => self.finish(out),
+                Some(b'\r') => self.overwrites = true,
+                _ => {}
             }
         }
+        if self.overwrites {
+            self.show(out);
+        }
+    }
+
+    /// Adds to the incomplete line, of which no more than [`LONGEST_LINE`] bytes are kept.
+    fn extend(&mut self, piece: &[u8], out: &mut Vec<u8>) {
+        let mut rest = piece;
+        let end = usize::from(piece.ends_with(b"\n"));
+        while self.partial.len() + rest.len() - end > LONGEST_LINE {
+            let (head, tail) = rest.split_at(LONGEST_LINE - self.partial.len());
+            self.partial.extend_from_slice(head);
+            self.finish(out);
+            rest = tail;
+        }
+        self.partial.extend_from_slice(rest);
+        // A carriage return alone is nothing new to show.
+        self.shown &= piece == b"\r";
+    }
+
+    /// Passes on the last part of a line that may be overwritten, unless there is nothing new in it.
+    fn show(&mut self, out: &mut Vec<u8>) {
+        let text = self.partial.strip_suffix(b"\r").unwrap_or(&self.partial);
+        if !self.shown && !text.is_empty() {
+            for part in [&self.prefix, text, &b"\r"[..]] {
+                out.extend_from_slice(part);
+            }
+        }
+        self.shown = true;
     }
 
     /// Appends the incomplete line to `out`, with a newline.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
+        (self.overwrites, self.shown) = (false, false);
         if self.partial.is_empty() {
             return;
         }
@@ -77,6 +113,34 @@ mod tests {
         assert!(out.is_empty());
         prefixer.push(b" ended\nnext", &mut out);
         assert_eq!(out, b"[0] begun ended\n");
+    }
+
+    #[test]
+    fn progress_bars_are_passed_on_at_once() {
+        // What is passed on after each piece.
+        let after = |pieces: &[&[u8]]| -> Vec<String> {
+            let mut prefixer = Prefixer::new("[0] ");
+            let texts = pieces.iter().map(|piece| {
+                let mut out = Vec::new();
+                prefixer.push(piece, &mut out);
+                String::from_utf8(out).unwrap()
+            });
+            let mut texts: Vec<_> = texts.collect();
+            let mut out = Vec::new();
+            prefixer.finish(&mut out);
+            texts.push(String::from_utf8(out).unwrap());
+            texts
+        };
+        // With the return at the end, and at the beginning.
+        assert_eq!(after(&[b"10%\r", b"20%\r", b"done\n"]), ["[0] 10%\r", "[0] 20%\r", "[0] done\n", ""]);
+        assert_eq!(after(&[b"\r10%", b"\r20%", b"\n"]), ["[0] 10%\r", "[0] 20%\r", "[0] 20%\n", ""]);
+        assert_eq!(
+            after(&[b"\r10%", b" of 8", b"\rnext"]),
+            ["[0] 10%\r", "[0] 10% of 8\r", "[0] next\r", "[0] next\n"]
+        );
+        assert_eq!(after(&[b"a\rb\rc\n", b"d"]), ["[0] a\r[0] b\r[0] c\n", "", "[0] d\n"], "nothing is left out");
+        assert_eq!(after(&[b"a\r", b"\n", b"b"]), ["[0] a\r", "[0] a\r\n", "", "[0] b\n"]);
+        assert_eq!(after(&[b"a\r"]), ["[0] a\r", "[0] a\r\n"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
+use super::log::Log;
 use super::output::{Outputs, Target};
 use super::prefix::Prefixer;
 use super::signals;
@@ -122,6 +123,7 @@ pub struct Stream {
     pipe: File,
     pub target: Target,
     prefixer: Prefixer,
+    log: Option<Log>,
 }
 
 /// The result of [`Stream::forward`].
@@ -136,9 +138,10 @@ pub enum Forwarded {
 }
 
 impl Stream {
-    pub fn new(pipe: OwnedFd, target: Target, prefix: &str) -> io::Result<Self> {
+    /// What comes is written to `log` as well, without the prefix.
+    pub fn new(pipe: OwnedFd, target: Target, prefix: &str, log: Option<Log>) -> io::Result<Self> {
         set_nonblocking(pipe.as_raw_fd())?;
-        Ok(Self { pipe: File::from(pipe), target, prefixer: Prefixer::new(prefix) })
+        Ok(Self { pipe: File::from(pipe), target, prefixer: Prefixer::new(prefix), log })
     }
 
     pub fn as_raw_fd(&self) -> i32 {
@@ -158,6 +161,9 @@ impl Stream {
         if read == 0 {
             self.finish(outputs);
             return Forwarded::End;
+        }
+        if let Some(Err(why)) = self.log.as_mut().map(|log| log.write(&buffer[..read])) {
+            outputs.lose_log(why);
         }
         let mut lines = Vec::with_capacity(read);
         self.prefixer.push(&buffer[..read], &mut lines);

@@ -1,18 +1,20 @@
 //! Jobs on several hosts: a [connection](super::connection) to each host by ssh, which runs a helper there ([`super::node`]). As on one host, the
 //! loop waits for nothing but events.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::connection::Node;
 use super::frame::{self, Hello, INPUT_WINDOW, Task, kind};
 use super::hosts::Host;
+use super::job::{Job, Limit, Master, Part};
 use super::output::{Outputs, Target};
 use super::rank::{Forwarded, Outcome};
 use super::signals::{self, Signals};
-use super::{Job, Master, Part, readable, wait_until};
+use super::{Ended, readable, wait_until};
 use crate::Failure;
 use crate::parse::counted;
 use gloo_rs::net::ports::PORT_RANGE;
@@ -30,14 +32,27 @@ pub struct Hosts {
     pub ssh: Vec<String>,
     /// Path of this program on the hosts.
     pub program: String,
+    /// Its path here.
+    pub own_program: PathBuf,
     /// The address of rank 0's host, if it is not its name.
     pub master: Option<String>,
     /// Time without data after which the launcher counts as lost on a host, or a host here.
     pub lost_after: Duration,
 }
 
+impl Hosts {
+    /// The command, with its first arguments, that runs this program on `host`.
+    pub fn command(&self, host: &Host) -> Vec<OsString> {
+        if host.is_here() {
+            vec![self.own_program.clone().into()]
+        } else {
+            self.ssh.iter().map(OsString::from).collect()
+        }
+    }
+}
+
 /// Runs `job` on `hosts` until it ends, as [`super::launch`] does on this host.
-pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
+pub fn launch(job: &Job, hosts: &Hosts) -> Result<Ended, Failure> {
     let here = |what: String, error: io::Error| Failure::from(format!("{what}: {error}"));
     let signals = Signals::catch().map_err(|error| here("cannot receive signals".into(), error))?;
     let directory =
@@ -53,6 +68,8 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
         next_beat: Instant::now() + hosts.lost_after / 4,
         asked: None,
         failed: None,
+        by_itself: false,
+        limit: job.limit,
         window: INPUT_WINDOW,
         input: job.part.input,
     };
@@ -65,7 +82,10 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
             Ok(node) => running.nodes.push(node),
             Err(error) => {
                 running.nodes.iter_mut().for_each(Node::cut);
-                return Err(here(format!("cannot start {}", hosts.ssh.join(" ")), error));
+                return Err(here(
+                    format!("cannot start {}", hosts.command(&place.0).join(OsStr::new(" ")).display()),
+                    error,
+                ));
             }
         }
         first_rank += place.1;
@@ -93,6 +113,10 @@ struct Running<'a> {
     /// The first signal that asked the job to end, and until when who reads the output may hold it up.
     asked: Option<(i32, Instant)>,
     failed: Option<Failed>,
+    /// Whether that is because ranks have, or the connection to a host whose ranks had been started.
+    by_itself: bool,
+    /// Until it is reached.
+    limit: Option<Limit>,
     /// How many bytes of its input may be sent to rank 0 now.
     window: usize,
     /// Whether standard input is still open.
@@ -100,11 +124,17 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Waits until the job has ended and the output is written, and returns the exit status.
-    fn supervise(mut self) -> u8 {
+    /// Waits until the job has ended and the output is written.
+    fn supervise(mut self) -> Ended {
         while !self.nodes.iter().all(|node| node.ended) {
             self.turn(None);
         }
+        let code = self.deliver();
+        Ended { code, by_itself: self.by_itself && self.asked.is_none() }
+    }
+
+    /// Waits until the output is written, and returns the exit status.
+    fn deliver(&mut self) -> u8 {
         let code = |failed: &Option<Failed>, otherwise| failed.as_ref().map_or(otherwise, |failed| failed.code);
         // As on one host: after a signal, who reads the output has as much time as ranks have to end.
         let mut deadline = None;
@@ -163,7 +193,8 @@ impl Running<'_> {
         let asked = self.asked.filter(|_| self.is_held_up()).map(|(_, deadline)| deadline);
         let patience = self.failed.as_ref().map(|failed| failed.deadline);
         let start = self.silent().map(|_| self.start_deadline);
-        let deadlines = [Some(self.next_beat), start, asked, patience, deadline];
+        let limit = self.limit.map(|limit| limit.end);
+        let deadlines = [Some(self.next_beat), start, asked, patience, limit, deadline];
         let timeout = wait_until(deadlines.into_iter().flatten().min());
         // SAFETY: the pointer and the count are those of the array, which lives until the call returns.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
@@ -259,6 +290,7 @@ impl Running<'_> {
             (kind::DONE, &[code]) => {
                 node.done = Some(code);
                 if code != 0 {
+                    self.by_itself |= self.failed.is_none();
                     self.fail(code);
                 }
             }
@@ -356,9 +388,10 @@ impl Running<'_> {
             return;
         }
         let outcome = node.ssh.outcome.map_or(String::new(), |outcome| outcome.to_string());
-        let ssh = &self.hosts.ssh[0];
+        let ssh = &node.by;
         let program = &self.hosts.program;
-        let why = match (node.has_task, node.ssh.outcome) {
+        let had_task = node.has_task;
+        let why = match (had_task, node.ssh.outcome) {
             (true, _) => format!("the connection is lost: {ssh} {outcome}; its ranks end"),
             (false, Some(Outcome::Exited(126 | 127))) => {
                 format!("cannot run {program} there (--remote-path): {ssh} {outcome}")
@@ -369,6 +402,7 @@ impl Running<'_> {
         let said = said.map_or(String::new(), |said| format!(": {said}"));
         let message = format!("host {}: {why}{said}", node.name());
         self.say(&message);
+        self.by_itself = had_task;
         self.fail(1);
     }
 
@@ -410,6 +444,13 @@ impl Running<'_> {
             let program = &self.hosts.program;
             self.say(&format!("host {name}: no answer from {program} node after {seconds} s (--lost-after)"));
             self.fail(1);
+        }
+        if let Some(Limit { time, .. }) = self.limit.take_if(|limit| limit.is_over())
+            && self.failed.is_none()
+            && !self.nodes.iter().all(|node| node.ended)
+        {
+            self.say(&format!("the job still runs after {} s (--timeout); ending it", time.as_secs_f64()));
+            self.fail(crate::TIMED_OUT);
         }
         let mut held_up = self.is_held_up();
         if held_up && self.asked.is_some_and(|(_, deadline)| now >= deadline) {

@@ -109,6 +109,48 @@ fn parent(pid: i32) -> i32 {
 }
 
 #[test]
+fn this_host_needs_no_ssh() {
+    // One that fails.
+    let script = "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR";
+    let output = gloo_rs(&["run", "-H", "localhost:2", "--ssh", "false", "sh", "-c", script]).output().unwrap();
+    assert_eq!(sorted_lines(&output.stdout), ["[0] 0 of 2 at 127.0.0.1", "[1] 1 of 2 at 127.0.0.1"], "{output:?}");
+
+    // Beside another host.
+    let elsewhere = Elsewhere::new();
+    let ssh = elsewhere.path("ssh");
+    let run = |options: &[&str], script: &str| {
+        let hosts = ["run", "-H", "localhost,somewhere:2", "--ssh", &ssh];
+        gloo_rs(&[&hosts, options, &["--", "sh", "-c", script]].concat()).output().unwrap()
+    };
+    let output = run(&["--master-addr", "127.0.0.1"], script);
+    let expected = ["[0] 0 of 1 at 127.0.0.1", "[1] 0 of 2 at 127.0.0.1", "[2] 1 of 2 at 127.0.0.1"];
+    assert_eq!(sorted_lines(&output.stdout), expected, "{output:?}");
+    let output = run(&[], script);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.contains("--host: the first host is localhost, by which other hosts do not reach it"), "{said}");
+    let output = run(&["--hosts", &elsewhere.path("hosts")], script);
+    assert!(text(&output.stderr).contains("cannot be used with"), "{output:?}");
+}
+
+#[test]
+fn times_logs_and_restarts_of_a_job_elsewhere() {
+    let elsewhere = Elsewhere::new();
+    let output = elsewhere.command(&["--timeout", "0.3", "--max-restarts", "1"], "exec sleep 60").output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(124) && !said.contains("again"), "{output:?}");
+    assert!(said.contains("gloo-rs: the job still runs after 0.3 s (--timeout); ending it\n"), "{said}");
+
+    let logs = tempfile::tempdir().unwrap();
+    let script = "echo $GLOO_RS_RESTART_COUNT; [ $GLOO_RS_RESTART_COUNT = 1 ]";
+    let options = ["--max-restarts", "1", "--log-dir", "logs"];
+    let output = elsewhere.command(&options, script).current_dir(logs.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let read = |name: &str| fs::read_to_string(logs.path().join("logs").join(name)).unwrap();
+    assert_eq!((read("rank-0.restart-1.out"), read("rank-1.restart-1.out")), ("1\n".into(), "1\n".into()));
+}
+
+#[test]
 fn a_job_over_two_hosts() {
     let sshd = Sshd::start();
 

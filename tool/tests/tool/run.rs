@@ -1,7 +1,9 @@
 //! Tests of `gloo-rs run` as a process, with shell programs as ranks.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
@@ -323,8 +325,130 @@ fn a_background_process_that_keeps_the_output_open_does_not_delay_the_end_of_a_j
 fn arguments_of_the_program_are_not_taken_for_the_tools_own() {
     let output = gloo_rs(&["run", "-n", "1", "echo", "-n", "--no-prefix", "x"]).output().unwrap();
     assert_eq!(text(&output.stdout), "[0] --no-prefix x\n");
+    let output = gloo_rs(&["run", "-np", "2", "--no-prefix", "echo", "-np", "x"]).output().unwrap();
+    assert_eq!(text(&output.stdout), "-np x\n-np x\n");
     assert_eq!(gloo_rs(&["run", "-n", "0", "true"]).output().unwrap().status.code(), Some(2));
     assert_eq!(gloo_rs(&["run", "-n", "2"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn an_option_that_is_unknown_does_not_become_the_program() {
+    let program = ["echo", "started"];
+    for (options, parts) in [
+        (&["-n", "1", "--no-prefx"][..], &["'--no-prefx'", "'--no-prefix'"][..]),
+        (&["-n", "1", "--bogus"], &["'--bogus'", "'-- --bogus'"]),
+        (&["-n", "1", "-q"], &["'-q'"]),
+        (&["-np", "x"], &["'x'", "--ranks"]),
+    ] {
+        let output = gloo_rs(&[&["run"], options, &program].concat()).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{options:?}: {output:?}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{options:?}: {said}");
+    }
+    // What begins with a dash can be a program all the same.
+    let output = gloo_rs(&["run", "-n", "1", "--", "-echo"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+}
+
+#[test]
+fn a_job_ends_when_its_time_is_over() {
+    let output = run(2, &["--timeout", "0.05"], "exec sleep 60");
+    assert_eq!(output.status.code(), Some(124));
+    let said = text(&output.stderr);
+    assert!(said.contains("2 ranks still running after 0.05 s (--timeout); ending them"), "{said}");
+    let output = run(2, &["--timeout", "3600"], "exit 0");
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn what_each_rank_writes_is_also_in_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("new").join("logs");
+    let at = logs.display().to_string();
+    let output = run(2, &["--log-dir", &at], "printf 'a\\nb'; printf '\\377\\r' >&2");
+    assert_eq!(sorted_lines(&output.stdout), ["[0] a", "[0] b", "[1] a", "[1] b"]);
+    let read = |name: &str| std::fs::read(logs.join(name)).unwrap();
+    for rank in 0..2 {
+        assert_eq!(read(&format!("rank-{rank}.out")), b"a\nb");
+        assert_eq!(read(&format!("rank-{rank}.err")), b"\xff\r");
+    }
+    // Without prefixes, and from the beginning.
+    let output = run(1, &["--no-prefix", "--log-dir", &at], "printf c");
+    assert_eq!((output.stdout, read("rank-0.out")), (b"c\n".to_vec(), b"c".to_vec()));
+    let output = run(1, &["--log-dir", "/proc/logs"], "true");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("--log-dir: cannot make the folder /proc/logs: "), "{output:?}");
+}
+
+/// `program` with its standard error in packets, one for each write.
+fn writes_to_stderr(args: &[&str]) -> Vec<String> {
+    let (here, there) = UnixDatagram::pair().unwrap();
+    let status = gloo_rs(args).stderr(OwnedFd::from(there)).status().unwrap();
+    assert!(!status.success());
+    here.set_nonblocking(true).unwrap();
+    let mut packet = vec![0; 1 << 16];
+    std::iter::from_fn(|| here.recv(&mut packet).ok().map(|bytes| text(&packet[..bytes]))).collect()
+}
+
+#[test]
+fn a_message_is_one_write_so_that_those_of_several_ranks_do_not_mix() {
+    for args in [&["bench", "allreduce", "--root", "9"][..], &["bench", "allreduce", "--bogus"], &["list", "x"]] {
+        let writes = writes_to_stderr(args);
+        assert!(writes.len() == 1 && writes[0].ends_with('\n'), "{args:?}: {writes:?}");
+    }
+}
+
+#[test]
+fn a_progress_bar_is_passed_on_before_its_line_ends() {
+    let mut job = command(1, &[], r"printf '10%%\r'; read line < $FIFO");
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut launcher = job.env("FIFO", &fifo).spawn().unwrap();
+    let mut start = [0; 8];
+    launcher.stdout.take().unwrap().read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"[0] 10%\r");
+    std::fs::write(&fifo, "on\n").unwrap();
+    assert!(launcher.wait().unwrap().success());
+}
+
+#[test]
+fn after_a_failure_all_ranks_are_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().display().to_string();
+    let script = "[ $RANK = 0 ] && [ $GLOO_RS_RESTART_COUNT != 2 ] && exec sleep 60
+        echo $GLOO_RS_RESTART_COUNT $MASTER_PORT $GLOO_RS_TOKEN; [ $GLOO_RS_RESTART_COUNT = 2 ]";
+    let output = run(2, &["--max-restarts", "5", "--log-dir", &logs], script);
+    assert!(output.status.success(), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("gloo-rs: starting all ranks again: restart 2 of at most 5\n"), "{said}");
+    let out = text(&output.stdout);
+    let of_rank_1 = out.lines().filter_map(|line| line.strip_prefix("[1] "));
+    let starts: Vec<Vec<_>> = of_rank_1.map(|line| line.split(' ').collect()).collect();
+    let different = |column: usize| starts.iter().map(|start| start[column]).collect::<BTreeSet<_>>().len();
+    assert!(starts.len() == 3 && different(0) == 3 && different(1) > 1 && different(2) == 3, "{out}");
+    assert!(
+        ["rank-1.out", "rank-1.restart-1.out", "rank-0.restart-2.err"]
+            .iter()
+            .all(|name| folder.path().join(name).exists())
+    );
+
+    let output = run(1, &["--max-restarts", "1"], "echo x; exit 3");
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(3), "[0] x\n[0] x\n"));
+}
+
+#[test]
+fn what_ends_a_job_from_outside_is_no_reason_to_start_it_again() {
+    let job = start(2, &["--max-restarts", "5"], "echo ready; exec sleep 60");
+    (0..2).for_each(|_| assert!(job.line().ends_with(" ready")));
+    job.signal(libc::SIGTERM);
+    let output = job.end();
+    assert_eq!(output.status.code(), Some(128 + libc::SIGTERM));
+    assert!(!text(&output.stderr).contains("again"), "{output:?}");
+    for (options, code) in [(&["--timeout", "0.05", "sleep", "60"][..], 124), (&["/nowhere/program"], 127)] {
+        let output = gloo_rs(&[&["run", "-n", "1", "--max-restarts", "5"], options].concat()).output().unwrap();
+        assert!(output.status.code() == Some(code) && !text(&output.stderr).contains("again"), "{output:?}");
+    }
 }
 
 #[test]
