@@ -51,6 +51,17 @@ install(FILES "${static_alone}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/gloo_rs")
 install(FILES ${pc_files} DESTINATION "${pkgconfig_dir}")
 if(GLOO_RS_BUILD_TOOL)
   install(PROGRAMS "${gloo_rs_tool_file}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  # Man pages, and completion for bash, zsh and fish: the tool writes them, each in its folder of share.
+  set(gloo_rs_pages "${PROJECT_BINARY_DIR}/share")
+  set(pages_made "${gloo_rs_pages}/man/man1/gloo-rs.1")
+  add_custom_command(OUTPUT "${pages_made}"
+    COMMAND "${CMAKE_COMMAND}" -E rm -rf "${gloo_rs_pages}"
+    COMMAND "${gloo_rs_tool_file}" pages "${gloo_rs_pages}"
+    DEPENDS gloo_rs_tool "${gloo_rs_tool_file}"
+    COMMENT "Writing man pages and completions"
+    VERBATIM)
+  add_custom_target(gloo_rs_pages ALL DEPENDS "${pages_made}")
+  install(DIRECTORY "${gloo_rs_pages}/" DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}")
 endif()
 
 if(GLOO_RS_DEBUG_INFO)

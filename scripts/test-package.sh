@@ -33,6 +33,12 @@ if grep -rlF --include='*.cmake' --include='*.pc' ibverbs.so "$prefix/lib" || gr
 fi
 [ "$(readlink "$prefix/lib/libgloo_rs.so")" = libgloo_rs.so.0.2 ] || fail "libgloo_rs.so is no link to libgloo_rs.so.0.2"
 
+echo "--- man pages, and completion for shells"
+for file in man/man1/gloo-rs.1 man/man1/gloo-rs-run.1 bash-completion/completions/gloo-rs zsh/site-functions/_gloo-rs \
+  fish/vendor_completions.d/gloo-rs.fish; do
+  [ -s "$prefix/share/$file" ] || fail "share/$file is missing"
+done
+
 echo "--- sizes, symbols, debug information in files of their own"
 bytes=$(find "$prefix" -name .debug -prune -o -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
 # The limit holds for what is released, and only that has debug information. scripts/fresh-machine.sh builds with other options, to be fast.

@@ -6,15 +6,20 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::plot::{self, Axis, Bars, Series};
+use crate::plot::{self, Axis, Bars, Lines, Series};
 use crate::{Failure, parse};
+
+const EXAMPLES: &str = "\
+Examples:
+  gloo-rs plot times.svg < times.json";
 
 /// Draw a chart of numbers that are read as JSON from standard input
 ///
 /// Lines: {"title":, "x": {"label":, "unit":}, "y": {...}, "series": [{"name":, "points": [[x, y], ...]}, ...]}; units are bytes,
 /// ranks, seconds and number; axes are logarithmic. Bars: {"title":, "label":, "groups": [name, ...], "bars": [{"name":,
-/// "values": [...]}, ...]}, with a value, or null, for each group.
+/// "values": [...]}, ...]}, with a value, or null, for each group. Both may have a "note", which stands below
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The SVG to write
     #[arg(value_name = "FILE")]
@@ -22,16 +27,22 @@ pub struct Args {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct LineChart {
     title: String,
+    #[serde(default)]
+    note: String,
     x: Axis,
     y: Axis,
     series: Vec<Series>,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct BarChart {
     title: String,
+    #[serde(default)]
+    note: String,
     label: String,
     groups: Vec<String>,
     bars: Vec<Bars>,
@@ -52,24 +63,25 @@ pub fn run(args: Args) -> u8 {
 fn draw(args: &Args) -> Result<(), Failure> {
     let path = &args.file;
     let fails = |why| Failure::usage(format!("cannot write {}: {why}", path.display()));
-    parse::writable(path).map_err(fails)?;
+    parse::writable_chart(path).map_err(fails)?;
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
     read.map_err(|error| format!("cannot read standard input: {error}"))?;
     let keys: Keys = parsed(&text)?;
     match (keys.series.is_some(), keys.bars.is_some()) {
         (true, false) => {
-            let LineChart { title, x, y, series } = parsed(&text)?;
+            let LineChart { title, note, x, y, series } = parsed(&text)?;
             let has_logarithm = |value: f64| value > 0.0 && value.is_finite();
             let mut points = series.iter().flat_map(|series| &series.points);
             if !points.all(|point| has_logarithm(point.0) && has_logarithm(point.1)) {
                 return Err("logarithmic axes need numbers above 0".to_owned().into());
             }
-            plot::lines(path, &title, &x, &y, &series)?;
+            let chart = Lines { title: &title, note: &note, x: &x, y: &y, series: &series, lowest: false };
+            plot::lines(path, &chart)?;
         }
         (false, true) => {
-            let BarChart { title, label, groups, bars } = parsed(&text)?;
-            plot::bars(path, &title, &label, &groups, &bars)?;
+            let BarChart { title, note, label, groups, bars } = parsed(&text)?;
+            plot::bars(path, (&title, &note), &label, &groups, &bars)?;
         }
         _ => return Err("standard input is not a chart: it has either `series` or `bars`".to_owned().into()),
     }

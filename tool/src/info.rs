@@ -15,8 +15,14 @@ use crate::explain::Explain;
 use crate::parse;
 use crate::verbs::{self, Verbs};
 
+const EXAMPLES: &str = "\
+Examples:
+  gloo-rs info                                         interfaces, transports, and where a rank would listen
+  gloo-rs info --explain allreduce 64Ki -n 8           why `auto` would select an algorithm";
+
 /// Show the features of this build and host, the addresses on which a rank would listen, and why; or why auto selects an algorithm
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The store of the job, as in GLOO_RS_STORE: tcp://host:port, redis://host, file:///path. Nothing is sent to it
     #[arg(long, value_name = "URL", value_parser = parse::store)]
@@ -70,6 +76,8 @@ struct Info {
     one_host: Vec<Listens>,
     /// Where a rank listens if its job is on several hosts.
     several_hosts: Vec<Listens>,
+    /// What is said of variables that seem to be this library's and that nothing reads.
+    unread_variables: Vec<String>,
 }
 
 /// A way for bytes to other ranks.
@@ -167,6 +175,7 @@ fn info(args: &Args) -> Result<Info, Failure> {
         links_to_other_hosts: format!("{transport}: ranks of different hosts share no memory"),
         one_host: one_host.into_iter().map(Listens::from).collect(),
         several_hosts: several_hosts.into_iter().map(Listens::from).collect(),
+        unread_variables: environment::unread(),
     })
 }
 
@@ -263,6 +272,9 @@ fn table(info: &Info) -> String {
             let on = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
             lines.push(format!("{label:10}  {address}{on}: {why}"));
         }
+    }
+    for (index, said) in info.unread_variables.iter().enumerate() {
+        lines.push(format!("{:10}  {said}", if index == 0 { "variables" } else { "" }));
     }
     lines.join("\n")
 }

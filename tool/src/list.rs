@@ -4,14 +4,36 @@ use gloo_rs::collective::Collective;
 use gloo_rs::types::{DataType, ReduceOp};
 use serde::Serialize;
 
+mod algorithms;
+
 use crate::Failure;
+use algorithms::{ALGORITHMS, Explained};
+use gloo_rs::nearest::nearest;
+
+const EXAMPLES: &str = "\
+Examples:
+  gloo-rs list                                         everything that there is
+  gloo-rs list --explain ring_segmented                what this algorithm does, and for what it is good";
 
 /// Show the collectives with their algorithms, the data types and the operations
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// Say in three lines what this algorithm is
+    #[arg(long, value_name = "ALGORITHM", value_parser = explained, conflicts_with = "json")]
+    explain: Option<&'static Explained>,
+
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn explained(name: &str) -> Result<&'static Explained, String> {
+    ALGORITHMS.iter().find(|algorithm| algorithm.name == name).ok_or_else(|| {
+        let near = nearest(name, ALGORITHMS.iter().map(|algorithm| algorithm.name));
+        let near = near.map_or(String::new(), |near| format!("; the nearest is {near}"));
+        format!("there is no such algorithm{near}; `gloo-rs list` prints all")
+    })
 }
 
 #[derive(Serialize)]
@@ -43,9 +65,20 @@ struct Operation {
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
     let list = list();
-    let text =
-        if args.json { serde_json::to_string(&list).map_err(|error| error.to_string()) } else { Ok(table(&list)) };
+    let text = match args.explain {
+        Some(algorithm) => Ok(explanation(algorithm, &list)),
+        None if args.json => serde_json::to_string(&list).map_err(|error| error.to_string()),
+        None => Ok(table(&list)),
+    };
     crate::end(text.and_then(|text| crate::print(&text)).map_err(Failure::from))
+}
+
+/// For a reader, with the collectives that have it.
+fn explanation(algorithm: &Explained, list: &List) -> String {
+    let Explained { name, does, best, costs } = algorithm;
+    let of = list.collectives.iter().filter(|collective| collective.algorithms.contains(name)).map(|c| c.name);
+    let of = of.collect::<Vec<_>>().join(", ");
+    format!("{name}, of {of}\ndoes   {does}\nbest   {best}\ncosts  {costs}")
 }
 
 fn list() -> List {

@@ -7,8 +7,11 @@ mod info;
 #[cfg(target_os = "linux")]
 mod launcher;
 mod list;
+mod origin;
+mod pages;
 mod parse;
 mod plot;
+mod progress;
 mod ranks;
 #[cfg(target_os = "linux")]
 mod run;
@@ -19,11 +22,19 @@ mod verbs;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+
+const EXAMPLES: &str = "\
+Examples:
+  gloo-rs run -n 4 -- ./program                  start four ranks on this host
+  gloo-rs bench allreduce -n 4 --sizes 4..64Mi:4  how long an allreduce of each size takes
+  gloo-rs info                                   what this build and this host have
+
+`gloo-rs COMMAND --help` explains a command's options.";
 
 /// Collective communications for training jobs: start jobs, measure, simulate, and list what is available
 #[derive(Parser)]
-#[command(name = "gloo-rs", version, about)]
+#[command(name = "gloo-rs", version, about, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -43,6 +54,9 @@ enum Command {
     List(list::Args),
     Simulate(Box<simulate::Args>),
     Plot(draw::Args),
+    /// Used by the build: writes man pages, and completion for shells
+    #[command(hide = true)]
+    Pages(pages::Args),
 }
 
 /// An error of a command.
@@ -97,6 +111,7 @@ fn main() -> ExitCode {
         Command::List(args) => list::run(args),
         Command::Simulate(args) => simulate::run(*args),
         Command::Plot(args) => draw::run(args),
+        Command::Pages(args) => pages::run(args, Cli::command()),
     };
     ExitCode::from(code)
 }

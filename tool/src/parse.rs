@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gloo_rs::collective::Collective;
+use gloo_rs::nearest;
 use gloo_rs::net::pattern::Patterns;
 use gloo_rs::rendezvous::url;
 
@@ -39,11 +40,13 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
 /// Parses a duration with a unit, in seconds: `250ns`, `10us` or `10µs`, `1.5ms`, `2s`, `5ps`.
 pub fn duration(text: &str) -> Result<f64, String> {
     let units = [("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9), ("ps", 1e-12), ("s", 1.0)];
-    number_with_unit(text, &units)
-        .ok_or_else(|| format!("{text:?} is not a duration; write 10us, 250ns, 1.5ms, 2s (ps, ns, us, ms, s)"))
+    number_with_unit(text, &units).ok_or_else(|| match number_with_unit(text, &[("", 1.0)]) {
+        Some(_) => format!("{text:?} is a number without a unit; write {text}us, {text}ns or {text}ms"),
+        None => format!("{text:?} is not a duration; write 10us, 250ns, 1.5ms, 2s (ps, ns, us, ms, s)"),
+    })
 }
 
-/// Parses bytes per second: `25GB/s`, `100MiB/s`, `10Gbit/s`, or a plain number of bytes.
+/// Parses bytes per second: `25GB/s`, `100MiB/s`, `10Gbit/s`.
 pub fn bandwidth(text: &str) -> Result<f64, String> {
     let prefixes = [
         ("K", 1e3),
@@ -62,10 +65,11 @@ pub fn bandwidth(text: &str) -> Result<f64, String> {
             (_, Some(bits)) => Some(number_with_unit(bits, &prefixes)? / 8.0),
             _ => None,
         });
-    rate.or_else(|| number_with_unit(text, &[("", 1.0)])).filter(|&rate| rate > 0.0).ok_or_else(|| {
-        format!(
-            "{text:?} is not a bandwidth; write 25GB/s, 100MiB/s, 10Gbit/s, or a number of bytes per second above 0"
-        )
+    rate.filter(|&rate| rate > 0.0).ok_or_else(|| match number_with_unit(text, &[("", 1.0)]) {
+        Some(number) if number > 0.0 => {
+            format!("{text:?} is a number without a unit; write {text}GB/s, {text}MiB/s or {text}Gbit/s")
+        }
+        _ => format!("{text:?} is not a bandwidth above 0; write 25GB/s, 100MiB/s, 10Gbit/s"),
     })
 }
 
@@ -73,19 +77,27 @@ pub fn bandwidth(text: &str) -> Result<f64, String> {
 pub fn seconds_per_byte(text: &str) -> Result<f64, String> {
     match text {
         "0" => Ok(0.0),
-        _ => duration(text)
-            .or_else(|_| bandwidth(text).map(|rate| 1.0 / rate))
-            .map_err(|_| format!("{text:?} is neither a time for each byte, as 0.05ns, nor a rate, as 20GB/s, nor 0")),
+        _ => duration(text).or_else(|_| bandwidth(text).map(|rate| 1.0 / rate)).map_err(|_| {
+            match number_with_unit(text, &[("", 1.0)]) {
+                Some(_) => format!("{text:?} is a number without a unit; write {text}ns for each byte, or {text}GB/s"),
+                None => format!("{text:?} is neither a time for each byte, as 0.05ns, nor a rate, as 20GB/s, nor 0"),
+            }
+        }),
     }
 }
 
 /// Parses the name of a collective.
 pub fn collective(text: &str) -> Result<Collective, String> {
     let known = Collective::ALL.iter().find(|collective| collective.name() == text);
-    known.copied().ok_or_else(|| {
-        let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
-        format!("there are {}", names.join(", "))
-    })
+    known.copied().ok_or_else(|| among(text, Collective::ALL.iter().map(|collective| collective.name())))
+}
+
+/// What is said of a name that is none of `names`: the nearest of them, and all.
+pub fn among(text: &str, names: impl Iterator<Item = &'static str>) -> String {
+    let names: Vec<_> = names.collect();
+    let near =
+        nearest::nearest(text, names.iter().copied()).map_or(String::new(), |near| format!("the nearest is {near}; "));
+    format!("{near}there are {}", names.join(", "))
 }
 
 /// Checks that the text is a valid list of network interfaces.
@@ -110,6 +122,23 @@ pub fn ranks(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Endings of pictures that are no SVG.
+const OTHER_PICTURES: [&str; 8] = ["png", "jpg", "jpeg", "gif", "webp", "pdf", "eps", "ps"];
+
+/// [`writable`], for a chart. Refuses a name by which other programs would take it for something else than an SVG.
+pub fn writable_chart(path: &Path) -> Result<(), String> {
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    if OTHER_PICTURES.contains(&&*ending) {
+        let svg = path.with_extension("svg");
+        return Err(format!(
+            "charts are SVGs, not {}: name it {}, and convert that (rsvg-convert, or any browser)",
+            ending.to_uppercase(),
+            svg.display()
+        ));
+    }
+    writable(path)
+}
+
 /// Returns why a file cannot be written, before its contents are computed. Changes nothing.
 pub fn writable(path: &Path) -> Result<(), String> {
     let says = |error: std::io::Error| error.to_string();
@@ -125,11 +154,14 @@ pub fn writable(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Parses one number; several, as `1Ki,3Ki`; or a range, `1Ki..64Mi`: from the first, doubled each time, up to the last;
+/// Parses numbers and ranges, separated by commas. A range is `1Ki..64Mi`: from the first, doubled each time, up to the last;
 /// `1Ki..64Mi:4` multiplies by four.
-pub fn several(text: &str, one: impl Fn(&str) -> Result<usize, String>) -> Result<Vec<usize>, String> {
+pub fn several(text: &str, one: &dyn Fn(&str) -> Result<usize, String>) -> Result<Vec<usize>, String> {
+    if text.contains(',') {
+        return Ok(text.split(',').map(|part| several(part, one)).collect::<Result<Vec<_>, _>>()?.concat());
+    }
     let Some((low, high)) = text.split_once("..") else {
-        return text.split(',').map(one).collect();
+        return Ok(vec![one(text)?]);
     };
     let (high, factor) = match high.split_once(':') {
         None => (high, 2),
@@ -142,6 +174,15 @@ pub fn several(text: &str, one: impl Fn(&str) -> Result<usize, String>) -> Resul
     }
     let grown = std::iter::successors(Some(low), |value| value.checked_mul(factor)).take_while(|&value| value < high);
     Ok(grown.chain([high]).collect())
+}
+
+/// A list of numbers in one argument, as [`several`] parses it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Several(pub Vec<usize>);
+
+/// Several sizes in bytes.
+pub fn sizes(text: &str) -> Result<Several, String> {
+    several(text, &size).map(Several)
 }
 
 /// Parses a finite number of at least 0 with one of `units`.
@@ -242,7 +283,6 @@ mod tests {
         near(bandwidth("25GB/s"), 25e9);
         near(bandwidth("1.5MiB/s"), 1_572_864.0);
         near(bandwidth("10Gbit/s"), 1.25e9);
-        near(bandwidth("800"), 800.0);
         near(bandwidth("8B/s"), 8.0);
         near(seconds_per_byte("0.05ns"), 5e-11);
         near(seconds_per_byte("20GB/s"), 5e-11);
@@ -250,10 +290,18 @@ mod tests {
         for text in ["", "10", "us", "-1us", "1e3us", "inf s", "10 us", "1.2.3us", "µ", "10m"] {
             assert!(duration(text).is_err(), "{text}");
         }
-        for text in ["", "GB/s", "0", "0GB/s", "-5GB/s", "25GB", "25Gb/s", "nan", "1µB/s"] {
+        for (unit, write) in [
+            (bandwidth as fn(&str) -> _, "write 10GB/s, 10MiB/s or 10Gbit/s"),
+            (duration, "write 10us, 10ns or 10ms"),
+            (seconds_per_byte, "write 10ns for each byte, or 10GB/s"),
+        ] {
+            let error: String = unit("10").unwrap_err();
+            assert!(error == format!("\"10\" is a number without a unit; {write}"), "{error}");
+        }
+        for text in ["", "GB/s", "0", "800", "0GB/s", "-5GB/s", "25GB", "25Gb/s", "nan", "1µB/s"] {
             assert!(bandwidth(text).is_err(), "{text}");
         }
-        assert!(seconds_per_byte("20").is_ok() && seconds_per_byte("x").is_err());
+        assert!(seconds_per_byte("20").is_err() && seconds_per_byte("x").is_err());
     }
 
     #[test]
@@ -263,14 +311,16 @@ mod tests {
 
     #[test]
     fn lists_and_ranges() {
-        assert_eq!(several("4", size), Ok(vec![4]));
-        assert_eq!(several("4,1Ki,3", size), Ok(vec![4, 1024, 3]));
-        assert_eq!(several("1Ki..8Ki", size), Ok(vec![1024, 2048, 4096, 8192]));
-        assert_eq!(several("3..13", size), Ok(vec![3, 6, 12, 13]));
-        assert_eq!(several("5..5", size), Ok(vec![5]));
-        assert_eq!(several("4..100:4", size), Ok(vec![4, 16, 64, 100]));
+        let several = |text| several(text, &size);
+        assert_eq!(several("4"), Ok(vec![4]));
+        assert_eq!(several("1,4..16:4,3"), Ok(vec![1, 4, 16, 3]));
+        assert_eq!(several("4,1Ki,3"), Ok(vec![4, 1024, 3]));
+        assert_eq!(several("1Ki..8Ki"), Ok(vec![1024, 2048, 4096, 8192]));
+        assert_eq!(several("3..13"), Ok(vec![3, 6, 12, 13]));
+        assert_eq!(several("5..5"), Ok(vec![5]));
+        assert_eq!(several("4..100:4"), Ok(vec![4, 16, 64, 100]));
         for text in ["", "4,", "8..4", "0..4", "1..", "..", "1..2..3"] {
-            assert!(several(text, size).is_err(), "{text}");
+            assert!(several(text).is_err(), "{text}");
         }
     }
 
@@ -283,6 +333,14 @@ mod tests {
         for text in ["0", "-1", "", "x", "4.0", "99999999999999999999"] {
             assert!(ranks(text).unwrap_err().contains("is not a number of ranks"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_chart_is_an_svg() {
+        let error = writable_chart(Path::new("/nowhere/times.PNG")).unwrap_err();
+        assert!(error.starts_with("charts are SVGs, not PNG: name it /nowhere/times.svg, and convert"), "{error}");
+        assert_eq!(writable_chart(Path::new("/dev/null")), Ok(()));
+        assert!(writable_chart(Path::new("/nowhere/a.svg")).unwrap_err().starts_with("No such file"));
     }
 
     #[test]

@@ -2,20 +2,25 @@
 //!
 //! Series differ by colour, and also by marker and dashes, for readers who do not see colours. The colours can be distinguished with
 //! any common colour blindness (Okabe and Ito 2008), and there are at least as many pairs of marker and dashes as a collective has algorithms.
-//! The series `auto` is a thick black line on top of all others.
+//! The series `auto` is a thick black line on top of all others. Where only the lowest line of each place matters, the lines that are the
+//! lowest nowhere are grey, and each of the others has its name where it is the lowest.
 
+mod bars;
+mod gantt;
+
+use std::ops::Range;
 use std::path::Path;
 
-use gloo_rs::schedule::simulate::{Activity, Trace};
 use gloo_rs::tuner::file::AUTO;
-use gloo_rs::types::Rank;
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::Deserialize;
 
-use crate::parse::{duration_text, size_text, unit_of_duration};
+pub use self::bars::{Bars, bars};
+pub use self::gantt::gantt;
+use crate::parse::{duration_text, size_text};
 
 /// Colours of series, in the order of their use.
 const COLOURS: [RGBColor; 6] = [
@@ -33,6 +38,14 @@ const DASHES: [Option<(i32, i32)>; 4] = [None, Some((9, 5)), Some((2, 4)), Some(
 const GRID: RGBColor = RGBColor(215, 215, 215);
 const SIZE: (u32, u32) = (1000, 600);
 const LEGEND: u32 = 210;
+/// Pixels for the note under a chart.
+const NOTE: u32 = 24;
+/// Of the note, and of lines that are the lowest nowhere.
+const GREY: RGBColor = RGBColor(150, 150, 150);
+/// Of the lowest number, where an axis begins under which there are names.
+const ROOM_BELOW: f64 = 0.7;
+/// Up to so many powers of ten, an axis has ticks at twice and five times each, too.
+const FEW_DECADES: f64 = 3.0;
 
 /// The unit of an axis, which determines how its ticks are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -50,6 +63,7 @@ pub enum Unit {
 
 /// An axis with a logarithmic scale.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Axis {
     pub label: String,
     pub unit: Unit,
@@ -63,6 +77,7 @@ impl Axis {
 
 /// A line with a marker at each point; both coordinates of a point are above 0.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Series {
     /// The name in the legend.
     pub name: String,
@@ -83,48 +98,81 @@ impl Unit {
             Self::Bytes => size_text(value.round() as usize),
             Self::Ranks => format!("{}", value.round()),
             Self::Seconds => duration_text(value),
-            // Powers of ten: numbers below 1 have only the digits that they need.
-            Self::Number => format!("{value:.0$}", (-value.log10().round()).max(0.0) as usize),
+            // Numbers below 1 have only the digits that they need.
+            Self::Number => format!("{value:.0$}", (-(value * 1.000_001).log10().floor()).max(0.0) as usize),
         }
     }
 
-    /// Powers of the base that enclose `values`, and how many powers lie between two ticks, so that there are at most `ticks`.
-    fn range(self, values: impl Iterator<Item = f64> + Clone, ticks: i32) -> (std::ops::Range<f64>, f64) {
+    /// The range of an axis that holds `values`, and its ticks, at most about `most`: powers of the base or, of ten, where these are
+    /// few, also twice and five times each.
+    fn axis(self, values: impl Iterator<Item = f64>, most: i32) -> (Range<f64>, Vec<f64>) {
         let log = |value: f64| value.ln() / self.base().ln();
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values {
             (low, high) = (low.min(log(value)), high.max(log(value)));
         }
-        // A value that is a power of the base is on the frame.
-        let (low, mut high) = ((low + 1e-9).floor(), (high - 1e-9).ceil());
-        high = high.max(low + 1.0);
-        let every = ((high - low) / f64::from(ticks)).ceil();
-        (self.base().powf(low)..self.base().powf(low + every * ((high - low) / every).ceil()), self.base().powf(every))
+        // A value that is a tick is on the frame.
+        let (low, high) = (low + 1e-9, high - 1e-9);
+        let (first, last) = (low.floor(), high.ceil().max(low.floor() + 1.0));
+        if self.base() == 10.0 && high - low <= FEW_DECADES {
+            let powers = first as i32..=last as i32;
+            let ticks: Vec<f64> =
+                powers.flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power))).collect();
+            let begin = ticks.iter().rposition(|tick| log(*tick) <= low).unwrap_or(0);
+            let end = ticks.iter().position(|tick| log(*tick) >= high).unwrap_or(ticks.len() - 1).max(begin + 1);
+            return (ticks[begin]..ticks[end], ticks[begin..=end].to_vec());
+        }
+        let every = ((last - first) / f64::from(most)).ceil();
+        let steps = ((last - first) / every).ceil() as i32;
+        let ticks: Vec<f64> = (0..=steps).map(|step| self.base().powf(first + every * f64::from(step))).collect();
+        (ticks[0]..ticks[ticks.len() - 1], ticks)
     }
 }
 
-/// Draws `series` on logarithmic axes and writes the SVG to `path`.
-pub fn lines(path: &Path, title: &str, x: &Axis, y: &Axis, series: &[Series]) -> Result<(), String> {
+/// Lines on logarithmic axes.
+pub struct Lines<'a> {
+    pub title: &'a str,
+    /// Under the chart: where the numbers come from.
+    pub note: &'a str,
+    pub x: &'a Axis,
+    pub y: &'a Axis,
+    pub series: &'a [Series],
+    /// Whether only the lowest line of each place matters.
+    pub lowest: bool,
+}
+
+/// Draws the lines and writes the SVG to `path`.
+pub fn lines(path: &Path, chart: &Lines<'_>) -> Result<(), String> {
+    let Lines { title, note, x, y, series, lowest } = *chart;
     if series.iter().all(|series| series.points.is_empty()) {
         return Err(format!("{}: there is nothing to plot", path.display()));
     }
-    write(path, SIZE, |area| {
+    write(path, SIZE, note, |area| {
         let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
         let points = series.iter().flat_map(|series| &series.points);
-        let (x_range, x_base) = x.unit.range(points.clone().map(|point| point.0), 14);
-        let (y_range, y_base) = y.unit.range(points.map(|point| point.1), 10);
+        let (x_range, x_ticks) = x.unit.axis(points.clone().map(|point| point.0), 14);
+        let (mut y_range, y_ticks) = y.unit.axis(points.clone().map(|point| point.1), 10);
+        if lowest {
+            // Room for names.
+            y_range.start = points.fold(y_range.start, |start, point| start.min(ROOM_BELOW * point.1));
+        }
+        let last = x_range.end;
+        let (x_count, y_count) = (x_ticks.len(), y_ticks.len());
         let mut chart = ChartBuilder::on(&area)
             .caption(title, ("sans-serif", 18))
             .margin(12)
             .x_label_area_size(45)
             .y_label_area_size(75)
-            .build_cartesian_2d(x_range.log_scale().base(x_base), y_range.log_scale().base(y_base))?;
+            .build_cartesian_2d(
+                x_range.log_scale().with_key_points(x_ticks),
+                y_range.log_scale().with_key_points(y_ticks),
+            )?;
         chart
             .configure_mesh()
             .x_desc(&*x.label)
             .y_desc(&*y.label)
-            .x_labels(15)
-            .y_labels(11)
+            .x_labels(x_count)
+            .y_labels(y_count)
             .x_label_formatter(&|value| x.unit.text(*value))
             .y_label_formatter(&|value| y.unit.text(*value))
             .label_style(("sans-serif", 13))
@@ -133,8 +181,8 @@ pub fn lines(path: &Path, title: &str, x: &Axis, y: &Axis, series: &[Series]) ->
             .light_line_style(TRANSPARENT)
             .draw()?;
         // The last one drawn is on top.
-        let styled = styles(series);
-        for (Series { points, .. }, style) in styled.iter().rev() {
+        let styled = styles(series, lowest);
+        for (Series { points, .. }, style, _) in styled.iter().rev() {
             match style.dash {
                 None => chart.draw_series([PathElement::new(points.clone(), style.stroke())])?,
                 Some((dash, gap)) => {
@@ -143,7 +191,14 @@ pub fn lines(path: &Path, title: &str, x: &Axis, y: &Axis, series: &[Series]) ->
             };
             chart.draw_series(points.iter().map(|&point| EmptyElement::at(point) + style.marker()))?;
         }
-        for (index, (Series { name, .. }, style)) in styled.iter().enumerate() {
+        for (Series { name, .. }, style, place) in &styled {
+            // Where a line that rises is not, and inside the frame.
+            let side = if place.is_some_and(|place| place.0 < last) { HPos::Left } else { HPos::Right };
+            let font = TextStyle::from(("sans-serif", 14, FontStyle::Bold).into_font()).color(&style.colour);
+            let text = Text::new(name.clone(), (0, 9), font.pos(Pos::new(side, VPos::Top)));
+            chart.draw_series(place.map(|place| EmptyElement::at(place) + text))?;
+        }
+        for (index, (Series { name, .. }, style, _)) in styled.iter().enumerate() {
             let y = 60 + 22 * index as i32;
             let ends = vec![(0, y), (36, y)];
             match style.dash {
@@ -166,12 +221,43 @@ struct Style {
     dash: Option<(i32, i32)>,
 }
 
-/// Each series with its style; `auto` comes first.
-fn styles(series: &[Series]) -> Vec<(&Series, Style)> {
+/// Each series with its style, and the place for its name, if it has one there: `auto` comes first, then, if only the lowest lines matter,
+/// those that are the lowest anywhere.
+fn styles(series: &[Series], lowest: bool) -> Vec<(&Series, Style, Option<(f64, f64)>)> {
     let (auto, others): (Vec<_>, Vec<_>) = series.iter().partition(|series| series.name == AUTO);
     let thick = Style { colour: BLACK, width: 5, marker: 0, dash: None };
-    let others = others.into_iter().enumerate().map(|(index, series)| (series, Style::of(index)));
-    auto.into_iter().map(|series| (series, thick)).chain(others).collect()
+    let places = if lowest { places(&others) } else { vec![None; others.len()] };
+    let mut others: Vec<_> = others.into_iter().zip(places).collect();
+    others.sort_by_key(|(_, place)| lowest && place.is_none());
+    let styled = others.into_iter().enumerate().map(|(index, (series, place))| {
+        let style = Style::of(index);
+        let loses = lowest && place.is_none();
+        (series, if loses { Style { colour: GREY, width: 1, ..style } } else { style }, place)
+    });
+    auto.into_iter().map(|series| (series, thick, None)).chain(styled).collect()
+}
+
+/// For each series, the middle of the longest stretch on which it is the lowest.
+fn places(series: &[&Series]) -> Vec<Option<(f64, f64)>> {
+    let mut xs: Vec<f64> = series.iter().flat_map(|series| &series.points).map(|point| point.0).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    let lowest = |x: &f64| {
+        let points = series
+            .iter()
+            .enumerate()
+            .flat_map(|(index, series)| series.points.iter().map(move |point| (index, *point)));
+        points.filter(|(_, point)| point.0 == *x).min_by(|a, b| a.1.1.total_cmp(&b.1.1))
+    };
+    let winners: Vec<(usize, (f64, f64))> = xs.iter().filter_map(lowest).collect();
+    let mut longest = vec![&winners[..0]; series.len()];
+    for stretch in winners.chunk_by(|a, b| a.0 == b.0) {
+        let own = &mut longest[stretch[0].0];
+        if stretch.len() > own.len() {
+            *own = stretch;
+        }
+    }
+    longest.iter().map(|stretch| stretch.get(stretch.len() / 2).map(|(_, point)| *point)).collect()
 }
 
 impl Style {
@@ -198,153 +284,6 @@ impl Style {
     }
 }
 
-/// One series of bars, with one in each group, and its name in the legend.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Bars {
-    pub name: String,
-    /// At least 0; None if the group has no such bar.
-    pub values: Vec<Option<f64>>,
-}
-
-/// Draws a group of bars for each of `groups`, on an axis from 0, and writes the SVG to `path`.
-pub fn bars(path: &Path, title: &str, label: &str, groups: &[String], bars: &[Bars]) -> Result<(), String> {
-    let values = || bars.iter().flat_map(|bars| &bars.values).flatten();
-    let most = values().copied().fold(0.0, f64::max);
-    if most <= 0.0 || values().any(|value| !(0.0..=f64::MAX).contains(value)) {
-        return Err(format!("{}: there is nothing to plot: bars need numbers above 0", path.display()));
-    }
-    if let Some(bars) = bars.iter().find(|bars| bars.values.len() != groups.len()) {
-        return Err(format!("{:?} has {} of {} bars", bars.name, bars.values.len(), groups.len()));
-    }
-    let step = tick(most / 8.0);
-    let decimals = (-step.log10().floor()).max(0.0) as usize;
-    write(path, (SIZE.0, 480), |area| {
-        let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
-        let mut chart = ChartBuilder::on(&area)
-            .caption(title, ("sans-serif", 18))
-            .margin(12)
-            .x_label_area_size(35)
-            .y_label_area_size(75)
-            // The last tick must be within the range.
-            .build_cartesian_2d(0.0..groups.len() as f64, (0.0..step * ((most / step).ceil() + 1e-6)).step(step))?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .disable_x_axis()
-            .y_desc(label)
-            .y_labels(12)
-            .y_label_formatter(&|value| format!("{value:.decimals$}"))
-            .label_style(("sans-serif", 13))
-            .axis_desc_style(("sans-serif", 14))
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        // A fifth of a group's width is a gap between groups.
-        let width = 0.8 / bars.len() as f64;
-        for (number, Bars { values, .. }) in bars.iter().enumerate() {
-            let begin = |group: usize| group as f64 + 0.1 + width * number as f64;
-            let bar = |(group, value): (usize, &Option<f64>)| {
-                let corners = [(begin(group), 0.0), (begin(group) + width, (*value)?)];
-                Some(Rectangle::new(corners, COLOURS[number % COLOURS.len()].filled()))
-            };
-            chart.draw_series(values.iter().enumerate().filter_map(bar))?;
-        }
-        let centred = TextStyle::from(("sans-serif", 14).into_font()).pos(Pos::new(HPos::Center, VPos::Top));
-        chart.draw_series(groups.iter().enumerate().map(|(group, name)| {
-            EmptyElement::at((group as f64 + 0.5, 0.0)) + Text::new(name.clone(), (0, 8), centred.clone())
-        }))?;
-        for (number, Bars { name, .. }) in bars.iter().enumerate() {
-            let y = 60 + 22 * number as i32;
-            legend.draw(&Rectangle::new([(0, y - 6), (20, y + 6)], COLOURS[number % COLOURS.len()].filled()))?;
-            legend.draw(&Text::new(name.clone(), (28, y - 6), ("sans-serif", 14)))?;
-        }
-        Ok(())
-    })
-}
-
-/// In pixels.
-const ROW: u32 = 24;
-/// Bars of one kind with at most this distance are drawn as one.
-const GAP: f64 = 0.5;
-
-/// Draws the activity of `ranks`, a row each, against time: sends, receives and reductions in a lane each, as recorded in `trace`.
-pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Result<(), String> {
-    let last = trace.iter().map(|work| work.end).max().unwrap_or(0);
-    if last == 0 {
-        return Err(format!("{}: there is nothing to plot: nothing takes time", path.display()));
-    }
-    let (left, right, top) = (80, 15, 70);
-    let height = top + ROW * ranks.len() as u32 + 50;
-    let width = f64::from(SIZE.0 - left - right);
-    let x = |time: u64| f64::from(left) + time as f64 / last as f64 * width;
-    let row = |index: usize| (top + ROW * index as u32) as i32;
-    let mut bars = trace.to_vec();
-    bars.sort_unstable_by_key(|bar| (bar.rank, bar.activity, bar.begin, bar.end));
-    write(path, (SIZE.0, height), |area| {
-        area.draw(&Text::new(title.to_owned(), (left as i32, 12), ("sans-serif", 18)))?;
-        for (lane, (name, colour)) in LANES.into_iter().enumerate() {
-            let at = left as i32 + 110 * lane as i32;
-            area.draw(&Rectangle::new([(at, 44), (at + 14, 52)], colour.filled()))?;
-            area.draw(&Text::new(name, (at + 20, 41), ("sans-serif", 14)))?;
-        }
-        for (index, rank) in ranks.iter().enumerate() {
-            let y = row(index);
-            let shade = if index % 2 == 0 { SHADE } else { WHITE };
-            let corners = [(left as i32, y), ((SIZE.0 - right) as i32, y + ROW as i32)];
-            area.draw(&Rectangle::new(corners, shade.filled()))?;
-            area.draw(&Text::new(format!("rank {rank}"), (8, y + 6), ("sans-serif", 13)))?;
-            let own = &bars[bars.partition_point(|bar| bar.rank < *rank)..];
-            let own = own.iter().take_while(|bar| bar.rank == *rank).filter(|bar| bar.begin < bar.end);
-            let mut open: Option<(Activity, f64, f64)> = None;
-            let draw = |bar: Option<(Activity, f64, f64)>| match bar {
-                Some((activity, begin, end)) => area.draw(&lane_bar(activity, begin, end, y)),
-                None => Ok(()),
-            };
-            for bar in own {
-                let (begin, end) = (x(bar.begin), x(bar.end));
-                match &mut open {
-                    // Wide bars keep a gap, so that segments can be distinguished.
-                    Some((activity, since, until))
-                        if *activity == bar.activity && begin - *until < GAP && end - *since < 4.0 =>
-                    {
-                        *until = until.max(end);
-                    }
-                    _ => draw(open.replace((bar.activity, begin, end)))?,
-                }
-            }
-            draw(open)?;
-        }
-        let bottom = row(ranks.len());
-        let (step, from) = (tick(last as f64 / 10.0), left as i32);
-        area.draw(&PathElement::new([(from, bottom), ((SIZE.0 - right) as i32, bottom)], BLACK.stroke_width(1)))?;
-        // All ticks in the unit of the last, including 0.
-        let (unit, name) = unit_of_duration(last as f64 * 1e-12);
-        let decimals = (unit / (step * 1e-12)).log10().ceil().max(0.0) as usize;
-        for number in 0..=(last as f64 / step) as u32 {
-            let time = f64::from(number) * step;
-            let text = format!("{:.decimals$} {name}", time * 1e-12 / unit);
-            let at = x(time as u64) as i32;
-            area.draw(&PathElement::new([(at, bottom), (at, bottom + 5)], BLACK.stroke_width(1)))?;
-            let style = TextStyle::from(("sans-serif", 13).into_font()).pos(Pos::new(HPos::Center, VPos::Top));
-            area.draw(&Text::new(text, (at, bottom + 9), style))?;
-        }
-        Ok(())
-    })
-}
-
-const SHADE: RGBColor = RGBColor(245, 245, 245);
-const LANES: [(&str, RGBColor); 3] = [("send", COLOURS[0]), ("receive", COLOURS[4]), ("reduce", COLOURS[3])];
-
-/// A bar between two x coordinates, in the activity's lane of the row at `y`.
-fn lane_bar(activity: Activity, begin: f64, end: f64, y: i32) -> Rectangle<(i32, i32)> {
-    let lane = activity as i32;
-    let top = y + 2 + 7 * lane;
-    // Adjacent bars keep a white pixel between them.
-    let (begin, end) = (begin.round() as i32, end.round() as i32);
-    let end = if end - begin > 3 { end - 1 } else { end.max(begin + 1) };
-    Rectangle::new([(begin, top), (end, top + 6)], LANES[lane as usize].1.filled())
-}
-
 /// The smallest round number (1, 2 or 5 followed by zeros) that is at least `least`.
 fn tick(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
@@ -354,16 +293,20 @@ fn tick(least: f64) -> f64 {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
-/// Draws on a white background, and writes the file only if drawing succeeds.
+/// Draws on a white background, with `note` below, and writes the file only if drawing succeeds.
 fn write(
     path: &Path,
-    size: (u32, u32),
+    (width, height): (u32, u32),
+    note: &str,
     draw: impl FnOnce(&Area<'_>) -> Result<(), Failed<'static>>,
 ) -> Result<(), String> {
     let mut text = String::new();
     {
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        let drawn = area.fill(&WHITE).and_then(|()| draw(&area)).and_then(|()| area.present());
+        let below = if note.is_empty() { 0 } else { NOTE };
+        let whole = SVGBackend::with_string(&mut text, (width, height + below)).into_drawing_area();
+        let (area, foot) = whole.split_vertically(height);
+        let noted = |()| foot.draw(&Text::new(note.to_owned(), (12, 4), ("sans-serif", 12).into_font().color(&GREY)));
+        let drawn = whole.fill(&WHITE).and_then(|()| draw(&area)).and_then(noted).and_then(|()| whole.present());
         drawn.map_err(|error| format!("cannot draw {}: {error}", path.display()))?;
     }
     std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
@@ -373,15 +316,34 @@ fn write(
 mod tests {
     use super::*;
 
+    pub fn hex(RGBColor(r, g, b): RGBColor) -> String {
+        format!("#{r:02X}{g:02X}{b:02X}")
+    }
+
+    fn of<'a>(title: &'a str, series: &'a [Series], x: &'a Axis, y: &'a Axis) -> Lines<'a> {
+        Lines { title, note: "", x, y, series, lowest: false }
+    }
+
     #[test]
     fn ticks_are_powers_that_hold_all_values() {
-        let range = |unit: Unit, values: &[f64], ticks| unit.range(values.iter().copied(), ticks);
-        assert_eq!(range(Unit::Bytes, &[4.0, 1024.0], 14), (4.0..1024.0, 2.0));
-        assert_eq!(range(Unit::Bytes, &[1.0, f64::from(1 << 20)], 14), (1.0..f64::from(1 << 20), 4.0));
-        assert_eq!(range(Unit::Ranks, &[3.0, 5.0], 14), (2.0..8.0, 2.0));
-        assert_eq!(range(Unit::Ranks, &[8.0], 14), (8.0..16.0, 2.0));
-        let (time, base) = range(Unit::Seconds, &[2e-6, 0.5], 10);
-        assert!((time.start * 1e6 - 1.0).abs() < 1e-9 && (time.end - 1.0).abs() < 1e-9 && base == 10.0, "{time:?}");
+        let axis = |unit: Unit, values: &[f64], most| {
+            let (range, ticks) = unit.axis(values.iter().copied(), most);
+            assert!((range.start, range.end) == (ticks[0], ticks[ticks.len() - 1]));
+            ticks
+        };
+        assert_eq!(axis(Unit::Bytes, &[4.0, 32.0], 14), [4.0, 8.0, 16.0, 32.0]);
+        let ticks = axis(Unit::Bytes, &[1.0, f64::from(1 << 20)], 14);
+        assert!(ticks[1] == 4.0 && ticks.last() == Some(&f64::from(1 << 20)), "{ticks:?}");
+        assert_eq!(axis(Unit::Ranks, &[3.0, 5.0], 14), [2.0, 4.0, 8.0]);
+        assert_eq!(axis(Unit::Ranks, &[8.0], 14), [8.0, 16.0]);
+        let texts = |unit: Unit, values: &[f64]| {
+            axis(unit, values, 10).into_iter().map(|tick| unit.text(tick)).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(Unit::Seconds, &[3e-5, 4e-4]), ["20 µs", "50 µs", "100 µs", "200 µs", "500 µs"]);
+        assert_eq!(texts(Unit::Seconds, &[1e-5, 1e-2]).len(), 10, "three decades");
+        assert_eq!(texts(Unit::Seconds, &[2e-6, 0.5]), ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms", "100 ms", "1 s"]);
+        assert_eq!(texts(Unit::Number, &[0.3, 3.0]), ["0.2", "0.5", "1", "2", "5"]);
+        assert_eq!(texts(Unit::Number, &[7.0]), ["5", "10"]);
     }
 
     #[test]
@@ -390,62 +352,23 @@ mod tests {
     }
 
     #[test]
-    fn a_gantt_chart_has_a_bar_for_each_activity_of_each_rank() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let work = |rank, activity, begin, end| Trace { rank, activity, peer: Some(0), begin, end, bytes: 4 };
-        let trace = [
-            work(7, Activity::Receive, 500_000, 900_000),
-            work(3, Activity::Send, 0, 50_000),
-            Trace { peer: Some(9), ..work(3, Activity::Send, 100_000, 200_000) },
-            Trace { peer: Some(5), ..work(3, Activity::Send, 600_000, 1_000_000) },
-            work(7, Activity::Reduce, 900_000, 900_001),
-            work(7, Activity::Reduce, 900_001, 900_002),
-            work(9, Activity::Send, 0, 1_000_000),
-        ];
-        gantt(file.path(), "title", &[3, 7], &trace).unwrap();
-        let text = std::fs::read_to_string(file.path()).unwrap();
-        assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
-        assert!(text.contains("rank 3") && text.contains("rank 7") && !text.contains("rank 9"));
-        let bars = |lane: usize| text.matches(&format!("fill=\"{}\"", hex(LANES[lane].1))).count() - 1;
-        assert_eq!(
-            [0, 1, 2].map(bars),
-            [3, 1, 1],
-            "bars of different peers stay apart, narrow ones are one; the legend does not count"
-        );
-        let ticks: Vec<_> = text.lines().filter(|line| line.ends_with(" µs")).collect();
-        assert_eq!(
-            ticks,
-            [
-                "0.0 µs", "0.1 µs", "0.2 µs", "0.3 µs", "0.4 µs", "0.5 µs", "0.6 µs", "0.7 µs", "0.8 µs", "0.9 µs",
-                "1.0 µs"
-            ]
-        );
-        let error = gantt(file.path(), "title", &[3], &[]).unwrap_err();
-        assert!(error.contains("nothing takes time"), "{error}");
-    }
-
-    fn hex(RGBColor(r, g, b): RGBColor) -> String {
-        format!("#{r:02X}{g:02X}{b:02X}")
-    }
-
-    #[test]
     fn no_two_lines_look_alike_and_auto_is_thick_and_black() {
         let most = gloo_rs::collective::Collective::ALL.iter().map(|collective| collective.algorithms().len()).max();
         let series = |name: String| Series { name, points: vec![(4.0, 1.0), (8.0, 2.0)] };
         let names = (0..most.unwrap()).map(|index| format!("z{index}")).chain(["auto".into()]);
         let series: Vec<_> = names.map(series).collect();
-        let styled = styles(&series);
+        let styled = styles(&series, false);
         assert_eq!((styled.len(), styled[0].0.name.as_str()), (series.len(), "auto"));
-        for (index, (_, style)) in styled.iter().enumerate() {
+        for (index, (_, style, _)) in styled.iter().enumerate() {
             // Also for readers who see no colours, or on paper.
             let same =
                 |other: &Style| (other.marker, other.dash, other.width) == (style.marker, style.dash, style.width);
-            assert!(styled[..index].iter().all(|(_, other)| !same(other)), "{index}: {style:?}");
+            assert!(styled[..index].iter().all(|(_, other, _)| !same(other)), "{index}: {style:?}");
             assert_eq!(style.colour == BLACK && style.width > 2, index == 0);
         }
         let file = tempfile::NamedTempFile::new().unwrap();
         let (x, y) = (Axis::new("x", Unit::Bytes), Axis::new("y", Unit::Seconds));
-        lines(file.path(), "title", &x, &y, &series).unwrap();
+        lines(file.path(), &of("title", &series, &x, &y)).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         let thick: Vec<_> = text.match_indices("stroke=\"#000000\" stroke-width=\"5\"").collect();
         let thin = text.rfind("stroke-width=\"2\" points").unwrap();
@@ -458,22 +381,26 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_chart_has_a_bar_for_each_value_above_0() {
+    fn lines_that_are_the_lowest_somewhere_stand_out_and_have_their_names_there() {
+        let named = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.into() };
+        let series = [
+            named("never", &[(4.0, 9e-6), (8.0, 9e-6), (16.0, 9e-6), (32.0, 9e-6), (64.0, 9e-6)]),
+            named("far", &[(4.0, 5e-6), (8.0, 5e-6), (16.0, 5e-6), (32.0, 5e-6), (64.0, 5e-6)]),
+            named("near", &[(4.0, 1e-6), (8.0, 6e-6), (16.0, 7e-6)]),
+            named(AUTO, &[(4.0, 1e-7)]),
+        ];
+        let styled = styles(&series, true);
+        let found: Vec<_> = styled.iter().map(|(series, style, place)| (&*series.name, style.colour, *place)).collect();
+        let far = ("far", COLOURS[0], Some((32.0, 5e-6)));
+        assert_eq!(found, [(AUTO, BLACK, None), far, ("near", COLOURS[1], Some((4.0, 1e-6))), ("never", GREY, None)]);
+        assert!(styles(&series, false).iter().all(|(_, style, place)| style.colour != GREY && place.is_none()));
         let file = tempfile::NamedTempFile::new().unwrap();
-        let kind = |name: &str, values: &[Option<f64>]| Bars { name: name.into(), values: values.into() };
-        let groups = ["one".to_owned(), "two".to_owned()];
-        let kinds = [kind("4 hosts", &[Some(93.5), Some(40.0)]), kind("8 hosts", &[None, Some(0.25)])];
-        bars(file.path(), "title", "% of the bound", &groups, &kinds).unwrap();
+        let (x, y) = (Axis::new("x", Unit::Bytes), Axis::new("y", Unit::Seconds));
+        lines(file.path(), &Lines { title: "t", note: "tcp & more", x: &x, y: &y, series: &series, lowest: true })
+            .unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
-        let filled = |index: usize| text.matches(&format!("fill=\"{}\"", hex(COLOURS[index]))).count() - 1;
-        assert_eq!([0, 1].map(filled), [2, 1], "the legend does not count");
-        for part in ["\none\n", "\ntwo\n", "8 hosts", "% of the bound", "\n0\n", "\n100\n"] {
-            assert!(text.contains(part), "no {part:?}");
-        }
-        let error = bars(file.path(), "title", "", &groups, &[kind("a", &[Some(1.0)])]).unwrap_err();
-        assert!(error.contains("\"a\" has 1 of 2 bars"), "{error}");
-        let error = bars(file.path(), "title", "", &groups[..1], &[kind("a", &[Some(0.0)])]).unwrap_err();
-        assert!(error.contains("nothing to plot"), "{error}");
+        let count = |name: &str| text.matches(&format!("\n{name}\n")).count();
+        assert_eq!((count("far"), count("near"), count("never"), count("tcp &amp; more")), (2, 2, 1, 1), "{text}");
     }
 
     #[test]
@@ -483,7 +410,7 @@ mod tests {
         let series: Vec<_> =
             (1..=9).map(|i| named(&format!("a<{i}>"), &[(4.0, 1e-6 * f64::from(i)), (64e6, 0.1)])).collect();
         let (x, y) = (Axis::new("bytes", Unit::Bytes), Axis::new("time", Unit::Seconds));
-        lines(file.path(), "title & more", &x, &y, &series).unwrap();
+        lines(file.path(), &of("title & more", &series, &x, &y)).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
         assert!(text.contains("title &amp; more") && text.contains("a&lt;9&gt;"), "what is special in XML is escaped");
@@ -491,9 +418,9 @@ mod tests {
         let polylines = text.matches("stroke-width=\"2\"").count();
         assert!(polylines >= 18, "{polylines}: a line in the chart and one in the legend");
         assert!(!text.contains("#000000\" stroke-width=\"5\""), "none of them is auto");
-        let error = lines(file.path(), "title", &x, &y, &[]).unwrap_err();
+        let error = lines(file.path(), &of("title", &[], &x, &y)).unwrap_err();
         assert!(error.contains("nothing to plot"), "{error}");
-        let error = lines(Path::new("/nowhere/a.svg"), "title", &x, &y, &series).unwrap_err();
+        let error = lines(Path::new("/nowhere/a.svg"), &of("title", &series, &x, &y)).unwrap_err();
         assert!(error.contains("cannot write /nowhere/a.svg"), "{error}");
     }
 }

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gloo_rs::collective::{Collective, Shape};
-use gloo_rs::context::{Call, Context, Reduction, UnboundBuffer};
-use gloo_rs::error::Result;
+use gloo_rs::context::{Call, Context, Reduction, Request, UnboundBuffer};
+use gloo_rs::error::{Error, Result};
 use gloo_rs::rendezvous::Store;
 use gloo_rs::types::{DataType, ReduceOp, Slot};
 
@@ -57,6 +57,8 @@ pub struct Measured {
     pub times: Vec<f64>,
     /// Time of a call in each loop of calls, in µs; empty if none were asked for.
     pub loops: Vec<f64>,
+    /// Time of the computation beside requests, alone, in µs.
+    pub compute: Option<f64>,
     /// What queue pairs did for a call, on average of several in a row; `None` with other transports.
     pub requests: Option<Requests>,
     /// What was wrong with the result, if anything.
@@ -104,7 +106,7 @@ pub fn measure(
     if wrong.is_none() {
         wrong = runner.verify().err().map(|what| format!("after {} more calls, {what}", warmup + iterations));
     }
-    Ok(Measured { times, loops, requests, wrong })
+    Ok(Measured { times, loops, compute: None, requests, wrong })
 }
 
 /// Replaces each number by the maximum over all ranks. Every rank calls it with the same number of elements.
@@ -250,15 +252,27 @@ impl<'a> Runner<'a> {
 
     /// The measured call.
     pub fn run(&mut self) -> Result<()> {
-        let Repetition { algorithm, op, thread, slot, .. } = self.repetition;
-        let Some(shape) = self.work.shape() else { return self.exchange(slot) };
-        let tag = thread as u64 * 2 + 2;
-        let (inputs, outputs) = (&self.input_pointers, &self.output_pointers);
+        let Some(call) = self.call() else { return self.exchange(self.repetition.slot) };
         // SAFETY: there is one pointer for each of `self.inputs` and `self.outputs`, which have the lengths of the shape;
         // nothing else uses them until the call returns.
-        unsafe {
-            self.context.run(&call(shape, Some(algorithm), self.work.dtype, Reduction::Op(op), inputs, outputs, tag))
-        }
+        unsafe { self.context.run(&call) }
+    }
+
+    /// The measured call as a persistent request, which must be dropped before this, and not be active while the buffers are
+    /// verified. Not for sendrecv.
+    pub fn request(&self) -> Result<Request> {
+        let call = self.call().ok_or_else(|| Error::invalid("sendrecv has no persistent requests"))?;
+        // SAFETY: as for `run`, while the request is active.
+        unsafe { self.context.request(&call) }
+    }
+
+    /// `None` for sendrecv.
+    fn call(&self) -> Option<Call<'_>> {
+        let Repetition { algorithm, op, thread, .. } = self.repetition;
+        let (inputs, outputs) = (&self.input_pointers, &self.output_pointers);
+        let tag = thread as u64 * 2 + 2;
+        let reduction = Reduction::Op(op);
+        Some(call(self.work.shape()?, Some(algorithm), self.work.dtype, reduction, inputs, outputs, tag))
     }
 
     /// Sends to the next rank and receives from the one before.

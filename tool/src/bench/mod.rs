@@ -2,13 +2,13 @@
 
 pub mod buffer;
 pub mod measure;
+mod overlap;
 mod pattern;
 mod report;
 #[cfg(test)]
 mod tests;
 pub mod workload;
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use gloo_rs::collective::{Collective, Shape, Uses};
@@ -18,19 +18,30 @@ use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::schedule::Schedule;
 use gloo_rs::transport::tcp;
 use gloo_rs::types::{DataType, ReduceOp};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::Failure;
+use crate::parse::Several;
+use crate::progress::Progress;
 use crate::ranks::{self, Member};
 use measure::{Measured, Repetition, largest_of_all_ranks, measure};
-use report::{Bandwidth, NO_OP, Row, Times};
+use overlap::Overlap;
+use report::{Bandwidth, NONE, Row, Times};
 use workload::{Request, Subject, Workload};
+
+const EXAMPLES: &str = "\
+Examples:
+  gloo-rs bench allreduce                              two ranks on this host
+  gloo-rs bench alltoall -n 8 --sizes 4..64Mi:4        eight ranks, sizes from 4 to 64 Mi times four
+  gloo-rs bench allreduce --transport tcp --requests 1 how much of an allreduce a computation hides
+  gloo-rs run -H node0:4,node1:4 -- gloo-rs bench allreduce --json
+                                                       over two hosts, a JSON object for each size";
 
 /// Measure a collective
 ///
 /// Starts ranks on this host, or runs as a rank of a job that a launcher started (if its variables are set; see docs/launchers.md).
 /// Every rank verifies the result before and after the measurement. The time of an iteration is that of the slowest rank.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// allreduce, reduce, reduce_scatter, broadcast, allgather, allgatherv, gather, gatherv, scatter, scatterv, alltoall,
     /// alltoallv, barrier, pairwise_exchange, scan, exscan, or sendrecv: a message to the next rank
@@ -49,10 +60,11 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "T")]
     transport: Transport,
 
-    /// Sizes of a rank's buffer in bytes, as defined by nccl-tests: 4,64Ki,1Mi
-    #[arg(long, value_name = "S,..", value_delimiter = ',', value_parser = crate::parse::size)]
+    /// Sizes of a rank's buffer in bytes, as defined by nccl-tests: a list, 4,64Ki,1Mi, or a range, doubled each time: 4..64Mi, or times
+    /// four: 4..64Mi:4
+    #[arg(long, value_name = "SIZES", value_parser = crate::parse::sizes)]
     #[arg(default_value = "4,1Ki,8Ki,64Ki,512Ki,4Mi")]
-    sizes: Vec<usize>,
+    sizes: Several,
 
     /// Number of measured calls for each size
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -65,6 +77,11 @@ pub struct Args {
     /// Measure loops of back-to-back calls too, without a barrier between calls
     #[arg(long = "loop")]
     loops: bool,
+
+    /// Start N persistent requests at once, wait for all, and measure how much of that time a computation hides, as osu_iallreduce does
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(conflicts_with_all = ["threads", "loops", "seconds", "in_place"])]
+    requests: Option<u32>,
 
     /// Number of calls before those
     #[arg(long, default_value_t = 10, value_name = "W")]
@@ -141,8 +158,8 @@ fn subject(text: &str) -> Result<Subject, String> {
     }
     let known = Collective::ALL.iter().find(|collective| collective.name() == text);
     known.map(|collective| Subject::Collective(*collective)).ok_or_else(|| {
-        let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
-        format!("there are {}, sendrecv", names.join(", "))
+        let collectives = Collective::ALL.iter().map(|collective| collective.name());
+        crate::parse::among(text, collectives.chain([Subject::SendRecv.name()]))
     })
 }
 
@@ -188,11 +205,14 @@ impl Args {
 
     /// The request for `ranks` ranks, if it is valid.
     fn request(&self, ranks: usize) -> Result<Request, String> {
-        if self.sizes.contains(&0) {
+        if self.sizes.0.contains(&0) {
             return Err("--sizes: 0 bytes are no message; barrier has no size at all".into());
         }
         if self.subject == Subject::SendRecv && self.algorithm != "auto" {
             return Err("--algorithm: sendrecv has none to choose".into());
+        }
+        if self.subject == Subject::SendRecv && self.requests.is_some() {
+            return Err("--requests: sendrecv has no persistent requests".into());
         }
         if self.loops && self.in_place && self.subject != Subject::Collective(Collective::Broadcast) {
             return Err("--loop: in place, only a broadcast can be called again with the data that it leaves".into());
@@ -246,21 +266,24 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
         )
         .into());
     }
-    let barrier = args.subject == Subject::Collective(Collective::Barrier);
-    let sizes = if barrier { &[0][..] } else { &args.sizes };
-    let progress = Progress::new(args, rank == 0, sizes.len());
-    let mut all_right = true;
+    let barrier = args.subject.is_barrier();
+    let sizes = if barrier { &[0][..] } else { &args.sizes.0 };
+    let progress = Progress::of(sizes.len() as u64 * u64::from(args.iterations), rank == 0);
+    let (mut all_right, mut bandwidths) = (true, Vec::new());
     for (index, &bytes) in sizes.iter().enumerate() {
-        progress.size(bytes);
+        progress.say(format!("{} {}", args.subject.name(), crate::parse::size_text(bytes)));
         let row = measure_size(args, &request, member, index, bytes, &progress)?;
         all_right &= row.verified;
+        bandwidths.push(row.bandwidth.busbw_gbs);
         if rank == 0 {
             let line = match (args.json, index) {
                 (true, _) => serde_json::to_string(&row).map_err(|error| error.to_string())?,
                 (false, 0) => {
-                    let buffers = [(args.in_place, ", in place"), (args.alloc, ", of gloo_rs_alloc")];
-                    let buffers: String = buffers.iter().filter(|(is, _)| *is).map(|(_, text)| *text).collect();
-                    let head = report::head(&row, args.threads as usize, &buffers);
+                    let special = [(args.in_place, ", in place"), (args.alloc, ", of gloo_rs_alloc")];
+                    let mut special: String = special.iter().filter(|(is, _)| *is).map(|(_, text)| *text).collect();
+                    let requests = args.requests.map(|requests| crate::parse::counted(requests as usize, "request"));
+                    special.extend(requests.map(|requests| format!(", {requests} at a time")));
+                    let head = report::head(&row, args.threads as usize, &special);
                     format!("{head}\n{}", report::line(&row))
                 }
                 (false, _) => report::line(&row),
@@ -268,7 +291,10 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
             progress.suspend(|| crate::print(&line))?;
         }
     }
-    progress.end();
+    drop(progress);
+    if rank == 0 && !args.json && !barrier {
+        crate::print(&report::average(&bandwidths))?;
+    }
     // No rank leaves before the report is written: a launcher may end the others as soon as one has failed.
     largest_of_all_ranks(context, &mut [0.0]).map_err(|error| format!("rank {rank}: {error}"))?;
     Ok(all_right)
@@ -302,7 +328,8 @@ fn measure_size(
     let (rank, ranks) = (context.rank(), context.size());
     let says = |error: Error| format!("rank {rank}: {error}");
     let slots = context.next_slot(args.threads);
-    let works = (0..args.threads).map(|thread| args.workload(request, rank, bytes, thread.into()));
+    let at_once = args.requests.unwrap_or(args.threads);
+    let works = (0..at_once).map(|thread| args.workload(request, rank, bytes, thread.into()));
     let works = works.collect::<Result<Vec<_>, _>>()?;
     let first = &works[0];
     let name = index.to_string();
@@ -319,15 +346,23 @@ fn measure_size(
             slot: slots + thread as u64,
             name: &name,
         };
-        measure(context, &**store, work, repetition, &|| {
+        let step = || {
             if thread == 0 {
                 progress.step()
             }
-        })
+        };
+        match args.requests {
+            None => measure(context, &**store, work, repetition, &step),
+            Some(_) => overlap::measure(context, &works, repetition, &step),
+        }
     };
     let measured: Vec<_> = std::thread::scope(|scope| {
         let run = &run;
-        let others = works.iter().enumerate().skip(1).map(|(thread, work)| scope.spawn(move || run(thread, work)));
+        let others = works[..args.threads as usize]
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(thread, work)| scope.spawn(move || run(thread, work)));
         let others: Vec<_> = others.collect();
         let own = run(0, first);
         let joined =
@@ -336,10 +371,10 @@ fn measure_size(
     });
 
     // The slowest of this rank's threads, then the slowest rank: whether anything was wrong, the loops' times, the others.
-    let (mut slowest, mut loops, mut requests) = (vec![0.0], 0, None);
+    let (mut slowest, mut loops, mut requests, mut compute_us) = (vec![0.0], 0, None, None);
     for (thread, measured) in measured.into_iter().enumerate() {
-        let Measured { times, loops: looped, requests: counted, wrong } = measured.map_err(says)?;
-        requests = requests.or(counted);
+        let Measured { times, loops: looped, compute, requests: counted, wrong } = measured.map_err(says)?;
+        (requests, compute_us) = (requests.or(counted), compute_us.or(compute));
         loops = looped.len();
         slowest.resize(1 + loops + times.len(), 0.0);
         let times = looped.into_iter().chain(times);
@@ -356,6 +391,10 @@ fn measure_size(
     let iterations = times.len();
     let times = Times::of(times);
     let loop_us = (loops > 0).then(|| Times::of(slowest.split_off(1)).p50_us);
+    // Of requests, these are the times with the computation.
+    let overlap = compute_us
+        .zip(loop_us)
+        .map(|(compute_us, total_us)| Overlap::of(at_once as usize, times.p50_us, compute_us, total_us));
     let algorithm = match first.shape() {
         Some(shape) if args.algorithm == "auto" => context.choose(&shape, args.dtype).to_owned(),
         Some(_) => args.algorithm.clone(),
@@ -369,46 +408,15 @@ fn measure_size(
         ranks,
         bytes: first.bytes,
         count: first.bytes / args.dtype.size(),
-        dtype: args.dtype.name(),
-        op: request.reduction().map_or(NO_OP, ReduceOp::name),
+        dtype: if args.subject.is_barrier() { NONE } else { args.dtype.name() },
+        op: request.reduction().map_or(NONE, ReduceOp::name),
         inputs: args.inputs as usize,
         iterations,
         times,
-        loop_us,
-        bandwidth: Bandwidth::of(args.subject, ranks, first.bytes * args.threads as usize, times.p50_us),
+        loop_us: loop_us.filter(|_| overlap.is_none()),
+        overlap,
+        bandwidth: Bandwidth::of(args.subject, ranks, first.bytes * at_once as usize, times.p50_us),
         verified: slowest[0] == 0.0,
         requests,
     })
-}
-
-/// The progress bar: only on rank 0, and only on a terminal.
-struct Progress(ProgressBar);
-
-impl Progress {
-    fn new(args: &Args, first: bool, sizes: usize) -> Self {
-        let people = first && std::io::stderr().is_terminal();
-        let target = if people { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(sizes as u64 * u64::from(args.iterations)), target);
-        if let Ok(style) = ProgressStyle::with_template("{msg:>10} {wide_bar} {percent:>3} %") {
-            bar.set_style(style);
-        }
-        Self(bar)
-    }
-
-    fn size(&self, bytes: usize) {
-        self.0.set_message(crate::parse::size_text(bytes));
-    }
-
-    fn step(&self) {
-        self.0.inc(1);
-    }
-
-    /// Hides the bar while other output is written.
-    fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.0.suspend(write)
-    }
-
-    fn end(&self) {
-        self.0.finish_and_clear();
-    }
 }

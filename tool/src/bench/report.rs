@@ -4,6 +4,7 @@ use gloo_rs::collective::Collective;
 use gloo_rs::transport::Counters;
 use serde::Serialize;
 
+use super::overlap::Overlap;
 use super::workload::Subject;
 use crate::parse::{counted, size_text};
 use crate::ranks::NO_SINGLE_COPY;
@@ -31,6 +32,9 @@ pub struct Row {
     #[serde(flatten)]
     pub bandwidth: Bandwidth,
     pub verified: bool,
+    /// Only with `--requests`; then the times above are those of all requests together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<Overlap>,
     /// Of rank 0; only with the transport ibverbs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<Requests>,
@@ -141,7 +145,7 @@ fn bus_factor(subject: Subject, ranks: usize) -> f64 {
     }
 }
 
-const COLUMNS: [(&str, usize); 10] = [
+const COLUMNS: [(&str, usize); 13] = [
     ("size", 10),
     ("count", 12),
     ("min µs", 12),
@@ -149,31 +153,40 @@ const COLUMNS: [(&str, usize); 10] = [
     ("p99 µs", 12),
     ("max µs", 12),
     ("loop µs", 12),
+    ("compute µs", 12),
+    ("both µs", 12),
+    ("overlap %", 11),
     ("algbw GB/s", 11),
     ("busbw GB/s", 11),
     ("verified", 9),
 ];
 
-/// The head of the table. `buffers`: what is special about them, each after a comma.
-pub fn head(row: &Row, threads: usize, buffers: &str) -> String {
-    let op = if row.op == NO_OP { String::new() } else { format!(", {}", row.op) };
+/// The head of the table. `special`: what is special about buffers and calls, each after a comma.
+pub fn head(row: &Row, threads: usize, special: &str) -> String {
+    let types: String =
+        [row.dtype, row.op].iter().filter(|name| **name != NONE).map(|name| format!(", {name}")).collect();
     let inputs = if row.inputs > 1 { format!(", {} buffers", row.inputs) } else { String::new() };
     let threads = if threads > 1 { format!(", {threads} threads") } else { String::new() };
     let copies = if row.single_copy == Some(false) { NO_SINGLE_COPY } else { "" };
     let title = format!(
-        "# {} over {}{copies}, {}{threads}, {}{op}{inputs}{buffers}, {}",
+        "# {} over {}{copies}, {}{threads}{types}{inputs}{special}, {}",
         row.collective,
         row.transport,
         counted(row.ranks, "rank"),
-        row.dtype,
         counted(row.iterations, "iteration")
     );
     format!("{title}\n{}  algorithm", columns(row, &COLUMNS.map(|(name, _)| name.to_owned())))
 }
 
-/// Cells of [`COLUMNS`]; without loops, without theirs.
+/// Cells of [`COLUMNS`]; without those of what was not measured, and for a barrier without those of its data.
 fn columns(row: &Row, cells: &[String]) -> String {
-    let shown = cells.iter().zip(COLUMNS).filter(|(_, (name, _))| row.loop_us.is_some() || *name != "loop µs");
+    let is_shown = |name: &str| match name {
+        "size" | "count" | "algbw GB/s" | "busbw GB/s" => row.dtype != NONE,
+        "loop µs" => row.loop_us.is_some(),
+        "compute µs" | "both µs" | "overlap %" => row.overlap.is_some(),
+        _ => true,
+    };
+    let shown = cells.iter().zip(COLUMNS).filter(|(_, (name, _))| is_shown(name));
     shown.map(|(cell, (_, width))| format!("{cell:>width$}")).collect()
 }
 
@@ -189,6 +202,9 @@ pub fn line(row: &Row) -> String {
         format!("{p99_us:.2}"),
         format!("{max_us:.2}"),
         row.loop_us.map_or(String::new(), |us| format!("{us:.2}")),
+        row.overlap.map_or(String::new(), |overlap| format!("{:.2}", overlap.compute_us)),
+        row.overlap.map_or(String::new(), |overlap| format!("{:.2}", overlap.total_us)),
+        row.overlap.map_or(String::new(), |overlap| format!("{:.1}", overlap.percent)),
         format!("{algbw_gbs:.3}"),
         format!("{busbw_gbs:.3}"),
         if row.verified { "yes" } else { "NO" }.to_owned(),
@@ -197,8 +213,13 @@ pub fn line(row: &Row) -> String {
     format!("{}  {}{requests}", columns(row, &cells), row.algorithm)
 }
 
-/// The name of the operation, or of none.
-pub const NO_OP: &str = "none";
+/// The last line: the average of the bus bandwidths of all sizes, as nccl-tests prints it.
+pub fn average(busbw_gbs: &[f64]) -> String {
+    format!("# average bus bandwidth: {:.3} GB/s", busbw_gbs.iter().sum::<f64>() / busbw_gbs.len().max(1) as f64)
+}
+
+/// The name of no operation, and of no type.
+pub const NONE: &str = "none";
 
 #[cfg(test)]
 mod tests {
@@ -222,8 +243,41 @@ mod tests {
             loop_us: None,
             bandwidth: Bandwidth::of(subject, 4, 65536, 50.0),
             verified: true,
+            overlap: None,
             requests: None,
         }
+    }
+
+    #[test]
+    fn a_barrier_has_no_columns_of_data() {
+        let barrier = Row { collective: "barrier", dtype: NONE, op: NONE, algorithm: "dissemination".into(), ..row() };
+        let head = head(&barrier, 1, "");
+        assert!(head.starts_with("# barrier over tcp, 4 ranks, 100 iterations\n"), "{head}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        assert_eq!(words(head.lines().last().unwrap()), "min µs p50 µs p99 µs max µs verified algorithm");
+        assert_eq!(words(&line(&barrier)), "40.00 50.00 60.50 60.50 yes dissemination");
+    }
+
+    #[test]
+    fn requests_have_columns_for_their_overlap() {
+        let overlap = Some(Overlap::of(3, 50.0, 52.0, 77.0));
+        let row = Row { overlap, ..row() };
+        let (head, line) = (head(&row, 1, ", 3 requests at a time"), line(&row));
+        assert!(
+            head.starts_with("# allreduce over tcp, 4 ranks, float32, sum, 3 requests at a time, 100 iterations\n"),
+            "{head}"
+        );
+        assert!(line.contains(" 52.00       77.00       50.0 "), "{line}");
+        let json = serde_json::to_string(&row).unwrap();
+        assert!(
+            json.ends_with(r#","overlap":{"requests":3,"compute_us":52.0,"total_us":77.0,"percent":50.0}}"#),
+            "{json}"
+        );
+    }
+
+    #[test]
+    fn the_average_is_over_all_sizes() {
+        assert_eq!(average(&[0.0, 1.5, 3.0]), "# average bus bandwidth: 1.500 GB/s");
     }
 
     #[test]
@@ -287,7 +341,8 @@ mod tests {
             words,
             ["64Ki", "16384", "40.00", "50.00", "60.50", "60.50", "1.311", "1.966", "yes", "ring_chunked"]
         );
-        let width: usize = COLUMNS.iter().map(|(_, width)| width).sum();
+        let of_overlap = ["compute µs", "both µs", "overlap %"];
+        let width: usize = COLUMNS.iter().filter(|(name, _)| !of_overlap.contains(name)).map(|(_, width)| width).sum();
         let columns = |text: &str, width| text.chars().take(width).collect::<String>();
         assert!(columns(names, width - 12).ends_with("verified") && columns(&line, width - 12).ends_with("yes"));
 

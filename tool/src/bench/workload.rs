@@ -20,6 +20,11 @@ pub enum Subject {
 }
 
 impl Subject {
+    /// Whether it has no data.
+    pub fn is_barrier(self) -> bool {
+        self == Self::Collective(Collective::Barrier)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Collective(collective) => collective.name(),

@@ -4,8 +4,10 @@ use gloo_rs::collective::Algorithm;
 use gloo_rs::tuner::file::AUTO;
 
 use super::{Args, Point};
+use crate::origin;
 use crate::parse::{counted, duration_text, size_text};
-use crate::plot::{self, Axis, Series, Unit};
+use crate::plot::{self, Axis, Lines, Series, Unit};
+use crate::progress::Progress;
 
 /// Simulates each algorithm at each point, prints a table or lines of JSON, and draws the chart.
 pub fn run(args: &Args) -> Result<(), String> {
@@ -23,17 +25,22 @@ pub fn run(args: &Args) -> Result<(), String> {
     let mut times: Vec<Vec<(f64, f64)>> = vec![Vec::new(); algorithms.len()];
     // If all algorithms are compared: the one that auto selects.
     let mut auto = Vec::new();
+    let mut network = String::new();
     let mut refused: Vec<Option<String>> = vec![None; algorithms.len()];
+    let progress = Progress::of((places.len() * algorithms.len()) as u64, true);
     for (index, &(ranks, bytes)) in places.iter().enumerate() {
         let point = Point::new(args, ranks, bytes)?;
+        network.clone_from(&point.surroundings.text);
         let x = if by_ranks { ranks } else { bytes };
         let mut line = format!("{:>8}", name(x));
         let cheapest = point.cheapest().ok();
         for (number, &algorithm) in algorithms.iter().enumerate() {
+            progress.reach((index * algorithms.len() + number) as u64, format!("{} {}", algorithm.name, name(x)));
             let text = match point.run(algorithm, &[]) {
                 Ok((row, simulation)) => {
                     if args.json {
-                        crate::print(&serde_json::to_string(&row).map_err(|error| error.to_string())?)?;
+                        let row = serde_json::to_string(&row).map_err(|error| error.to_string())?;
+                        progress.suspend(|| crate::print(&row))?;
                     }
                     // A logarithmic axis cannot show a time of zero.
                     if simulation.seconds > 0.0 {
@@ -52,9 +59,11 @@ pub fn run(args: &Args) -> Result<(), String> {
             line.push_str(&format!("{text:>0$}", width(algorithm)));
         }
         if !args.json {
-            crate::print(&if index == 0 { format!("{head}\n{line}") } else { line })?;
+            let text = if index == 0 { format!("{head}\n{line}") } else { line };
+            progress.suspend(|| crate::print(&text))?;
         }
     }
+    drop(progress);
     let notes: Vec<String> = algorithms
         .iter()
         .zip(&refused)
@@ -80,7 +89,8 @@ pub fn run(args: &Args) -> Result<(), String> {
     let auto = (all && !auto.is_empty()).then(|| Series { name: AUTO.into(), points: auto });
     let series: Vec<_> = series.chain(auto).collect();
     let title = format!("{} of {of}, simulated", args.collective.name());
-    plot::lines(path, &title, &x, &Axis::new("time", Unit::Seconds), &series)
+    let (note, time) = (origin::note(&network), Axis::new("time", Unit::Seconds));
+    plot::lines(path, &Lines { title: &title, note: &note, x: &x, y: &time, series: &series, lowest: true })
 }
 
 /// The named algorithms, or all.

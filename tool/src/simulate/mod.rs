@@ -12,15 +12,24 @@ use gloo_rs::schedule::simulate::{Options, Simulation, simulate};
 use gloo_rs::tuner;
 use gloo_rs::types::{DataType, Rank};
 
-use crate::{Failure, parse, plot};
+use crate::parse::Several;
+use crate::progress::Progress;
+use crate::{Failure, origin, parse, plot};
 use network::{Caches, Hosts, Surroundings};
 use report::Row;
+
+const EXAMPLES: &str = "\
+Examples:
+  gloo-rs simulate allreduce -n 64 --bytes 1Mi         the algorithm that `auto` would select
+  gloo-rs simulate allreduce -n 64 --hosts 8x8 --compare --bytes 1Ki..64Mi --plot times.svg
+                                                       all algorithms over many sizes, as a table and a chart";
 
 /// Simulate a collective's schedules on a model of a network
 ///
 /// Nothing is sent: the schedules of all ranks are executed, message by message, on links of the given latency and bandwidth. See
 /// docs/tool.md for the model.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A collective that `gloo-rs list` prints
     #[arg(value_name = "COLLECTIVE", value_parser = parse::collective)]
@@ -35,7 +44,7 @@ pub struct Args {
     ranks: Several,
 
     /// Size of the larger of a rank's two buffers in bytes: 4, 64Ki, 256Mi. With --compare several: 1Ki,1Mi or 1Ki..64Mi
-    #[arg(long, default_value = "1Mi", value_name = "S", value_parser = sizes)]
+    #[arg(long, default_value = "1Mi", value_name = "S", value_parser = parse::sizes)]
     bytes: Several,
 
     /// α: latency, the time from sending to arrival of an empty message
@@ -121,16 +130,8 @@ pub struct Args {
     json: bool,
 }
 
-/// A list of numbers in one argument.
-#[derive(Clone, Debug)]
-struct Several(Vec<usize>);
-
 fn ranks(text: &str) -> Result<Several, String> {
-    parse::several(text, parse::ranks).map(Several)
-}
-
-fn sizes(text: &str) -> Result<Several, String> {
-    parse::several(text, parse::size).map(Several)
+    parse::several(text, &parse::ranks).map(Several)
 }
 
 fn grid(text: &str) -> Result<Several, String> {
@@ -156,7 +157,9 @@ fn single(args: &Args) -> Result<(), String> {
     // Ranks at equal distances, including the first and the last.
     let shown = ranks.min(SHOWN);
     let trace: Vec<Rank> = (0..shown).map(|i| i * (ranks - 1) / shown.saturating_sub(1).max(1)).collect();
+    let progress = Progress::unknown(format!("simulating {} of {}", algorithm.name, parse::counted(ranks, "rank")));
     let (row, simulation) = point.run(algorithm, if args.plot.is_some() { &trace } else { &[] })?;
+    drop(progress);
     if let Some(path) = &args.plot {
         let title = format!(
             "{} {}, {}, {} bytes: {}",
@@ -166,7 +169,8 @@ fn single(args: &Args) -> Result<(), String> {
             parse::size_text(row.bytes),
             parse::duration_text(simulation.seconds)
         );
-        plot::gantt(path, &title, &trace, &simulation.trace)?;
+        let note = origin::note(&point.surroundings.text);
+        plot::gantt(path, (&title, &note), &trace, &simulation.trace)?;
     }
     let text = match args.json {
         true => serde_json::to_string(&row).map_err(|error| error.to_string())?,
@@ -206,7 +210,7 @@ impl Args {
             self.collective.algorithm(name).map_err(|error| format!("--algorithm: {error}"))?;
         }
         if let Some(path) = &self.plot {
-            parse::writable(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
+            parse::writable_chart(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
         }
         for &ranks in &self.ranks.0 {
             if let Some(product) = self.dims.as_ref().map(|dims| dims.0.iter().product::<usize>())

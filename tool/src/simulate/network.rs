@@ -280,7 +280,9 @@ mod tests {
         }
         assert!(dims("4294967295x4294967295x4294967295").unwrap_err().contains("too many"));
         assert_eq!(link("1us,25GB/s"), Ok(Link { latency: 1e-6, bandwidth: 25e9 }));
-        for (text, why) in [("25GB/s", "not a link"), ("1,25GB/s", "not a duration"), ("1us,25GB", "not a bandwidth")] {
+        for (text, why) in
+            [("25GB/s", "not a link"), ("1,25GB/s", "without a unit; write 1us"), ("1us,25GB", "not a bandwidth")]
+        {
             assert!(link(text).unwrap_err().contains(why), "{text}");
         }
         for text in ["", "x", "0x4", "4x", "4,0", "4,,4", "2x2x2", "-1"] {

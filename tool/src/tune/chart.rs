@@ -8,7 +8,8 @@ use gloo_rs::tuner::file::AUTO;
 
 use super::grid::Point;
 use super::report::by_collective;
-use crate::plot::{self, Axis, Series, Unit};
+use crate::origin;
+use crate::plot::{self, Axis, Lines, Series, Unit};
 
 /// The file of each collective's chart. A barrier has none, since it has no sizes; if there are several others, the names contain theirs.
 pub fn files(path: &Path, collectives: &[Collective]) -> BTreeMap<Collective, PathBuf> {
@@ -26,6 +27,7 @@ pub fn plot(
     ranks: usize,
     transport: &str,
 ) -> Result<(), String> {
+    let note = origin::note(&format!("{transport}; {}", origin::machine()));
     for (collective, points) in by_collective(points) {
         let Some(file) = files.get(&collective) else { continue };
         let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
@@ -39,7 +41,7 @@ pub fn plot(
         let series: Vec<_> = lines.into_iter().map(|(name, points)| Series { name: name.to_owned(), points }).collect();
         let title = format!("{} over {transport}, {ranks} ranks", collective.name());
         let (bytes, time) = (Axis::new("bytes", Unit::Bytes), Axis::new("time", Unit::Seconds));
-        plot::lines(file, &title, &bytes, &time, &series)?;
+        plot::lines(file, &Lines { title: &title, note: &note, x: &bytes, y: &time, series: &series, lowest: true })?;
     }
     Ok(())
 }

@@ -20,7 +20,8 @@ use gloo_rs::tuner::model::Topology;
 
 use crate::Failure;
 use crate::bench::measure::largest_of_all_ranks;
-use crate::parse;
+use crate::parse::{self, Several};
+use crate::progress::Progress;
 use crate::ranks::{self, Member};
 use grid::Grid;
 use report::Summary;
@@ -28,12 +29,19 @@ use report::Summary;
 /// Ranks wait for each other longer than elsewhere: some of the algorithms that are measured are slow.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+const EXAMPLES: &str = "\
+Examples:
+  gloo-rs tune -n 8 --output tuning.toml               all collectives on this host; then set GLOO_RS_TUNING=tuning.toml
+  gloo-rs tune --collective allreduce --plot times.svg see the times of all algorithms
+  gloo-rs run --hosts hosts.txt -- gloo-rs tune --budget 300 --output tuning.toml";
+
 /// Measure which algorithm is the fastest for which size, and write the result to a file for GLOO_RS_TUNING
 ///
 /// Starts ranks on this host, or runs as a rank of a job that a launcher started (if its variables are set; see
 /// docs/launchers.md): `gloo-rs run --hosts FILE -- gloo-rs tune ...`. Every algorithm's result is verified. `auto` is measured
 /// alternately with the algorithms, and compared with the best of them.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Number of ranks; default: 2, or that of the job
     #[arg(short = 'n', long, value_name = "P", value_parser = clap::value_parser!(u32).range(2..))]
@@ -45,7 +53,7 @@ pub struct Args {
 
     /// Sizes of a rank's buffer in bytes: a list, 4,64Ki,1Mi, or a range, doubled each time: 4..256Mi, or times four: 4..256Mi:4
     #[arg(long, default_value = "4..256Mi:4", value_name = "SIZES", value_parser = sizes)]
-    sizes: Sizes,
+    sizes: Several,
 
     /// Time for all measurements; large sizes that do not fit are left out
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = parse::seconds)]
@@ -77,17 +85,14 @@ pub struct Args {
 }
 
 /// In ascending order.
-#[derive(Clone, Debug, PartialEq)]
-struct Sizes(Vec<usize>);
-
-fn sizes(text: &str) -> Result<Sizes, String> {
-    let mut sizes = parse::several(text, parse::size)?;
+fn sizes(text: &str) -> Result<Several, String> {
+    let Several(mut sizes) = parse::sizes(text)?;
     if sizes.contains(&0) {
         return Err("0 bytes are no message".into());
     }
     sizes.sort_unstable();
     sizes.dedup();
-    Ok(Sizes(sizes))
+    Ok(Several(sizes))
 }
 
 /// Runs the command and returns the exit status.
@@ -140,7 +145,7 @@ impl Args {
     /// The existing contents of the output file. Fails if the output could not be written at the end.
     fn old(&self) -> Result<Tuning, String> {
         for path in self.charts().values() {
-            parse::writable(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
+            parse::writable_chart(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
         }
         self.output.as_deref().map_or(Ok(Tuning::default()), report::read)
     }
@@ -165,15 +170,16 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     let collectives = args.collectives(member.context.topology())?;
 
     let first = rank == 0;
-    let print = |text: String| if first { crate::print(&text) } else { Ok(()) };
     let transport = ranks::transport_in_words(&member.context)?;
-    if !args.json {
-        print(report::head(ranks, &transport))?;
+    if first && !args.json {
+        crate::print(&report::head(ranks, &transport))?;
     }
     let plan = plan(&collectives, &args.sizes.0);
     let mut grid = Grid::new(member, args.budget, plan.len());
+    let progress = Progress::of(plan.len() as u64, first);
     let (mut points, mut unmeasured) = (Vec::new(), BTreeMap::new());
-    for (collective, bytes) in plan {
+    for (done, (collective, bytes)) in plan.into_iter().enumerate() {
+        progress.reach(done as u64, format!("{} {}", collective.name(), parse::size_text(bytes)));
         if unmeasured.contains_key(collective.name()) {
             grid.give_up();
             continue;
@@ -184,12 +190,16 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
             continue;
         };
         if let Some(wrong) = &point.wrong {
-            crate::fail(&format!("rank {rank}: {} bytes of {wrong}", point.bytes), crate::FAILED);
+            progress.suspend(|| crate::say(&format!("rank {rank}: {} bytes of {wrong}", point.bytes)));
         }
-        print(report::line(&point, ranks, args.json)?)?;
+        if first {
+            let line = report::line(&point, ranks, args.json)?;
+            progress.suspend(|| crate::print(&line))?;
+        }
         points.push(point);
     }
 
+    drop(progress);
     let choices = report::choices(&points, ranks, member.context.topology().host_count());
     let mut tuning = Tuning { choices, ..constants::measure(member, timeout).map_err(says)? };
     if let Some(streams) = streams {
@@ -226,7 +236,7 @@ mod tests {
     #[test]
     fn sizes_as_a_range_and_as_a_list() {
         assert_eq!(sizes("4..256Mi:4").unwrap().0.len(), 14);
-        assert_eq!(sizes("64Ki,4,64Ki"), Ok(Sizes(vec![4, 65536])));
+        assert_eq!(sizes("64Ki,4,64Ki"), Ok(Several(vec![4, 65536])));
         for (text, part) in [("8..4", "not a range"), ("0", "0 bytes"), ("4..", "not a size"), ("4Qi", "not a size")] {
             assert!(sizes(text).unwrap_err().contains(part), "{text}");
         }

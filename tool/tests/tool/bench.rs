@@ -291,14 +291,42 @@ fn certificates_are_made_where_the_environment_names_none() {
 }
 
 #[test]
+fn sizes_may_be_ranges_and_a_barrier_has_none() {
+    let lines = bench("allreduce --sizes 4..64:4,6");
+    assert_eq!(lines.iter().map(|line| line["bytes"].as_u64().unwrap()).collect::<Vec<_>>(), [4, 16, 64, 4]);
+    let output = run(&["bench", "barrier", "--iterations", "1"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().count() == 3 && !text.contains("float32") && !text.contains("GB/s"), "{text}");
+    assert_eq!(bench("barrier")[0]["dtype"], "none");
+}
+
+#[test]
+fn requests_run_beside_a_computation() {
+    for transport in ["tcp", "auto"] {
+        let lines = bench(&format!("allreduce --sizes 64Ki --requests 3 --transport {transport}"));
+        let line = &lines[0];
+        let overlap = &line["overlap"];
+        assert!(line["verified"] == true && overlap["requests"] == 3 && line["loop_us"].is_null(), "{line}");
+        let number = |name: &str| overlap[name].as_f64().unwrap();
+        assert!(number("compute_us") > 0.0 && number("total_us") > 0.0, "{line}");
+        assert!((0.0..=100.0).contains(&number("percent")), "{line}");
+    }
+    let output = run(&["bench", "sendrecv", "--requests", "2"]);
+    assert!(stderr(&output).contains("--requests: sendrecv has no persistent requests"), "{output:?}");
+    let output = run(&["bench", "allreduce", "--requests", "2", "--in-place"]);
+    assert!(stderr(&output).contains("cannot be used with"), "{output:?}");
+}
+
+#[test]
 fn a_table_for_people() {
     let output = run(&["bench", "allreduce", "--transport", "tcp", "--sizes", "4,64Ki", "--iterations", "2"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<_> = text.lines().collect();
-    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!(lines.len(), 5, "{text}");
     assert_eq!(lines[0], "# allreduce over tcp, 2 ranks, float32, sum, 2 iterations");
     assert!(lines[1].contains("busbw GB/s") && lines[2].contains(" yes ") && lines[3].contains("64Ki"), "{text}");
+    assert!(lines[4].starts_with("# average bus bandwidth: "), "{text}");
     // No progress bar if standard error is not a terminal.
     assert_eq!(output.stderr, b"");
 }

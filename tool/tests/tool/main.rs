@@ -5,6 +5,7 @@ mod hosts;
 mod info;
 mod launcher;
 mod links;
+mod names;
 #[path = "../../../tests/support/netns.rs"]
 mod netns;
 mod plot;

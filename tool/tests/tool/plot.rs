@@ -21,9 +21,13 @@ fn charts_of_both_kinds_have_labels_with_any_characters() {
     let (output, svg) = plot(lines);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(["µs &quot;median&quot;", "time", "ring"].iter().all(|label| svg.contains(label)), "{svg}");
-    let bars = r#"{"title": "t", "label": "\u0025", "groups": ["a"], "bars": [{"name": "b", "values": [1]}]}"#;
+    let bars = r#"{"title": "t", "note": "measured <here>", "label": "\u0025", "groups": ["a"], "bars": [{"name": "b", "values": [1]}]}"#;
     let (output, svg) = plot(bars);
-    assert!(output.status.success() && svg.contains("\n%\n"), "{}{svg}", text(&output.stderr));
+    assert!(
+        output.status.success() && svg.contains("\n%\n") && svg.contains("measured &lt;here&gt;"),
+        "{}{svg}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
@@ -34,6 +38,11 @@ fn errors_name_what_is_wrong_in_a_chart() {
         (r#"{"title": "t", "label": "l", "bars": []}"#, "missing field `groups`"),
         (r#"{"title": "t"}"#, "it has either `series` or `bars`"),
         (r#"{"series": [], "bars": []}"#, "it has either `series` or `bars`"),
+        (r#"{"title": "t", "serie": [], "series": []}"#, "unknown field `serie`, expected one of `title`, `note`"),
+        (
+            r#"{"title": "t", "label": "l", "groups": [], "bars": [{"name": "b", "value": [1]}]}"#,
+            "unknown field `value`",
+        ),
         ("{", "EOF"),
     ] {
         let (output, svg) = plot(chart);

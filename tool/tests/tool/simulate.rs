@@ -150,7 +150,7 @@ fn plots_are_well_formed() {
     let (_, svg) = plot("allreduce --algorithm halving_doubling --ranks 8 --bytes 1Mi");
     assert!(svg.contains("rank 0") && svg.contains("rank 7") && svg.contains("reduce"));
     let (_, svg) = plot("allreduce --algorithm ring_segmented --ranks 100 --bytes 1Mi");
-    assert_eq!(svg.matches("rank ").count(), 32, "a selection");
+    assert_eq!(svg.matches("\nrank ").count(), 32, "a selection");
     assert!(svg.contains("rank 0\n") && svg.contains("rank 99\n"), "the first and the last among them");
     let (table, svg) =
         plot("allreduce --compare --ranks 4..64 --bytes 64Ki --algorithm ring_segmented,recursive_doubling");
@@ -192,11 +192,12 @@ fn links_from_a_file() {
 fn invalid_arguments_are_refused_at_once() {
     refused("allreduce --algorithm bitonic --ranks 4", 2, "has no algorithm \"bitonic\"; it has auto, ");
     refused("allreduce --algorithm ring_segmented", 2, "--ranks");
-    refused("allremove --ranks 4", 2, "there are allreduce, reduce");
+    refused("allreduc --ranks 4", 2, "the nearest is allreduce; there are allreduce, reduce");
     refused("allreduce --ranks 0", 2, "\"0\" is not a number of ranks");
     refused("reduce --ranks 4 --root 4", 2, "--root is 4, but the number of ranks is 4");
     refused("allreduce --ranks 4 --bandwidth fast", 2, "\"fast\" is not a bandwidth");
-    refused("allreduce --ranks 4 --alpha 10", 2, "is not a duration");
+    refused("allreduce --ranks 4 --alpha 10", 2, "\"10\" is a number without a unit; write 10us");
+    refused("allreduce --ranks 4 --bandwidth 10", 2, "\"10\" is a number without a unit; write 10GB/s");
     refused("allreduce --ranks 5 --hosts 2x2", 2, "2 hosts of 2 ranks are not the 5 ranks");
     refused("allreduce --ranks 4 --dims 3x2", 2, "--dims is a grid of 6 ranks, but --ranks says 4");
     refused("allreduce --ranks 2,4", 2, "are for --compare");
