@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use super::handles::{DeviceContext, ProtectionDomain};
 use super::library::Library;
+use super::memory::MAX_RAILS;
 use super::options::{self, HcaList, Options};
 use super::port::{self, Listing, Port, System};
 use super::rail::{LinkLayer, Rail};
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::sys::numa::Nearness;
 
-/// Most ports that are taken unless they are named. More share a CPU's memory bandwidth, and each takes queue pairs for every peer.
-const MOST: usize = 4;
+/// Most ports that are taken. More share a CPU's memory bandwidth, and each takes queue pairs for every peer, and a key in every record on
+/// the wire.
+const MOST: usize = MAX_RAILS;
 
 /// The ports that [`select`] takes on this host, opened. Fails with `Unsupported` if there is no device, with `InvalidArgument` if the options
 /// name what does not exist, and with `Io` if ports are down; messages say what was found.
@@ -78,14 +80,17 @@ pub fn summary(rail: &Rail) -> String {
 
 /// The indices of the ports to use, the best first.
 ///
-/// If the options name ports, they are those, in the order of the names; names that stand for several ports stand for the active ones.
-/// Otherwise, or among those that a list does not exclude, they are the fastest active ports of the cards nearest to the calling thread,
-/// at most four. They are of one kind: InfiniBand, if it is not slower than RoCE.
+/// If the options name at most four ports, they are those, in the order of the names; names that stand for several ports stand for the
+/// active ones. Otherwise they are, among those named, or those that a list does not exclude, the fastest active ports of the cards nearest
+/// to the calling thread, at most four. They are of one kind: InfiniBand, if it is not slower than RoCE.
 pub fn select(listing: &Listing, options: &Options, near: &Nearness) -> Result<Vec<usize>> {
     let ports = &listing.ports;
     let list = options.hca.as_deref().map(|text| HcaList::parse(options::HCA, text)).transpose()?;
     match &list {
-        Some(list) if !list.excludes => named(listing, list, options),
+        Some(list) if !list.excludes => {
+            let named = named(listing, list, options)?;
+            if named.len() > MOST { automatic(listing, &named, near) } else { Ok(named) }
+        }
         _ => {
             let excluded = |port: &Port| {
                 let items = list.iter().flat_map(|list| &list.items);

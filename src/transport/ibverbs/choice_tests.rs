@@ -68,7 +68,16 @@ fn named_ports_are_taken_in_the_order_of_their_names() {
     let chosen = |list: &str| names_of(&host, &hca(list), &on_node(0)).unwrap();
     assert_eq!(chosen("mlx5_6:1,mlx5_1"), ["mlx5_6:1", "mlx5_1:1"]);
     assert_eq!(chosen("mlx5_6,mlx5_6,mlx5_6:1"), ["mlx5_6:1"]);
-    assert_eq!(chosen("mlx5").len(), 9, "as many as are named");
+    assert_eq!(
+        chosen("mlx5"),
+        names_of(&host, &Options::default(), &on_node(0)).unwrap(),
+        "of nine, as if none were named"
+    );
+    assert_eq!(
+        chosen("mlx5_7,mlx5_6,mlx5_1,mlx5_0,mlx5_2"),
+        ["mlx5_1:1", "mlx5_0:1", "mlx5_2:1"],
+        "the nearest of five"
+    );
     assert_eq!(chosen("^mlx5_0,mlx5_2:1"), ["mlx5_1:1", "mlx5_3:1"]);
     assert_eq!(chosen("^mlx5_0,mlx5_1,mlx5_2,mlx5_3"), ["mlx5_4:1", "mlx5_5:1", "mlx5_6:1", "mlx5_7:1"]);
 }
