@@ -58,7 +58,7 @@ pub fn switch(variable: &str) -> Result<Option<bool>> {
 /// What all names of variables of this library and its tool begin with.
 pub const PREFIX: &str = "GLOO_RS_";
 /// What those of the tests begin with.
-const OF_TESTS: &str = "GLOO_RS_TEST_";
+const OF_TESTS: &str = "GLOO_RS_TEST";
 
 /// All variables that the library or the tool reads, or sets for programs.
 pub const KNOWN: &[&str] = &[
