@@ -356,8 +356,8 @@ typedef struct gloo_rs_ibverbs_options_t {
   /// sizeof(gloo_rs_ibverbs_options_t).
   size_t struct_size;
   /// The ports, in order of preference, as `mlx5_0:1,mlx5_1`: each name stands for all devices whose names begin so, with `=` before the
-  /// list for that device only; `^` before the list excludes its items. By default the fastest active ports of the cards nearest to the
-  /// calling thread's NUMA node, at most four. Copied.
+  /// list for that device only; `^` before the list excludes its items. By default, and of more than four that are named, the fastest
+  /// active ports of the cards nearest to the calling thread's NUMA node, at most four. Copied.
   const char *hca;
   /// The port's number, from 1 on, where `hca` gives none. By default any.
   int32_t port;
