@@ -221,9 +221,12 @@ struct Style {
     dash: Option<(i32, i32)>,
 }
 
+/// Where the name of a series stands beside its line, if it does.
+type Place = Option<(f64, f64)>;
+
 /// Each series with its style, and the place for its name, if it has one there: `auto` comes first, then, if only the lowest lines matter,
 /// those that are the lowest anywhere.
-fn styles(series: &[Series], lowest: bool) -> Vec<(&Series, Style, Option<(f64, f64)>)> {
+fn styles(series: &[Series], lowest: bool) -> Vec<(&Series, Style, Place)> {
     let (auto, others): (Vec<_>, Vec<_>) = series.iter().partition(|series| series.name == AUTO);
     let thick = Style { colour: BLACK, width: 5, marker: 0, dash: None };
     let places = if lowest { places(&others) } else { vec![None; others.len()] };
@@ -238,7 +241,7 @@ fn styles(series: &[Series], lowest: bool) -> Vec<(&Series, Style, Option<(f64, 
 }
 
 /// For each series, the middle of the longest stretch on which it is the lowest.
-fn places(series: &[&Series]) -> Vec<Option<(f64, f64)>> {
+fn places(series: &[&Series]) -> Vec<Place> {
     let mut xs: Vec<f64> = series.iter().flat_map(|series| &series.points).map(|point| point.0).collect();
     xs.sort_by(f64::total_cmp);
     xs.dedup();
