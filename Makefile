@@ -205,7 +205,7 @@ test-loom: ## who polls, who sleeps and who is woken, in every order of events
 	$(heading) "loom"
 	@GLOO_RS_TEST_TIER=$(TIER) scripts/loom.sh
 
-test-header: prefix ## the header is C11 and C++17, and tells what the library exports
+test-header: prefix ## the headers are C11, C++17 and C++20, and tell what the library exports
 	$(heading) "Header"
 	@scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
 

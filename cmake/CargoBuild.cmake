@@ -90,10 +90,12 @@ add_custom_command(OUTPUT "${gloo_rs_archive}"
   VERBATIM)
 add_custom_target(gloo_rs_library ALL DEPENDS "${gloo_rs_archive}")
 
-# A folder with gloo_rs.h alone: include/ also has Gloo's headers, which would hide those of another Gloo.
+# A folder with gloo_rs.h and gloo_rs.hpp alone: include/ also has Gloo's headers, which would hide those of another Gloo.
 set(gloo_rs_include "${PROJECT_BINARY_DIR}/include")
 file(MAKE_DIRECTORY "${gloo_rs_include}")
-file(CREATE_LINK "${PROJECT_SOURCE_DIR}/include/gloo_rs.h" "${gloo_rs_include}/gloo_rs.h" COPY_ON_ERROR SYMBOLIC)
+foreach(header gloo_rs.h gloo_rs.hpp)
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/include/${header}" "${gloo_rs_include}/${header}" COPY_ON_ERROR SYMBOLIC)
+endforeach()
 
 # The shared library is linked here, from cargo's static one: rustc passes a version script of its own, without versions, and linkers
 # take only one. Otherwise as rustc links it.

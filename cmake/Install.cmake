@@ -44,7 +44,7 @@ file(CREATE_LINK ../libgloo_rs.a "${static_alone}" SYMBOLIC)
 
 install(TARGETS gloo_rs_shared LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(FILES "${gloo_rs_archive}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(FILES "${PROJECT_SOURCE_DIR}/include/gloo_rs.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/include/gloo_rs.h" "${PROJECT_SOURCE_DIR}/include/gloo_rs.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(FILES "${PROJECT_BINARY_DIR}/gloo_rsConfig.cmake" "${PROJECT_BINARY_DIR}/gloo_rsConfigVersion.cmake"
         DESTINATION "${package_dir}")
 install(FILES "${static_alone}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/gloo_rs")

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks include/gloo_rs.h: that C11 and C++17 compilers take it without a warning, and that the functions it declares are exactly the symbols
 # that the shared library exports, each with the version of the soname. That it is what cbindgen makes of src/ffi is tested by
-# c_tests/header.
+# c_tests/header. Checks include/gloo_rs.hpp with a program that uses all of it: that the compilers of C++ here take it without a warning, and
+# that it defines no symbol that a second file with it would clash with.
 # usage: scripts/check-header.sh [path/to/libgloo_rs.so]    (default: what `make prefix` installed)
 set -eu
 cd "$(dirname "$0")/.."
@@ -21,6 +22,18 @@ warnings="-Wall -Wextra -Wpedantic -Werror"
 "${CC:-cc}" -std=c11 $warnings -Wstrict-prototypes -Iinclude -fsyntax-only "$tmp/use.c"
 # shellcheck disable=SC2086
 "${CXX:-c++}" -std=c++17 $warnings -Iinclude -fsyntax-only "$tmp/use.cpp"
+
+strays=$(grep -E '^#define ' include/gloo_rs.hpp | grep -vE '^#define GLOO_RS_' || true)
+[ -z "$strays" ] || fail "names without the prefix: $strays"
+for compiler in "${CXX:-c++}" clang++; do
+  command -v "$compiler" >/dev/null || continue
+  for standard in 17 20; do
+    # shellcheck disable=SC2086
+    "$compiler" -std=c++$standard $warnings -Wconversion -Wshadow -D_POSIX_C_SOURCE=200809L -Iinclude -c c_tests/handles.cpp -o "$tmp/handles.o"
+    strong=$(nm --defined-only "$tmp/handles.o" | awk '$2 ~ /^[A-TX-Z]$/ && $3 != "main"')
+    [ -z "$strong" ] || fail "gloo_rs.hpp defines symbols that are not weak: $strong"
+  done
+done
 
 library=${1:-build/prefix/lib/libgloo_rs.so}
 [ -f "$library" ] || fail "no $library: make prefix"

@@ -226,7 +226,7 @@ cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root
 cmake --build "$at/subdirectory"
 ctest --test-dir "$at/subdirectory"
 DESTDIR=$at/staged cmake --install "$at/subdirectory" >/dev/null
-for file in lib/some-machine/libgloo_rs.{a,so,so.0.2,so.0.2.0} include/gloo_rs.h lib/some-machine/cmake/gloo_rs/gloo_rsConfig.cmake \
+for file in lib/some-machine/libgloo_rs.{a,so,so.0.2,so.0.2.0} include/gloo_rs.{h,hpp} lib/some-machine/cmake/gloo_rs/gloo_rsConfig.cmake \
   lib/some-machine/gloo_rs/gloo/{include/{gloo/config.h,gloo_rs.h},lib/libgloo.{so,a},lib/cmake/Gloo/GlooConfig.cmake}; do
   [ -e "$at/staged/usr/$file" ] || fail "/usr/$file was not installed"
 done
