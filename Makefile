@@ -261,8 +261,8 @@ test-instructions: prefix ## instructions of a small allreduce, as recorded
 	$(heading) "Instructions from the call to the first byte"
 	@scripts/test-instructions.sh $(local_prefix)
 
-test-readme: prefix ## the examples of README.md and docs/recovery.md
-	$(heading) "README's examples"
+test-readme: prefix ## the examples of README.md, docs/recovery.md and examples/
+	$(heading) "README's examples, and those of examples/"
 	@scripts/test-readme.sh $(local_prefix)
 
 test-package: prefix ## find_package, add_subdirectory, pkg-config, moving the prefix

@@ -34,7 +34,7 @@ Context connect() { return Context(connected_context()); }
 template <class Call>
 void expect_as(gloo_rs_status_t status, Call call) {
   CHECK(status != GLOO_RS_OK);
-  const std::string message = gloo_rs_last_error_message(), operation = last_error().operation;
+  const std::string operation = last_error().operation;
   const std::int32_t rank = last_error().rank;
   try {
     call();
@@ -42,10 +42,10 @@ void expect_as(gloo_rs_status_t status, Call call) {
     CHECK_TEXT(gloo_rs_status_name(error.status()), gloo_rs_status_name(status));
     CHECK_INT(error.rank(), rank);
     CHECK_TEXT(error.operation().c_str(), operation.c_str());
-    CHECK_TEXT(error.what(), message.c_str());
+    CHECK_TEXT(error.what(), gloo_rs_last_error_message());
     return;
   }
-  check_failed(__FILE__, __LINE__, "nothing was thrown, but %s is expected", message.c_str());
+  check_failed(__FILE__, __LINE__, "nothing was thrown, but %s is expected", gloo_rs_status_name(status));
 }
 
 void collectives() {

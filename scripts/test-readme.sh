@@ -1,6 +1,6 @@
 #!/bin/bash
 # Does with the examples of README.md and docs/recovery.md what these say, and looks at what they print. Compiles the examples
-# of docs/semantics.md.
+# of docs/semantics.md. Runs the programs of examples/, which check their own results.
 # usage: scripts/test-readme.sh PREFIX    (where gloo_rs is installed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -50,4 +50,14 @@ lose_one() {
 expect "rank 0 of 2: 2500 after 1000 steps
 rank 1 of 2: 2500 after 1000 steps" lose_one 2>"$at/elastic.log"
 grep -q "^gloo_rs_allreduce: rank [0-2]: allreduce .* rank [0-2] at " "$at/elastic.log" || { cat "$at/elastic.log" >&2; exit 1; }
+# With the strict warnings only here: users compile them with whatever they have.
+cmake -S examples -B "$at/examples" -DCMAKE_PREFIX_PATH="$prefix" -DMPI_CXX_COMPILER=mpicxx.openmpi -DCMAKE_CXX_FLAGS=-Werror >/dev/null
+cmake --build "$at/examples" --parallel "$(nproc)" >/dev/null
+verified() { # NAME COMMAND...
+  timeout 60 "${@:2}" "$at/examples/$1/$1" >"$at/$1.log" 2>&1 || { cat "$at/$1.log" >&2; echo "test-readme: examples/$1 failed" >&2; exit 1; }
+  echo "ok: examples/$1"
+  passed=$((passed + 1))
+}
+for example in alltoallv elastic halo overlap split; do verified "$example" "$prefix/bin/gloo-rs" run -n 4 --; done
+verified mpi mpirun.openmpi --allow-run-as-root --oversubscribe -n 4
 echo "test-readme: $passed passed"
