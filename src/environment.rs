@@ -135,22 +135,24 @@ mod tests {
         assert!(said(KNOWN).is_empty());
     }
 
-    /// The names in quotes in the sources below `folder`, but those of the C interface, whose quotes follow a c.
+    /// The names in quotes in the sources below `folder`, but for the names of the C interface, in a folder that reads no variable.
     fn names_in(folder: &Path) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            if path.ends_with("src/ffi") {
+                continue;
+            }
             if path.is_dir() {
                 names.extend(names_in(&path));
             } else if !path.ends_with("src/environment.rs") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                let parts: Vec<_> = text.split('"').collect();
+                let parts = text.split('"');
                 let is_name = |part: &str| {
                     part.starts_with(PREFIX)
                         && part.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
                 };
-                let named = parts.windows(2).filter(|two| !two[0].ends_with('c') && is_name(two[1]));
-                names.extend(named.map(|two| two[1].to_owned()));
+                names.extend(parts.filter(|part| is_name(part)).map(str::to_owned));
             }
         }
         names
