@@ -125,8 +125,13 @@ pub fn ranks(text: &str) -> Result<usize, String> {
 /// Endings of pictures that are no SVG.
 const OTHER_PICTURES: [&str; 8] = ["png", "jpg", "jpeg", "gif", "webp", "pdf", "eps", "ps"];
 
-/// [`writable`], for a chart. Refuses a name by which other programs would take it for something else than an SVG.
+/// [`writable`], for a chart that has a [`chart_name`].
 pub fn writable_chart(path: &Path) -> Result<(), String> {
+    chart_name(path).and_then(|()| writable(path))
+}
+
+/// Refuses a name by which other programs would take a chart for something else than an SVG.
+pub fn chart_name(path: &Path) -> Result<(), String> {
     let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     if OTHER_PICTURES.contains(&&*ending) {
         let svg = path.with_extension("svg");
@@ -136,7 +141,7 @@ pub fn writable_chart(path: &Path) -> Result<(), String> {
             svg.display()
         ));
     }
-    writable(path)
+    Ok(())
 }
 
 /// Returns why a file cannot be written, before its contents are computed. Changes nothing.

@@ -9,7 +9,7 @@ mod streams;
 mod topology;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gloo_rs::collective::Collective;
@@ -144,8 +144,11 @@ impl Args {
 
     /// The existing contents of the output file. Fails if the output could not be written at the end.
     fn old(&self) -> Result<Tuning, String> {
+        let refused = |path: &Path, why| format!("--plot: cannot write {}: {why}", path.display());
+        // Before the names of several collectives are made of it.
+        self.plot.iter().try_for_each(|path| parse::chart_name(path).map_err(|why| refused(path, why)))?;
         for path in self.charts().values() {
-            parse::writable_chart(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
+            parse::writable(path).map_err(|why| refused(path, why))?;
         }
         self.output.as_deref().map_or(Ok(Tuning::default()), report::read)
     }
