@@ -181,12 +181,14 @@ void requests() {
     }
     expect_as(gloo_rs_wait(request.get()), [&] { request.wait(); });
     values.assign(values.size(), 5);
+    if (test_rank == 1) sleep_ms(50);
     request.start();
     expect_as(gloo_rs_start(request.get()), [&] { request.start(); });
-    if (test_rank == 1) sleep_ms(20);
   }
-  // The destructor has waited: the result is there.
+  // The destructor has waited and freed it: the result is there, and another call can run with its tag.
   for (double value : values) CHECK((value == 10));
+  context.allreduce(values.data(), values.size());
+  CHECK((values[0] == 20));
 
   // On an end of the scope by an exception, too. Nobody comes: the wait ends since the context is closed.
   try {
