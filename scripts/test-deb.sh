@@ -19,7 +19,7 @@ dpkg-deb --info "$deb"
 depends=$(dpkg-deb --field "$deb" Depends)
 [ "$(sed -E 's/ \([^)]*\)//g' <<<"$depends")" = "libc6, libgcc-s1" ] || fail "it depends on $depends"
 contents=$(dpkg-deb --contents "$deb" | awk '{ print $6 }')
-for file in bin/gloo-rs include/gloo_rs.{h,hpp} lib/libgloo_rs.{a,so,so.0.2,so.0.2.0} lib/cmake/gloo_rs/gloo_rsConfig.cmake lib/pkgconfig/gloo_rs.pc \
+for file in bin/gloo-rs include/gloo_rs.h lib/libgloo_rs.{a,so,so.0.2,so.0.2.0} lib/cmake/gloo_rs/gloo_rsConfig.cmake lib/pkgconfig/gloo_rs.pc \
   share/doc/gloo_rs/{LICENSE-MIT,LICENSE-APACHE,THIRD-PARTY-LICENSES}; do
   grep -xF "./usr/$file" <<<"$contents" >/dev/null || fail "/usr/$file is not in it"
 done
