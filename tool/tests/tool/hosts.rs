@@ -155,9 +155,9 @@ fn a_job_over_two_hosts() {
     let sshd = Sshd::start();
 
     // Ranks, the directory, and variables with any contents.
-    let script = r#"echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $GLOO_RS_X "$Y" $(pwd)"#;
+    let script = r#"echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $GLOO_RS_TEST_X "$Y" $(pwd)"#;
     let mut command = sshd.command(&["-x", "Y=it's  $(x) \"y\""], &["sh", "-c", script]);
-    let output = command.current_dir("/").env("GLOO_RS_X", "x").output().unwrap();
+    let output = command.current_dir("/").env("GLOO_RS_TEST_X", "x").output().unwrap();
     assert_eq!(text(&output.stderr), "");
     assert!(output.status.success());
     let expected: Vec<_> =
