@@ -49,7 +49,8 @@ fn store_traffic_grows_with_the_ranks_and_not_with_their_square() {
             // It writes its entry, and reads the list; it reads back its claim, and reads the tuning.
             assert!((8..=3 + 5 * turns).contains(&other.calls), "{other:?} of {size} in {took:?}");
             assert_eq!(other.keys, other.calls, "{other:?} of {size}");
-            assert!(other.bytes <= 2 * (200 + 100 * size) + 1000 + 30 * turns, "{other:?} of {size}");
+            // Two lists, and the tuning; all have numbers of as many digits as a machine gives them.
+            assert!(other.bytes <= 2 * (200 + 105 * size) + 1000 + 30 * turns, "{other:?} of {size}");
         }
         // Without the keys of waits that timed out.
         longest.insert(size, others.iter().map(|used| used.bytes - 10 * (used.calls - 8)).max().unwrap());
