@@ -3,7 +3,7 @@
 
     benches/reads.py TOOL OUTPUT_FOLDER [--rounds 5] [--quick]
 
-Ranks are on one host, or on two of network.py without a limit of their links. All ways are measured in turn in every round. --quick
+Ranks are on one host, or on two of streams.py without a limit of their connections. All ways are measured in turn in every round. --quick
 measures two small sizes once.
 """
 
@@ -13,8 +13,8 @@ import os
 import statistics
 import sys
 
-import network
 import report
+import streams
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WAYS = {
@@ -33,10 +33,7 @@ def name(hosts, per_host):
 
 
 def measure(args):
-    wired = network.Network(2, "100gbit")
-    for number, host in enumerate(wired.hosts):
-        host.run("tc qdisc delete dev eth0 root")
-        wired.switch.run(f"tc qdisc delete dev port{number} root")
+    pair = streams.Hosts(None)
     sizes = SIZES[:2] if args.quick else SIZES
     rows = []
     for turn in range(args.rounds):
@@ -45,7 +42,7 @@ def measure(args):
                 command = [os.path.join(HERE, "without_reads.py")] if way == "copies" else []
                 command += [args.tool, "bench", "allreduce", "--sizes", ",".join(sizes), "--json"]
                 variables = {"GLOO_RS_SHM": "0"} if way == "tcp" else {}
-                for line in wired.lines(command, hosts, per_host, variables):
+                for line in pair.lines(command, hosts, per_host, variables):
                     # What is measured is the way that it is said to be.
                     expected = ("tcp", None) if way == "tcp" else ("shm", way == "reads")
                     if hosts == 1 and (line["transport"], line["single_copy"]) != expected or not line["verified"]:
@@ -53,7 +50,7 @@ def measure(args):
                     row = {"hosts": hosts, "ranks": hosts * per_host, "way": way, "round": turn}
                     rows.append({field: row.get(field, line.get(field)) for field in FIELDS})
                 print(f"round {turn + 1}: {name(hosts, per_host)}, {WAYS[way]}", file=sys.stderr)
-    wired.close()
+    pair.close()
     return rows
 
 
