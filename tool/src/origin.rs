@@ -10,9 +10,8 @@ pub fn note(what: &str) -> String {
 
 /// This host for a reader: its name, its processor, and how many CPUs the system counts.
 pub fn machine() -> String {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let name = read("/proc/sys/kernel/hostname").trim().to_owned();
-    let processors = read("/proc/cpuinfo");
+    let name = String::from_utf8_lossy(&gloo_rs::sys::host_name()).into_owned();
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let count = processors.lines().filter(|line| line.starts_with("processor")).count();
     let parts = [name, model(&processors), crate::parse::counted(count.max(1), "CPU")];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")

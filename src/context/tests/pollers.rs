@@ -60,12 +60,12 @@ fn ranks_that_wait_in_different_ways_are_in_one_context() {
     }
 }
 
-/// As where a program has closed a descriptor that is not its own, and opened another file.
+/// A poller fails if the program closes its descriptor, which it does not own, and the system gives the number to another file.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_rank_whose_poller_fails_says_so_at_once() {
     for shared_memory in [false, true] {
-        // So many that a rank does not look at each connection by itself.
+        // With at most four connections, a rank reads each of them and asks no poller.
         let contexts = connect(&vec![Transport::Tcp; 6], shared_memory);
         let mut sources = Vec::new();
         contexts[0].lock().unwrap().messenger.descriptors(&mut sources);

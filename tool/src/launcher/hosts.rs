@@ -25,10 +25,10 @@ impl Host {
 
     /// Whether it is this host, by its own name or one that means this host everywhere. `user@name` is another user, if not another host.
     pub fn is_here(&self) -> bool {
-        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let own = own.trim();
+        let own = gloo_rs::sys::host_name();
+        let own = String::from_utf8_lossy(&own);
         let short = own.split('.').next().unwrap_or_default();
-        !self.name.contains('@') && (self.is_loopback() || [own, short].contains(&&*self.name))
+        !self.name.contains('@') && (self.is_loopback() || [&own, short].contains(&&*self.name))
     }
 
     /// Whether the name means another host on each host.
