@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, ChildStdout};
 use std::ptr;
 use std::thread;
@@ -10,8 +11,16 @@ use std::time::{Duration, Instant};
 
 use crate::launcher::{Elsewhere, Job, PATIENCE, assert_ends, gloo_rs, kill, text};
 
-/// Bytes that a pipe holds at least when its writer has to wait; it holds 64 KiB, if all pages are full.
-const FULL: i32 = 60_000;
+/// Whether who writes to the pipe of `output` has to wait. Its number of bytes does not tell: pages may be partly filled.
+fn is_full(output: &ChildStdout) -> bool {
+    let path = format!("/proc/self/fd/{}", output.as_raw_fd());
+    let writer = fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
+    let mut poll = libc::pollfd { fd: writer.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
+    let ready = unsafe { libc::poll(&mut poll, 1, 0) };
+    assert!(ready >= 0);
+    ready == 0
+}
 
 /// Starts two ranks `here` or `there`, and waits until their launcher has to wait for who reads its output.
 fn start(elsewhere: &Elsewhere, place: &str, grace: &str, script: &str) -> (Child, ChildStdout) {
@@ -21,11 +30,9 @@ fn start(elsewhere: &Elsewhere, place: &str, grace: &str, script: &str) -> (Chil
     };
     let mut job = command.spawn().unwrap();
     let output = job.stdout.take().unwrap();
-    let (began, mut bytes): (_, libc::c_int) = (Instant::now(), 0);
-    while bytes < FULL {
-        // SAFETY: the pipe is open, and the call writes an int to `bytes`.
-        assert_eq!(unsafe { libc::ioctl(output.as_raw_fd(), libc::FIONREAD, &mut bytes) }, 0);
-        assert!(began.elapsed() < PATIENCE, "{place}: {bytes} bytes");
+    let began = Instant::now();
+    while !is_full(&output) {
+        assert!(began.elapsed() < PATIENCE, "{place}: its output has room");
         thread::sleep(Duration::from_millis(5));
     }
     (job, output)
