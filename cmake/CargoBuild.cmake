@@ -66,8 +66,8 @@ add_custom_target(gloo_rs_cargo ALL
 
 # Nothing is installed with debug information, which is most of what cargo makes. If it is asked for, it goes into files of its own, where
 # debuggers look for them: in the folder .debug beside the program or library, under the name in its section .gnu_debuglink.
-if(NOT CMAKE_OBJCOPY)
-  message(FATAL_ERROR "There is no objcopy, which takes debug information out of what cargo builds (Debian: binutils).")
+if(NOT CMAKE_OBJCOPY OR NOT CMAKE_READELF)
+  message(FATAL_ERROR "There is no objcopy, or no readelf, which take debug information out of what cargo builds (Debian: binutils).")
 endif()
 # debug_commands(VARIABLE FROM TO): the commands that make TO of FROM, without debug information.
 function(debug_commands variable from to)
@@ -83,10 +83,11 @@ function(debug_commands variable from to)
   set(${variable} "${commands}" PARENT_SCOPE)
 endfunction()
 
+set(archive_script "${PROJECT_SOURCE_DIR}/cmake/archive.sh")
 add_custom_command(OUTPUT "${gloo_rs_archive}"
-  COMMAND "${CMAKE_OBJCOPY}" --strip-debug "${cargo_made}/libgloo_rs.a" "${gloo_rs_archive}"
-  DEPENDS gloo_rs_cargo "${cargo_made}/libgloo_rs.a"
-  COMMENT "Making libgloo_rs.a without debug information"
+  COMMAND "${archive_script}" "${CMAKE_OBJCOPY}" "${CMAKE_READELF}" "${cargo_made}/libgloo_rs.a" "${gloo_rs_archive}"
+  DEPENDS gloo_rs_cargo "${cargo_made}/libgloo_rs.a" "${archive_script}"
+  COMMENT "Making libgloo_rs.a without debug information, and with names of its own"
   VERBATIM)
 add_custom_target(gloo_rs_library ALL DEPENDS "${gloo_rs_archive}")
 

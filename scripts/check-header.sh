@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks include/gloo_rs.h: that C11 and C++17 compilers take it without a warning, and that the functions it declares are exactly the symbols
-# that the shared library exports, each with the version of the soname. That it is what cbindgen makes of src/ffi is tested by
+# that the shared library exports, each with the version of the soname, and that the static library defines no name of another project. That it is what cbindgen makes of src/ffi is tested by
 # c_tests/header. Checks include/gloo_rs.hpp with a program that uses all of it: that the compilers of C++ here take it without a warning, and
 # that it defines no symbol that a second file with it would clash with.
 # usage: scripts/check-header.sh [path/to/libgloo_rs.so]    (default: what `make prefix` installed)
@@ -50,4 +50,10 @@ sed 's/@.*//' "$tmp/versioned" > "$tmp/exported"
 diff "$tmp/declared" "$tmp/exported" > "$tmp/difference" ||
   fail "declared (<) and exported (>) functions differ:
 $(cat "$tmp/difference")"
+
+archive=${library%.so}.a
+readelf --symbols --wide "$archive" | awk 'NF == 8 && $5 == "GLOBAL" && $7 != "UND" { print $8 }' | sort -u >"$tmp/archived"
+grep -x gloo_rs_version "$tmp/archived" >/dev/null || fail "$archive does not define gloo_rs_version"
+strays=$(grep -vE '^(gloo_rs_|_R|_ZN|__|anon\.)' "$tmp/archived" | head -n 5 || true)
+[ -z "$strays" ] || fail "$archive defines names that are not its own, such as $strays"
 echo "check-header: $(wc -l < "$tmp/declared") functions, header and library agree"

@@ -106,6 +106,12 @@ for more in "" -Wl,--as-needed; do
   if ldd "$at/by_pkg_config_static" | grep gloo_rs; then fail "the static program needs the shared library"; fi
 done
 
+echo "--- beside an archive with names that the static library has of other projects"
+printf 'int %s(void) { return 1; }\n' rust_eh_personality uv_version uv_run >"$at/stranger.c"
+cc -c "$at/stranger.c" -o "$at/stranger.o"
+eval "cc -o \"\$at/strangers\" \"\$program\" \"\$at/stranger.o\" $(pkg-config --static --cflags --libs gloo_rs)"
+"$at/strangers" | grep "rank 0 of 1"
+
 echo "--- where there is no libibverbs, and where there is no device"
 # A root of what the programs need and nothing else; /proc and /dev are this machine's.
 bare=$at/bare
