@@ -1,76 +1,78 @@
 #!/bin/bash
 # Runs parts of the tests, which are targets of the Makefile, and ends with a table of the seconds that each has taken.
-# usage: scripts/tier.sh PART... [-- PART...]
-#   Parts after `--` run beside the others from the second one on, one after the other, at the lowest priority: parts whose result does not
-#   depend on time.
+# usage: scripts/tier.sh PART... [-- PART...]...
+#   The parts up to the first `--` run one after the other. Then each group between two `--` is a lane: its parts run one after the other, and
+#   the lanes side by side. What a part of a lane prints is shown as a whole when the part has ended. The lanes from number LOWEST on run at the
+#   lowest priority: their results do not depend on time.
 # scripts/seconds.txt has what each part of each tier took when it was recorded: a part whose share of the whole is twice the recorded one is
 # marked. RECORD_SECONDS=1 writes what this run took into that file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 recorded=scripts/seconds.txt
 TIER=${TIER:-check}
+LOWEST=${LOWEST:-0}
 at=$PWD/build/tier
 rm -rf "$at"
 mkdir -p "$at"
-
-parts=() beside=()
-for part; do
-  if [ "$part" = -- ]; then
-    beside=("${@:$((${#parts[@]} + 2))}")
-    break
-  fi
-  parts+=("$part")
-done
-
-took() { # PART: runs it, and writes how long it took
-  local began=$SECONDS status=0
-  make "$1" || status=$?
-  echo "$1: $((SECONDS - began)) s"
-  echo "$TIER.$1 $((SECONDS - began)) $2 $status" >>"$at/took"
-  return "$status"
-}
 : >"$at/took"
 began=$SECONDS
 
-run_beside() {
+lanes=("")
+for part; do
+  if [ "$part" = -- ]; then lanes+=(""); else lanes[-1]+=" $part"; fi
+done
+
+took() { # PART LANE: runs it, and writes how long it took, by the clock and of the processors
+  local part=$1 lane=$2 since=$SECONDS status=0 log=$at/$1.log
+  local TIMEFORMAT='%U %S'
+  if ((lane)); then
+    echo "==> make $part begins at $((SECONDS - began)) s; its output: ${log#"$PWD/"}"
+    { time make "$part" >"$log" 2>&1; } 2>"$at/$part.cpu" || status=$?
+  else
+    { time make "$part" 2>&3; } 3>&2 2>"$at/$part.cpu" || status=$?
+  fi
+  {
+    flock 9
+    if ((lane)); then cat "$log"; fi
+    echo "$part: $((SECONDS - since)) s"
+    echo "$TIER.$part $((SECONDS - since)) $lane $status $(awk '{ printf "%.0f", $1 + $2 }' "$at/$part.cpu")" >&9
+    if ((status)); then echo "$part" >>"$at/failed"; fi
+  } 9>>"$at/took"
+  return "$status"
+}
+run_lane() { # LANE
   local part
-  for part in "${beside[@]}"; do
-    if ! took "$part" beside >>"$at/beside.log" 2>&1; then
-      echo "$part" >>"$at/failed"
-      return 1
-    fi
+  for part in ${lanes[$1]}; do
+    took "$part" "$1" || return 1
   done
 }
-group=
-start_beside() {
-  # A process group of its own, so that it can be ended whole.
-  set -m
-  { renice -n 19 "$BASHPID" >/dev/null; run_beside; } </dev/null &
-  group=$!
-  set +m
+
+groups=()
+end_lanes() {
+  local group
+  for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null || true; done
 }
-end_beside() { [ -z "$group" ] || kill -- "-$group" 2>/dev/null || true; }
-trap end_beside EXIT
+trap end_lanes EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-for part in "${parts[@]}"; do
-  if [ -e "$at/failed" ]; then break; fi
-  if ! took "$part" in-turn; then
-    echo "$part" >>"$at/failed"
-    break
-  fi
-  # Not before set-up, which comes first: the parts beside need the compiler, too.
-  if [ -z "$group" ] && ((${#beside[@]})); then start_beside; fi
-done
-if [ -n "$group" ] && [ ! -e "$at/failed" ]; then
-  wait "$group" || true
-  group=
-fi
-if [ -e "$at/beside.log" ]; then
-  printf '\n==> Beside the others: %s\n' "${beside[*]}"
-  cat "$at/beside.log"
+if run_lane 0 && ((${#lanes[@]} > 1)); then
+  # A process group for each lane, so that it can be ended whole.
+  set -m
+  for ((lane = 1; lane < ${#lanes[@]}; lane++)); do
+    {
+      if ((LOWEST && lane >= LOWEST)); then renice -n 19 "$BASHPID" >/dev/null; fi
+      run_lane "$lane"
+    } </dev/null &
+    groups+=($!)
+  done
+  set +m
+  # The first part that fails ends all.
+  for _ in "${groups[@]}"; do wait -n || break; done
+  end_lanes
+  wait || true
+  groups=()
 fi
 whole=$((SECONDS - began))
 
@@ -78,17 +80,17 @@ printf '\n==> Seconds of each part, slowest first\n'
 # The recorded shares are of the same parts.
 sort -k2,2nr "$at/took" | awk -v whole="$whole" '
   FILENAME != "-" { if (!/^#/) recorded[$1] = $2; next }
-  { name[++n] = $1; took[n] = $2; lane[n] = $3; status[n] = $4; if ($1 in recorded) { sum += $2; before += recorded[$1] } }
+  { name[++n] = $1; took[n] = $2; lane[n] = $3; status[n] = $4; cpu[n] = $5; all += $5; if ($1 in recorded) { sum += $2; before += recorded[$1] } }
   END {
-    printf "%-18s %8s %8s\n", "part", "seconds", "recorded"
+    printf "%-18s %8s %8s %4s %8s\n", "part", "seconds", "CPU", "lane", "recorded"
     for (i = 1; i <= n; i++) {
       was = name[i] in recorded ? recorded[name[i]] : "-"
-      note = lane[i] == "beside" ? "  beside" : ""
+      note = ""
       if (was != "-" && took[i] >= 10 && before && took[i] / sum > 2 * was / before) note = note "  <- twice its recorded share"
       if (status[i] != 0) note = note "  FAILED"
-      printf "%-18s %8d %8s%s\n", name[i], took[i], was, note
+      printf "%-18s %8d %8d %4d %8s%s\n", name[i], took[i], cpu[i], lane[i], was, note
     }
-    printf "%-18s %8d\n", "all", whole
+    printf "%-18s %8d %8d\n", "all", whole, all
   }' "$recorded" -
 passed=$(awk '$4 == 0' "$at/took" | wc -l)
 if [ -e "$at/failed" ]; then

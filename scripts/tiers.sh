@@ -10,10 +10,13 @@ cd "$(dirname "$0")/.."
 
 check=(test-format test-lint test-rust test-jobs test-c-core)
 
-# Set-up comes first, and what is compiled next is what others wait for. Beside them runs what does not depend on time, and uses one core.
-in_turn=(setup test-format prefix test-lint test-rust test-seeds test-jobs test-c test-valgrind test-asan test-ibverbs test-package test-instructions
-  test-readme test-demo test-header test-abi)
-beside=(test-miri test-loom test-doc)
+# Set-up comes first. Then lanes run side by side: Rust's tests; what is built with the installed package; and at the lowest priority two of
+# what does not depend on time. A compiler often has work for one core only, so that each lane uses what the others leave.
+first=(setup test-format)
+rust=(test-lint test-seeds test-rust test-jobs)
+package=(prefix test-instructions test-c test-valgrind test-asan test-package test-readme test-demo test-header test-abi test-ibverbs)
+miri=(test-miri)
+models=(test-loom test-doc)
 
 # NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
 shards=(
@@ -67,7 +70,7 @@ shard() { # K
   TIER=more scripts/tier.sh "${parts[@]}"
 }
 run_test() {
-  TIER=test scripts/tier.sh "${in_turn[@]}" -- "${beside[@]}"
+  TIER=test LOWEST=3 scripts/tier.sh "${first[@]}" -- "${rust[@]}" -- "${package[@]}" -- "${miri[@]}" -- "${models[@]}"
   echo "NOT TESTED: CUDA. This version has no CUDA part, so nothing on a GPU was run."
 }
 
