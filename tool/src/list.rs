@@ -8,7 +8,7 @@ mod algorithms;
 
 use crate::Failure;
 use algorithms::{ALGORITHMS, Explained};
-use gloo_rs::nearest::nearest;
+use gloo_rs::nearest;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,8 +30,7 @@ pub struct Args {
 
 fn explained(name: &str) -> Result<&'static Explained, String> {
     ALGORITHMS.iter().find(|algorithm| algorithm.name == name).ok_or_else(|| {
-        let near = nearest(name, ALGORITHMS.iter().map(|algorithm| algorithm.name));
-        let near = near.map_or(String::new(), |near| format!("; the nearest is {near}"));
+        let near = nearest::hint(name, ALGORITHMS.iter().map(|algorithm| algorithm.name));
         format!("there is no such algorithm{near}; `gloo-rs list` prints all")
     })
 }

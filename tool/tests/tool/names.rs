@@ -19,7 +19,7 @@ fn what_is_wrong_is_named_with_the_nearest_that_is_right() {
         ("bench alreduce", "'alreduce'", "the nearest is allreduce"),
         ("bench sendrec", "'sendrec'", "the nearest is sendrecv"),
         ("bench allreduce --sizes 4..1Mx", "\"1Mx\"", "not a size"),
-        ("bench allreduce --algorithm rng", "\"rng\"", "the nearest is ring;"),
+        ("bench allreduce --algorithm rng", "\"rng\"", "; the nearest is ring;"),
         ("bench allreduce --dtype flaot32", "\"flaot32\"", "the nearest is float32"),
         ("bench allreduce --op summ", "\"summ\"", "the nearest is sum"),
         ("bench allreduce --transport ibverb", "'ibverb'", "'ibverbs'"),
