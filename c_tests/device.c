@@ -301,7 +301,17 @@ static void stderr_is_asked_for_by_the_environment(void) {
     CHECK(device != NULL && bytes >= 0);
     text[bytes] = '\0';
     if (cases[i].notices > 0) {
-      CHECK_CONTAINS(text, "gloo_rs: notice: ");
+      struct tm time;
+      char name[256], host[256];
+      int milliseconds = -1, process = 0, at = 0;
+      memset(&time, 0, sizeof time);
+      CHECK_INT(sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ %255[^[][%d] gloo_rs: notice: %n", &time.tm_year, &time.tm_mon,
+                       &time.tm_mday, &time.tm_hour, &time.tm_min, &time.tm_sec, &milliseconds, name, &process, &at),
+                9);
+      CHECK(at > 0 && time.tm_year >= 2026 && milliseconds >= 0);
+      CHECK_INT(process, getpid());
+      CHECK_INT(gethostname(host, sizeof host), 0);
+      CHECK_TEXT(name, host);
       CHECK_CONTAINS(text, "127.0.0.1");
     } else {
       CHECK_TEXT(text, "");

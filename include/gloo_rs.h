@@ -457,7 +457,8 @@ typedef struct gloo_rs_device_options_t {
   /// TCP port to listen on; 0 for one of `port_range`.
   uint16_t port;
   /// Callback for log messages that no call returns. If it is NULL and the environment variable GLOO_RS_LOG is
-  /// `warning`, `notice` or `detail`, messages of that severity or higher are written to stderr.
+  /// `warning`, `notice` or `detail`, messages of that severity or higher are written to stderr, each
+  /// as a line that begins with the time (UTC), the host and the process.
   gloo_rs_log_fn_t log;
   /// Passed to `log` and to `log_destroy`.
   void *log_user;

@@ -34,5 +34,6 @@ mod tier;
 pub mod transport;
 pub mod tuner;
 pub mod types;
+pub mod utc;
 pub mod wait_mode;
 pub mod wire;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::sys;
+use crate::utc::Utc;
 
 /// How important a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +50,9 @@ pub fn or_environment(callback: Option<LogCallback>) -> Result<Option<LogCallbac
     };
     Ok(Some(Arc::new(move |level, text| {
         if level <= most {
-            let line = format!("gloo_rs: {}: {text}\n", level.name());
+            let host = sys::host_name();
+            let (now, host, process) = (Utc::now(), String::from_utf8_lossy(&host), std::process::id());
+            let line = format!("{now:.3} {host}[{process}] gloo_rs: {}: {text}\n", level.name());
             // One write per message keeps lines of several processes intact. Errors are ignored: if stderr is closed, there is no
             // reader.
             let _ = sys::without_sigpipe(|| std::io::stderr().write_all(line.as_bytes()));

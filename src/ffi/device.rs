@@ -85,7 +85,8 @@ pub struct gloo_rs_device_options_t {
     /// TCP port to listen on; 0 for one of `port_range`.
     pub port: u16,
     /// Callback for log messages that no call returns. If it is NULL and the environment variable GLOO_RS_LOG is
-    /// `warning`, `notice` or `detail`, messages of that severity or higher are written to stderr.
+    /// `warning`, `notice` or `detail`, messages of that severity or higher are written to stderr, each
+    /// as a line that begins with the time (UTC), the host and the process.
     pub log: gloo_rs_log_fn_t,
     /// Passed to `log` and to `log_destroy`.
     pub log_user: *mut c_void,

@@ -21,6 +21,7 @@
 pub(crate) mod fuzz;
 
 use crate::secret::{self, JobToken, Proof, SecretKey};
+use crate::utc::Utc;
 use crate::wire::VERSION;
 
 /// A secret random number of a context, which it publishes to its peers in the store.
@@ -143,11 +144,32 @@ pub enum Fault {
     /// Its proof is invalid.
     Proof,
     /// Its certificate is not accepted, and why.
-    Certificate(&'static str),
+    Certificate(BadCertificate),
     /// It does not accept this side's certificate, or its TLS, and why.
     Alert(&'static str),
     /// What else is wrong with its TLS.
     Tls(&'static str),
+}
+
+/// Why a certificate is not accepted, in words after its subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadCertificate {
+    /// It was valid until then.
+    Expired(Utc),
+    /// It will be valid from then on.
+    NotYetValid(Utc),
+    /// Anything else.
+    Otherwise(&'static str),
+}
+
+impl std::fmt::Display for BadCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Expired(end) => write!(f, "has expired: it was valid until {end}"),
+            Self::NotYetValid(begin) => write!(f, "is not valid before {begin}: are the clocks right?"),
+            Self::Otherwise(why) => f.write_str(why),
+        }
+    }
 }
 
 impl Fault {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -16,7 +17,8 @@ use rustls::{
 
 use super::version1::Version1;
 use crate::error::{Error, Result};
-use crate::net::handshake::Fault;
+use crate::net::handshake::{BadCertificate, Fault};
+use crate::utc::Utc;
 
 /// Accepts the certificates that the authorities have signed, in either role.
 #[derive(Debug)]
@@ -184,12 +186,15 @@ impl ClientCertVerifier for Authority {
     }
 }
 
-/// What is wrong with a certificate, after its subject.
-fn certificate(error: &CertificateError) -> &'static str {
+/// What is wrong with a certificate.
+fn certificate(error: &CertificateError) -> BadCertificate {
     use CertificateError::*;
-    match error {
-        Expired | ExpiredContext { .. } => "has expired",
-        NotValidYet | NotValidYetContext { .. } => "is not valid yet: are the clocks right?",
+    let utc = |time: &UnixTime| Utc(Duration::from_secs(time.as_secs()));
+    BadCertificate::Otherwise(match error {
+        ExpiredContext { not_after, .. } => return BadCertificate::Expired(utc(not_after)),
+        NotValidYetContext { not_before, .. } => return BadCertificate::NotYetValid(utc(not_before)),
+        Expired => "has expired",
+        NotValidYet => "is not valid yet: are the clocks right?",
         Revoked => "is revoked",
         UnknownIssuer => "is not signed by the authority that this rank trusts",
         BadSignature => "has a signature that is not of the authority with this name that this rank trusts",
@@ -203,7 +208,7 @@ fn certificate(error: &CertificateError) -> &'static str {
             "is not of X.509 version 1 or 3, or is signed by one that is not of version 3"
         }
         _ => "cannot be used",
-    }
+    })
 }
 
 /// What the peer's TLS is accused of, if `error` says that: it comes out of a [`Session`](super::Session).
@@ -211,7 +216,7 @@ pub fn fault(error: &io::Error) -> Option<Fault> {
     let error = error.get_ref()?.downcast_ref::<TlsError>()?;
     Some(match error {
         TlsError::InvalidCertificate(of) => Fault::Certificate(certificate(of)),
-        TlsError::NoCertificatesPresented => Fault::Certificate("is missing"),
+        TlsError::NoCertificatesPresented => Fault::Certificate(BadCertificate::Otherwise("is missing")),
         TlsError::AlertReceived(alert) => Fault::Alert(match alert {
             AlertDescription::CertificateExpired => "its clock says that this rank's certificate has expired",
             AlertDescription::UnknownCA => "it does not trust the authority of this rank's certificate",

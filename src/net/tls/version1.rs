@@ -44,9 +44,11 @@ impl Version1 {
         }
         result?;
         let validity = self.0.tbs_certificate().validity();
-        match now.as_secs() {
-            now if now < validity.not_before.to_unix_duration().as_secs() => Err(CertificateError::NotValidYet.into()),
-            now if now > validity.not_after.to_unix_duration().as_secs() => Err(CertificateError::Expired.into()),
+        let [not_before, not_after] =
+            [validity.not_before, validity.not_after].map(|time| UnixTime::since_unix_epoch(time.to_unix_duration()));
+        match now {
+            time if time < not_before => Err(CertificateError::NotValidYetContext { time, not_before }.into()),
+            time if time > not_after => Err(CertificateError::ExpiredContext { time, not_after }.into()),
             _ => Ok(()),
         }
     }

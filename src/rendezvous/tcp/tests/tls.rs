@@ -194,7 +194,7 @@ fn openssl_as_a_server_is_not_taken_for_a_store() {
     for (options, certificate, part) in [
         (&["-tls1_3"][..], &member, "connected, but the server did not answer"),
         (&["-tls1_3"], &other.member(), "its certificate is not signed by the authority that this rank trusts"),
-        (&["-tls1_3"], &authority.expired(), "its certificate has expired"),
+        (&["-tls1_3"], &authority.expired(), "its certificate has expired: it was valid until 2"),
         (&["-tls1_2"], &member, "it does not speak TLS 1.3"),
     ] {
         let mut server = openssl("s_server", certificate);
