@@ -92,10 +92,12 @@ pub fn collective(text: &str) -> Result<Collective, String> {
     known.copied().ok_or_else(|| among(text, Collective::ALL.iter().map(|collective| collective.name())))
 }
 
-/// What is said of a name that is none of `names`: all of them, and the nearest.
+/// What is said of a name that is none of `names`: the nearest of them, and all.
 pub fn among(text: &str, names: impl Iterator<Item = &'static str>) -> String {
     let names: Vec<_> = names.collect();
-    format!("there are {}{}", names.join(", "), nearest::hint(text, names.iter().copied()))
+    let near =
+        nearest::nearest(text, names.iter().copied()).map_or(String::new(), |near| format!("the nearest is {near}; "));
+    format!("{near}there are {}", names.join(", "))
 }
 
 /// Checks that the text is a valid list of network interfaces.
