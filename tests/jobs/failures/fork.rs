@@ -69,6 +69,8 @@ fn leave_an_orphan(rank: &Rank) {
         }
         rank.store.set("child", child.to_string().as_bytes()).unwrap();
     }
+    // Who is killed earlier would end this first call of another rank.
+    rank.mark("connected/");
     let started = Instant::now();
     // The rank that will be killed waits for its end.
     let result =
@@ -80,6 +82,7 @@ fn leave_an_orphan(rank: &Rank) {
 fn a_child_that_lives_on_does_not_hide_that_its_parent_was_killed() {
     let mut job = Job::start_with("fork", "orphan", &Default::default(), vec![("GLOO_RS_SHM", "0".into())]);
     let child: i32 = String::from_utf8(job.store.get("child", LONG).unwrap()).unwrap().parse().unwrap();
+    wait_all(&job.store, "connected/");
     job.signal(VICTIM, libc::SIGKILL);
     job.children[VICTIM].wait().unwrap();
     // SAFETY: the calls access no memory. The child is in this job only, and lives until it is killed here.
