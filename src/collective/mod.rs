@@ -17,6 +17,7 @@ mod exscan;
 mod gather;
 mod gatherv;
 mod grid;
+pub mod mean;
 mod pairwise_exchange;
 mod phases;
 mod prefix;
@@ -87,6 +88,9 @@ pub struct Shape<'a> {
     /// Whether the reduction is an average: the schedule then divides by `size * max(inputs, 1)`
     /// (in place: by `size * outputs`).
     pub average: bool,
+    /// Whether each reduction of an average computes the mean of its operands, so that nothing is left to be divided; see
+    /// [`weights`](crate::schedule::weights).
+    pub means: bool,
     /// Group size of `bcube`, at least 2.
     pub base: usize,
     /// Number of partners in a pairwise exchange: partner `i` is rank XOR 2^i.
@@ -300,7 +304,7 @@ impl Algorithm {
     /// function of the caller may need more.
     pub fn scratch(&self, shape: &Shape<'_>) -> Result<usize> {
         let schedule = (self.generate)(shape)?;
-        let compiled = shape.shared.then(|| Compiled::new(&schedule, shape.size, true)).flatten();
+        let compiled = shape.shared.then(|| Compiled::new(&schedule, &[], shape.size, true)).flatten();
         Ok(compiled.map_or(schedule.scratch, |program| program.scratch))
     }
 }

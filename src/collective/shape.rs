@@ -25,6 +25,7 @@ impl Shape<'static> {
             inputs: 1,
             outputs: 1,
             average: false,
+            means: false,
             base: 2,
             destinations: 0,
             groups: &[],
@@ -289,9 +290,9 @@ impl Shape<'_> {
         }
     }
 
-    /// The divisor of an average; 1 if the reduction is not an average.
+    /// The divisor of an average; 1 if nothing is to be divided.
     pub(super) fn divisor(&self) -> u32 {
-        if self.average { (self.size * self.contributions()) as u32 } else { 1 }
+        if self.average && !self.means { (self.size * self.contributions()) as u32 } else { 1 }
     }
 
     /// All of input `index`.

@@ -13,6 +13,7 @@ mod shared;
 mod simulated;
 mod sweep;
 mod topology;
+mod weights;
 
 use super::*;
 use crate::schedule::verify as prove_schedules;

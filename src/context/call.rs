@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::collective::mean::MAX_MEAN_RANKS;
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
 use crate::context::digest::{explain, explain_kind};
@@ -83,6 +84,9 @@ impl Call<'_> {
         match self.reduction {
             Reduction::User { function, user } => Ok(Combine::User(function, user)),
             Reduction::Op(op) => {
+                if self.is_mean() {
+                    return Ok(Combine::Mean(reduce::mean()));
+                }
                 let undefined = || Error::invalid(format!("the operation {op} is not defined on {}", self.dtype));
                 let ElementType::Known(dtype) = self.dtype else { return Err(undefined()) };
                 let kernel = reduce::kernel(dtype, op).filter(|_| op.supports(dtype)).ok_or_else(undefined)?;
@@ -90,6 +94,14 @@ impl Call<'_> {
                 Ok(Combine::Kernel(kernel, divide, (dtype, op)))
             }
         }
+    }
+
+    /// Whether an average is computed as a mean of means: that of float16, whose sum may overflow although the average does not.
+    fn is_mean(&self) -> bool {
+        matches!(self.reduction, Reduction::Op(ReduceOp::Average))
+            && self.dtype == ElementType::Known(DataType::Float16)
+            && self.shape.average
+            && self.shape.size <= MAX_MEAN_RANKS
     }
 
     /// Refuses lists of buffers of other lengths than the shape says.

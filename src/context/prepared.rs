@@ -61,6 +61,7 @@ impl<'a> Asked<'a> {
             inputs,
             outputs,
             average,
+            means: _,
             base,
             destinations,
             groups,
@@ -137,8 +138,11 @@ impl Context {
         let combine = call.combine()?;
         let Decision { algorithm, segment_bytes, base } =
             self.tuner_of(shape, element).decide(shape, element, call.algorithm)?;
-        let call =
-            Call { shape: self.complete_shape(shape, element, base, algorithm.uses).only(algorithm.uses), ..*call };
+        let shape = Shape {
+            means: matches!(combine, Combine::Mean(_)),
+            ..self.complete_shape(shape, element, base, algorithm.uses).only(algorithm.uses)
+        };
+        let call = Call { shape, ..*call };
         let max = call.max_segment_bytes.unwrap_or(usize::MAX);
         let segment = (tuner::segment_bytes(&call.shape, element, segment_bytes.min(max)) / element).max(1);
         let check = call.digest(algorithm, segment);

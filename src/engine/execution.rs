@@ -16,7 +16,7 @@ use crate::engine::shared::Shared;
 use crate::engine::shared::part::Part;
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
-use crate::reduce::{Divide, Kernel};
+use crate::reduce::{Divide, Kernel, Mean, Pairwise};
 use crate::reserve::try_reserve;
 use crate::schedule::{Action, Buffer, Span};
 use crate::transport::Clock;
@@ -41,6 +41,8 @@ pub enum Combine {
     Nothing,
     /// By a kernel of the library and, for averages, the division; with the type and the operation.
     Kernel(Kernel, Option<Divide>, (DataType, ReduceOp)),
+    /// By the mean of operands, with the weights in the plan.
+    Mean(Mean),
     /// By the caller's function, with its `user` pointer.
     User(UserFunction, *mut c_void),
 }
@@ -360,7 +362,7 @@ impl Execution {
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), None)) };
             }
             Action::RecvReduce { from, into, with, incoming } => {
-                let Combine::Kernel(kernel, ..) = self.combine else {
+                let Some(kernel) = self.pairwise(plan, index) else {
                     self.fail("a schedule reduces, but the call has no operation");
                     return false;
                 };
@@ -383,9 +385,10 @@ impl Execution {
             }
             local => {
                 self.touched = self.touched.saturating_add(bytes);
+                let kernel = self.pairwise(plan, index);
                 match self.touched > LOOK_BYTES {
-                    true => self.do_long(&local, posted, count),
-                    false => self.do_local(&local, posted, count),
+                    true => self.do_long(&local, kernel, posted, count),
+                    false => self.do_local(&local, kernel, posted, count),
                 }
                 self.progress[index as usize].posted = end;
                 self.advance_done(plan, index, count);
@@ -396,12 +399,22 @@ impl Execution {
         end < step.len
     }
 
+    /// How step `index` reduces, unless by the caller's function.
+    #[inline(always)] // Into the steps of small calls.
+    fn pairwise(&self, plan: &Plan, index: u32) -> Option<Pairwise> {
+        match self.combine {
+            Combine::Kernel(kernel, ..) => Some(Pairwise::Kernel(kernel)),
+            Combine::Mean(mean) => plan.weights.get(index as usize).map(|weights| Pairwise::Mean(mean, *weights)),
+            Combine::Nothing | Combine::User(..) => None,
+        }
+    }
+
     /// [`Execution::do_local`] in pieces, with a look at the clock after each.
     #[cold]
-    fn do_long(&mut self, action: &Action, at: usize, count: usize) {
+    fn do_long(&mut self, action: &Action, kernel: Option<Pairwise>, at: usize, count: usize) {
         let piece = (LOOK_BYTES / self.element).max(1);
         for done in (0..count).step_by(piece) {
-            self.do_local(action, at + done, piece.min(count - done));
+            self.do_local(action, kernel, at + done, piece.min(count - done));
             if self.is_late() {
                 self.failed = Some(too_slow());
                 return;
@@ -411,21 +424,24 @@ impl Execution {
     }
 
     #[inline(always)] // Into the steps of small calls.
-    fn do_local(&mut self, action: &Action, at: usize, count: usize) {
-        match (*action, self.combine) {
+    fn do_local(&mut self, action: &Action, kernel: Option<Pairwise>, at: usize, count: usize) {
+        match (*action, kernel) {
             (Action::Copy { from, into }, _) => {
                 let (from, into) = (self.pointer(&from, at), self.pointer(&into, at));
                 // SAFETY: the spans lie in the caller's buffers or in scratch memory, both valid until the execution has ended.
                 // `copy` permits overlap, which occurs if the caller's buffers are the same memory.
                 unsafe { std::ptr::copy(from, into, count * self.element) };
             }
-            (Action::Reduce { left, right, into }, Combine::Kernel(kernel, ..)) => {
+            (Action::Reduce { left, right, into }, Some(kernel)) => {
                 let (into, left, right) = (self.pointer(&into, at), self.pointer(&left, at), self.pointer(&right, at));
                 // SAFETY: the spans are valid as for the copy above; in a verified schedule `into` does not overlap an operand,
                 // or equals it.
-                unsafe { kernel(into, left, right, count) };
+                unsafe { kernel.run(into, left, right, count) };
             }
-            (Action::Divide { span, by }, Combine::Kernel(_, Some(divide), _)) => {
+            (Action::Divide { span, by }, _) => {
+                let Combine::Kernel(_, Some(divide), _) = self.combine else {
+                    return self.fail("a schedule divides, but the call is no average");
+                };
                 let data = self.pointer(&span, at);
                 // SAFETY: the span is valid as for the copy above, and no other step accesses it meanwhile.
                 unsafe { divide(data, count, u64::from(by)) };

@@ -3,12 +3,13 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::collective::{Algorithm, Shape};
+use crate::collective::{Algorithm, Shape, mean};
 use crate::engine::shared::part::SharedSteps;
 use crate::engine::shared::program::Program;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
 use crate::reserve::{check_room, try_copy, try_reserve_entry};
+use crate::schedule::weights::Weights;
 use crate::schedule::{Action, Dependency, Schedule, Step};
 
 /// Most ranks for which schedules are generated. Most schedules take memory for each rank, in all some kilobytes.
@@ -58,6 +59,8 @@ pub struct Plan {
     pub steps: Box<[PlanStep]>,
     dependencies: Box<[Dependency]>,
     dependents: Box<[u32]>,
+    /// For each step that reduces: the weights of its operands. Empty if it does not compute means.
+    pub weights: Box<[Weights]>,
     /// Elements of scratch memory.
     pub scratch: usize,
     /// The schedule for one thread, if all ranks are on one host and all steps use shared memory.
@@ -91,6 +94,7 @@ impl Plan {
             steps: steps.into(),
             dependencies: dependencies.into(),
             dependents: flat.into(),
+            weights: Box::default(),
             scratch: schedule.scratch,
             program: None,
             shared_steps: None,
@@ -99,7 +103,12 @@ impl Plan {
 
     /// Bytes of memory that it takes, about.
     pub fn bytes(&self) -> usize {
-        let lists = [size_of_val(&*self.steps), size_of_val(&*self.dependencies), size_of_val(&*self.dependents)];
+        let lists = [
+            size_of_val(&*self.steps),
+            size_of_val(&*self.dependencies),
+            size_of_val(&*self.dependents),
+            size_of_val(&*self.weights),
+        ];
         let programs = [self.program.as_ref(), self.shared_steps.as_ref().map(|steps| &steps.program)];
         size_of::<Self>()
             + lists.iter().sum::<usize>()
@@ -169,12 +178,13 @@ impl OwnedShape {
     }
 
     fn is(&self, shape: &Shape<'_>) -> bool {
-        let Shape { collective, rank, size, root, count, inputs, outputs, average, base, destinations, shared, .. } =
-            self.scalars;
+        let Shape { collective, rank, size, root, count, inputs, outputs, .. } = self.scalars;
+        let Shape { average, means, base, destinations, shared, .. } = self.scalars;
         let Shape { send_counts, recv_counts, groups, domains, dims, links, counts, .. } = *shape;
         (count, rank, size, root) == (shape.count, shape.rank, shape.size, shape.root)
             && (inputs, outputs, base, destinations) == (shape.inputs, shape.outputs, shape.base, shape.destinations)
-            && (collective, average, shared) == (shape.collective, shape.average, shape.shared)
+            && (collective, shared) == (shape.collective, shape.shared)
+            && (average, means) == (shape.average, shape.means)
             && self.counts.iter().zip([send_counts, recv_counts, dims, counts]).all(|(own, its)| same(own, its))
             && self.numbers.iter().zip([groups, domains, links]).all(|(own, its)| same(own, its))
     }
@@ -250,14 +260,17 @@ impl PlanCache {
             schedule = schedule.without_receive_and_reduce();
         }
         let mut plan = Plan::new(&schedule);
+        if shape.means {
+            plan.weights = mean::weights(shape, algorithm, &schedule)?;
+        }
         if shape.shared {
             let members = shape.sharing();
             match members.len() == shape.size {
                 true => {
-                    plan.program = Program::new(&schedule, shape.size, !apart);
+                    plan.program = Program::new(&schedule, &plan.weights, shape.size, !apart);
                     plan.scratch = plan.program.as_ref().map_or(plan.scratch, |program| program.scratch);
                 }
-                false => plan.shared_steps = SharedSteps::new(&schedule, &members),
+                false => plan.shared_steps = SharedSteps::new(&schedule, &plan.weights, &members),
             }
         }
         let plan = Arc::new(plan);
@@ -296,6 +309,7 @@ mod tests {
             Shape { inputs: 2, ..shape },
             Shape { outputs: 2, ..shape },
             Shape { average: true, ..shape },
+            Shape { average: true, means: true, ..shape },
             Shape { base: 3, ..shape },
             Shape { destinations: 1, ..shape },
             Shape { send_counts: &[1], ..shape },

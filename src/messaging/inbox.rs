@@ -77,8 +77,8 @@ impl Incoming {
             unsafe {
                 let (into, with) = (into.add(at), reduce.with.add(at));
                 match reduce.incoming {
-                    Side::Left => (reduce.kernel)(into, data.as_ptr(), with, count),
-                    Side::Right => (reduce.kernel)(into, with, data.as_ptr(), count),
+                    Side::Left => reduce.kernel.run(into, data.as_ptr(), with, count),
+                    Side::Right => reduce.kernel.run(into, with, data.as_ptr(), count),
                 }
             }
         };

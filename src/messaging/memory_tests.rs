@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::matching::EAGER_BYTES;
 use super::*;
-use crate::reduce::{self, Side};
+use crate::reduce::{self, Pairwise, Side};
 use crate::transport::{Interest, Link};
 use crate::types::{DataType, ReduceOp, Space};
 
@@ -142,7 +142,8 @@ fn what_arrives_is_reduced_into_place() {
         let (message, with, mut pair) = (numbers(elements * 4), numbers(elements * 4), Pair::new(pieces));
         let mut memory = vec![0u8; elements * 4];
         let kernel = reduce::kernel(DataType::Int32, ReduceOp::BitXor).unwrap();
-        let into = ReduceInto { kernel, with: with.as_ptr(), incoming: Side::Left, element: 4 };
+        let into =
+            ReduceInto { kernel: Pairwise::Kernel(kernel), with: with.as_ptr(), incoming: Side::Left, element: 4 };
         pair.recv(3, memory.as_mut_ptr(), elements * 4, Some(into));
         pair.send(3, &message);
         assert_eq!(pair.play(ALL).len(), 1);

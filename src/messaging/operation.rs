@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::reduce::{Kernel, Side};
+use crate::reduce::{Pairwise, Side};
 use crate::types::{Rank, Slot, Space};
 
 /// Identifies an operation. All operations of one `owner` are cancelled together; the owner assigns `detail`.
@@ -63,8 +63,8 @@ impl Source {
 /// Reduces received bytes instead of storing them: `into = with op incoming`.
 #[derive(Clone, Copy, Debug)]
 pub struct ReduceInto {
-    /// The reduction kernel.
-    pub kernel: Kernel,
+    /// How two operands are combined.
+    pub kernel: Pairwise,
     /// The local operand, as long as the receive; may be `into`.
     pub with: *const u8,
     /// Whether the received bytes are the left or the right operand.

@@ -203,3 +203,11 @@ macro_rules! halves {
     )*};
 }
 halves! { F16 f16_to_f32 f32_to_f16 Bf16 bf16_to_f32 f32_to_bf16 }
+
+impl F16 {
+    /// `self * shares[0] + right * shares[1]`.
+    #[inline(always)]
+    pub(super) fn weigh(self, right: Self, shares: [f32; 2]) -> Self {
+        Self(f32_to_f16(f16_to_f32(self.0) * shares[0] + f16_to_f32(right.0) * shares[1]))
+    }
+}

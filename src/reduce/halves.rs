@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ptr::copy_nonoverlapping;
 
 use super::fused::Loop;
+use super::mean::shares;
 
 /// Vectors of a 16-bit float type, converted to `f32`. Its functions require the CPU features of the module that
 /// implements it.
@@ -48,6 +49,12 @@ pub(super) trait Half {
     /// # Safety
     /// The CPU has the features.
     unsafe fn divide(values: Self::Floats, divisor: f32) -> Self::Floats;
+
+    /// `values`, each multiplied by `factor`.
+    ///
+    /// # Safety
+    /// The CPU has the features.
+    unsafe fn scale(values: Self::Floats, factor: f32) -> Self::Floats;
 }
 
 /// An operation on vectors.
@@ -183,6 +190,42 @@ pub(super) unsafe fn divide_by<H: Half>(data: *mut u8, count: usize, divisor: u6
             let mut block = padded(data.add(whole), rest);
             step(block.as_mut_ptr());
             copy_nonoverlapping(block.as_ptr().cast::<u8>(), data.add(whole).cast(), rest * 2);
+        }
+    }
+}
+
+/// A [`Mean`](super::Mean).
+///
+/// # Safety
+/// That of a [`Mean`](super::Mean). The CPU has the features of `H`.
+#[inline(always)]
+pub(super) unsafe fn mean_of<H: Half>(
+    into: *mut u8,
+    left: *const u8,
+    right: *const u8,
+    count: usize,
+    contributions: [u32; 2],
+) {
+    let (into, left, right) = (into.cast::<u16>(), left.cast::<u16>(), right.cast::<u16>());
+    let [a, b] = shares(contributions);
+    let rest = count % STEP;
+    let whole = count - rest;
+    // SAFETY: the caller guarantees `count` elements at every pointer, and the CPU features. The loop accesses `whole <= count` elements,
+    // the rest is copied to and from blocks of `STEP`. Each step reads both operands before it writes, so equal buffers are correct.
+    unsafe {
+        let step = |into: *mut u16, left: *const u16, right: *const u16| {
+            let mut values = [H::add(H::scale(H::load(left), a), H::scale(H::load(right), b))];
+            H::one_nan(&mut values);
+            H::store::<false>(into, values[0]);
+        };
+        for i in (0..whole).step_by(STEP) {
+            step(into.add(i), left.add(i), right.add(i));
+        }
+        if rest > 0 {
+            let (left, right) = (padded(left.add(whole), rest), padded(right.add(whole), rest));
+            let mut result = [0; STEP];
+            step(result.as_mut_ptr(), left.as_ptr(), right.as_ptr());
+            copy_nonoverlapping(result.as_ptr().cast::<u8>(), into.add(whole).cast(), rest * 2);
         }
     }
 }

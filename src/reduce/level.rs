@@ -2,13 +2,14 @@
 
 use super::element::{Add, And, Bf16, Bool, Complex, F16, Max, Min, Mul, Op, Or, Quotient, Xor};
 use super::fused::{self, Loop, PastCaches, Vectorised};
+use super::mean::shares;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::several::Fused;
 use super::stores::Stores;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
-use super::{Divide, Kernel};
+use super::{Divide, Kernel, Mean};
 use crate::types::{DataType, ReduceOp};
 
 /// The kernels for a set of CPU features; they may be called only if `available` returns true.
@@ -20,6 +21,8 @@ pub(super) struct Level {
     /// The sum of several inputs in one loop; `None` for `Bool`.
     pub sum: fn(DataType) -> Option<Fused>,
     pub divide: fn(DataType) -> Option<Divide>,
+    /// The mean of float16.
+    pub mean: Mean,
 }
 
 /// All levels of this architecture, best first.
@@ -41,6 +44,7 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx512>(dtype, op)),
         sum: |dtype| x86::sum(dtype).or_else(|| sum::<Avx512>(dtype)),
         divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx512>(dtype)),
+        mean: x86::MEAN,
     },
     #[cfg(target_arch = "x86_64")]
     Level {
@@ -49,6 +53,7 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx2>(dtype, op)),
         sum: |dtype| x86::sum(dtype).or_else(|| sum::<Avx2>(dtype)),
         divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx2>(dtype)),
+        mean: x86::MEAN,
     },
     #[cfg(target_arch = "aarch64")]
     Level {
@@ -57,6 +62,7 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: |dtype, op| neon::kernel(dtype, op).or_else(|| kernel::<Baseline>(dtype, op)),
         sum: |dtype| neon::sum(dtype).or_else(|| sum::<Baseline>(dtype)),
         divide: |dtype| neon::divide(dtype).or_else(|| divide::<Baseline>(dtype)),
+        mean: neon::MEAN,
     },
     Level {
         name: "baseline",
@@ -64,6 +70,7 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: kernel::<Baseline>,
         sum: sum::<Baseline>,
         divide: divide::<Baseline>,
+        mean: mean_of_halves,
     },
 ];
 
@@ -150,6 +157,19 @@ unsafe fn divide_by<T: Quotient>(data: *mut T, count: usize, divisor: T::Divisor
         unsafe {
             let value = data.add(i);
             value.write_unaligned(value.read_unaligned().divide(divisor));
+        }
+    }
+}
+
+/// A [`Mean`] by what every CPU of the architecture has.
+unsafe fn mean_of_halves(into: *mut u8, left: *const u8, right: *const u8, count: usize, contributions: [u32; 2]) {
+    let (into, left, right) = (into.cast::<F16>(), left.cast::<F16>(), right.cast::<F16>());
+    let shares = shares(contributions);
+    for i in 0..count {
+        // SAFETY: `i < count`, and the caller guarantees `count` elements at each pointer; the accesses are unaligned.
+        unsafe {
+            let (left, right) = (left.add(i).read_unaligned(), right.add(i).read_unaligned());
+            into.add(i).write_unaligned(left.weigh(right, shares));
         }
     }
 }

@@ -21,6 +21,8 @@
 //!
 //! A reduction of several inputs ([`kernel_n`]) gives the bits of a chain of reductions of two, from the left: 16-bit
 //! floats are rounded after each operation.
+//!
+//! Averages of float16 in collectives are not divided sums but means of means ([`Mean`]), which do not overflow.
 
 mod element;
 mod fused;
@@ -28,6 +30,7 @@ mod half;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod halves;
 mod level;
+mod mean;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod several;
@@ -37,6 +40,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use mean::{Mean, Pairwise, mean, mean_n};
 pub use several::KernelN;
 pub use stores::{Stores, copy, last_level_cache};
 

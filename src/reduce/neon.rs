@@ -6,10 +6,10 @@ use std::arch::aarch64::*;
 
 use super::element::{Add, Mul};
 use super::fused::{self, Loop};
-use super::halves::{Half, HalfOp, Halves, divide_by};
+use super::halves::{Half, HalfOp, Halves, divide_by, mean_of};
 use super::several::Fused;
 use super::stores::Stores;
-use super::{Divide, Kernel};
+use super::{Divide, Kernel, Mean};
 use crate::types::{DataType, ReduceOp};
 
 /// The kernel of `op` on `dtype` if this file has one.
@@ -31,6 +31,8 @@ pub(super) fn divide(dtype: DataType) -> Option<Divide> {
     (dtype == DataType::Float16).then_some(divided)
 }
 
+pub(super) const MEAN: Mean = weighed;
+
 /// A [`Kernel`].
 unsafe fn reduce<O: HalfOp>(into: *mut u8, left: *const u8, right: *const u8, count: usize) {
     // SAFETY: the caller fulfils the contract of [`Kernel`]; every CPU of this architecture has NEON.
@@ -47,6 +49,12 @@ unsafe fn several(into: *mut u8, inputs: &[*const u8], count: usize, stores: Sto
 unsafe fn divided(data: *mut u8, count: usize, divisor: u64) {
     // SAFETY: the caller fulfils the contract of [`Divide`]; every CPU of this architecture has NEON.
     unsafe { divide_by::<F16>(data, count, divisor) }
+}
+
+/// A [`Mean`].
+unsafe fn weighed(into: *mut u8, left: *const u8, right: *const u8, count: usize, contributions: [u32; 2]) {
+    // SAFETY: the caller fulfils the contract of [`Mean`]; every CPU of this architecture has NEON.
+    unsafe { mean_of::<F16>(into, left, right, count, contributions) }
 }
 
 struct F16;
@@ -121,6 +129,15 @@ impl Half for F16 {
     unsafe fn divide(mut values: [float32x4_t; 4], divisor: f32) -> [float32x4_t; 4] {
         for value in &mut values {
             *value = vdivq_f32(*value, vdupq_n_f32(divisor));
+        }
+        values
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn scale(mut values: [float32x4_t; 4], factor: f32) -> [float32x4_t; 4] {
+        for value in &mut values {
+            *value = vmulq_n_f32(*value, factor);
         }
         values
     }

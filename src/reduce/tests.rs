@@ -369,3 +369,79 @@ proptest! {
         }
     }
 }
+
+/// The mean of float16, by `half` and in float64.
+#[test]
+fn means_are_those_of_the_reference() {
+    let mut random = Random(8);
+    let specials = specials(Float16);
+    for level in levels() {
+        for contributions in [[1, 1], [1, 2], [2, 1], [5, 3], [1, 4095], [u32::MAX - 1, 1]] {
+            let shares = super::mean::shares(contributions);
+            for (count, offsets) in
+                [(0, [0, 0, 0]), (1, [1, 2, 3]), (16, [0, 6, 1]), (97, [2, 0, 5]), (1000, [0, 0, 0])]
+            {
+                let (left, right) =
+                    (random.elements(Float16, &specials, count), random.elements(Float16, &specials, count));
+                for alias in ALIASES {
+                    let right = if matches!(alias, Alias::Operands | Alias::All) { &left } else { &right };
+                    let initial = if alias == Alias::Right { right } else { &left };
+                    let mut buffers = [
+                        Buffer::new(initial, offsets[0]),
+                        Buffer::new(&left, offsets[1]),
+                        Buffer::new(right, offsets[2]),
+                    ];
+                    let [into, l, r] = buffers.each_mut().map(Buffer::pointer);
+                    let (l, r) = match alias {
+                        Alias::None => (l, r),
+                        Alias::Left => (into, r),
+                        Alias::Right => (l, into),
+                        Alias::Operands => (l, l),
+                        Alias::All => (into, into),
+                    };
+                    // SAFETY: every buffer has `count` elements; they are identical or disjoint; the CPU supports the level.
+                    unsafe { (level.mean)(into, l, r, count, contributions) };
+                    let bits = |bytes: &[u8]| f16::from_le_bytes(bytes.try_into().unwrap());
+                    for ((a, b), got) in left.chunks(2).zip(right.chunks(2)).zip(buffers[0].content().chunks(2)) {
+                        let (a, b, got) = (bits(a), bits(b), bits(got));
+                        let exact = a.to_f32() * shares[0] + b.to_f32() * shares[1];
+                        let expected = if exact.is_nan() { 0x7E00 } else { f16::from_f32(exact).to_bits() };
+                        assert_eq!(got.to_bits(), expected, "{}: {a} and {b}, {contributions:?}", level.name);
+                        if a == b {
+                            assert_eq!(got, a, "{contributions:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Means of several inputs are those of two, one after the other, wherever the result is.
+#[test]
+fn means_of_several_are_means_of_two() {
+    let mut random = Random(9);
+    let specials = specials(Float16);
+    let mean = super::mean();
+    for inputs in 2..6 {
+        for count in [0, 1, 511, 512, 513, 2000] {
+            let data: Vec<_> = (0..inputs).map(|_| random.elements(Float16, &specials, count)).collect();
+            let contributions: Vec<u32> = (0..inputs as u32).map(|k| 1 + k * k % 3).collect();
+            let mut expected = data[0].clone();
+            let mut sum = contributions[0];
+            for (input, number) in data.iter().zip(&contributions).skip(1) {
+                // SAFETY: both have `count` elements of 16 bits.
+                unsafe { mean(expected.as_mut_ptr(), expected.as_ptr(), input.as_ptr(), count, [sum, *number]) };
+                sum += number;
+            }
+            for place in 0..=inputs {
+                let mut buffers: Vec<_> = data.iter().chain(&data[..1]).map(|input| Buffer::new(input, 2)).collect();
+                let pointers: Vec<_> = buffers.iter_mut().map(Buffer::pointer).collect();
+                let all: Vec<_> = pointers[..inputs].iter().map(|pointer| pointer.cast_const()).collect();
+                // SAFETY: all have `count` elements of 16 bits; the result is one of the inputs, or apart from them.
+                unsafe { super::mean_n(mean, pointers[place], &all, &contributions, count) };
+                assert_eq!(buffers[place].content(), expected, "{inputs} inputs of {count}, into {place}");
+            }
+        }
+    }
+}

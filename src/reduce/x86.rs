@@ -9,10 +9,10 @@ use std::arch::x86_64::*;
 
 use super::element::{Add, Mul};
 use super::fused::{self, BLOCK, Block, Loop, Store};
-use super::halves::{Half, HalfOp, Halves, divide_by};
+use super::halves::{Half, HalfOp, Halves, divide_by, mean_of};
 use super::several::Fused;
 use super::stores::Stores;
-use super::{Divide, Kernel};
+use super::{Divide, Kernel, Mean};
 use crate::types::{DataType, ReduceOp};
 
 /// The kernel of `op` on `dtype` if this file has one. Calling it requires AVX2 and F16C.
@@ -44,6 +44,9 @@ pub(super) fn divide(dtype: DataType) -> Option<Divide> {
     }
 }
 
+/// Calling it requires AVX2 and F16C.
+pub(super) const MEAN: Mean = weighed::<F16>;
+
 /// A [`Kernel`] for CPUs with AVX2 and F16C.
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn reduce<H: Half, O: HalfOp>(into: *mut u8, left: *const u8, right: *const u8, count: usize) {
@@ -63,6 +66,13 @@ unsafe fn several<H: Half, O: HalfOp>(into: *mut u8, inputs: &[*const u8], count
 unsafe fn divided<H: Half>(data: *mut u8, count: usize, divisor: u64) {
     // SAFETY: the caller fulfils the contract of [`Divide`]; the CPU has the features that this file's types ask for.
     unsafe { divide_by::<H>(data, count, divisor) }
+}
+
+/// A [`Mean`] for CPUs with AVX2 and F16C.
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn weighed<H: Half>(into: *mut u8, left: *const u8, right: *const u8, count: usize, contributions: [u32; 2]) {
+    // SAFETY: the caller fulfils the contract of [`Mean`]; the CPU has the features that this file's types ask for.
+    unsafe { mean_of::<H>(into, left, right, count, contributions) }
 }
 
 /// Stores past the caches, on CPUs with AVX: its instruction avoids the cost that others have on some CPUs while the
@@ -138,6 +148,13 @@ macro_rules! arithmetic {
         unsafe fn divide([a, b]: [__m256; 2], divisor: f32) -> [__m256; 2] {
             let divisor = _mm256_set1_ps(divisor);
             [_mm256_div_ps(a, divisor), _mm256_div_ps(b, divisor)]
+        }
+
+        #[inline]
+        #[target_feature(enable = "avx2,f16c")]
+        unsafe fn scale([a, b]: [__m256; 2], factor: f32) -> [__m256; 2] {
+            let factor = _mm256_set1_ps(factor);
+            [_mm256_mul_ps(a, factor), _mm256_mul_ps(b, factor)]
         }
     };
 }

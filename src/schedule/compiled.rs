@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::weights::Weights;
 use super::{Action, Buffer, Readers, Schedule, Side, Span};
 use crate::transport::board::{MAX_MEMBERS, MAX_PUBLICATIONS, Members};
 
@@ -37,6 +38,8 @@ pub struct Compiled {
     pub ops: Box<[Op]>,
     /// The operands of all operations.
     pub operands: Box<[Operand]>,
+    /// For each operand, if reductions compute means: the number of contributions that it stands for. Empty otherwise.
+    pub contributions: Box<[u32]>,
     /// Elements of each publication.
     pub published: Box<[usize]>,
     /// Who reads each of them.
@@ -61,14 +64,16 @@ struct Compiler<'a> {
     schedule: &'a Schedule,
     ops: Vec<Op>,
     operands: Vec<Operand>,
+    contributions: Vec<u32>,
     chain: Option<Chain>,
 }
 
 impl Compiled {
     /// Compiles `schedule` of a rank of `members`. `fused`: chains of reductions become one operation with many operands, which a kernel
-    /// combines in one pass. `None` if the schedule has messages, or exceeds [`MAX_MEMBERS`] or [`MAX_PUBLICATIONS`].
-    pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
-        let mut compiler = Compiler { schedule, ops: Vec::new(), operands: Vec::new(), chain: None };
+    /// combines in one pass. `weights` has an entry for each step, or is empty if there are no means. `None` if the schedule has messages, or exceeds [`MAX_MEMBERS`] or [`MAX_PUBLICATIONS`].
+    pub fn new(schedule: &Schedule, weights: &[Weights], members: usize, fused: bool) -> Option<Self> {
+        let (ops, operands, contributions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut compiler = Compiler { schedule, ops, operands, contributions, chain: None };
         let (mut to, mut published) = (Vec::new(), Vec::new());
         for (index, step) in schedule.steps.iter().enumerate() {
             match step.action {
@@ -85,13 +90,13 @@ impl Compiled {
                 }
                 Action::AwaitReaders => compiler.finish(Op::AwaitReaders),
                 Action::Divide { span, by } => compiler.finish(Op::Divide { span, by }),
-                ref action => compiler.combine(index, action, step.channel, fused),
+                ref action => compiler.combine(index, action, weights.get(index), step.channel, fused),
             }
         }
         compiler.flush();
         compiler.leave_out_copies();
         let scratch = compiler.scratch();
-        let Compiler { ops, operands, .. } = compiler;
+        let Compiler { ops, operands, contributions, .. } = compiler;
         let (mut last_fetch, mut last_shared) = (vec![0; members], 0);
         for (index, op) in ops.iter().enumerate() {
             let fetched = match op {
@@ -112,6 +117,7 @@ impl Compiled {
         (members <= MAX_MEMBERS && published.len() <= MAX_PUBLICATIONS).then(|| Self {
             ops: ops.into(),
             operands: operands.into(),
+            contributions: contributions.into(),
             published: published.into(),
             to: to.into(),
             last_fetch: last_fetch.into(),
@@ -124,6 +130,7 @@ impl Compiled {
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.ops)
             + size_of_val(&*self.operands)
+            + size_of_val(&*self.contributions)
             + size_of_val(&*self.published)
             + size_of_val(&*self.to)
             + size_of_val(&*self.last_fetch)
@@ -147,7 +154,7 @@ impl Compiler<'_> {
         self.ops.push(op);
     }
 
-    fn combine(&mut self, index: usize, action: &Action, channel: u32, fused: bool) {
+    fn combine(&mut self, index: usize, action: &Action, weights: Option<&Weights>, channel: u32, fused: bool) {
         let (left, right, into) = match *action {
             Action::Fetch { from, publication, at, into } => (Operand::Peer { from, publication, at }, None, into),
             Action::FetchReduce { from, publication, at, into, with, incoming } => {
@@ -167,8 +174,18 @@ impl Compiler<'_> {
             self.flush();
             self.chain = Some(Chain { first: self.operands.len(), into, round });
             self.operands.push(left);
+            self.contributions.extend(weights.map(|weights| weights[0]));
         }
-        self.operands.extend(right);
+        if let (Some(Chain { first, .. }), Some(weights), Some(_)) = (&self.chain, weights, right)
+            && self.operands.len() == first + 1
+        {
+            // A copy or a fetch began the chain, and has no weights.
+            self.contributions[*first] = weights[0];
+        }
+        if let Some(right) = right {
+            self.operands.push(right);
+            self.contributions.extend(weights.map(|weights| weights[1]));
+        }
         if let Some(chain) = &mut self.chain {
             chain.into = into;
             chain.round = chain.round.or(round);
@@ -288,14 +305,14 @@ mod tests {
         b.fetch_reduce(3, 0, 0, out(8), out(8), Side::Right);
         b.await_readers();
         let schedule = b.build();
-        let program = Compiled::new(&schedule, 4, true).unwrap();
+        let program = Compiled::new(&schedule, &[], 4, true).unwrap();
         assert_eq!(
             *program.ops,
             [Op::Publish(input(8)), Op::Combine { operands: 0..4, into: out(8) }, Op::AwaitReaders]
         );
         assert_eq!(*program.operands, [peer(0), peer(1), Operand::Own(input(8)), peer(3)]);
         assert_eq!((&*program.to, &*program.published), (&[u64::MAX][..], &[8][..]));
-        let program = Compiled::new(&schedule, 4, false).unwrap();
+        let program = Compiled::new(&schedule, &[], 4, false).unwrap();
         assert_eq!(program.ops.len(), 6, "with a function of the caller: one operation for each step");
     }
 
@@ -308,7 +325,7 @@ mod tests {
         b.reduce(aside, input(8), out(8));
         b.reduce(aside, out(8), Span::new(Buffer::Output(1), 0, 8));
         b.await_readers();
-        let program = Compiled::new(&b.build(), 4, true).unwrap();
+        let program = Compiled::new(&b.build(), &[], 4, true).unwrap();
         assert_eq!(program.ops.len(), 5, "{:?}", program.ops);
         assert_eq!(*program.to, [2]);
     }
@@ -322,7 +339,7 @@ mod tests {
         b.fetch_reduce(1, 0, 0, aside, aside, Side::Right);
         b.reduce(aside, out(8), out(8));
         b.await_readers();
-        let program = Compiled::new(&b.build(), 4, true).unwrap();
+        let program = Compiled::new(&b.build(), &[], 4, true).unwrap();
         assert_eq!(program.ops[1], Op::Combine { operands: 0..3, into: out(8) });
     }
 
@@ -331,6 +348,6 @@ mod tests {
         let mut b = Builder::new();
         b.publish(Readers::All, input(8));
         b.send(1, input(8));
-        assert!(Compiled::new(&b.build(), 4, true).is_none());
+        assert!(Compiled::new(&b.build(), &[], 4, true).is_none());
     }
 }

@@ -15,6 +15,7 @@ pub mod cost;
 mod functions;
 pub mod simulate;
 pub mod verify;
+pub mod weights;
 
 pub use builder::Builder;
 pub use verify::verify;
@@ -176,6 +177,11 @@ impl Action {
     /// Whether this step sends or receives a message.
     pub const fn is_message(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvReduce { .. })
+    }
+
+    /// Whether this step combines two operands.
+    pub const fn reduces(&self) -> bool {
+        matches!(self, Self::Reduce { .. } | Self::RecvReduce { .. } | Self::FetchReduce { .. })
     }
 
     /// Number of elements that the step processes.

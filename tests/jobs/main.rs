@@ -1,5 +1,6 @@
 //! Jobs of several ranks, as threads, as processes, and on several hosts (network namespaces).
 
+mod averages;
 mod collectives;
 mod failures;
 mod hosts;

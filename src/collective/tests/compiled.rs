@@ -109,7 +109,7 @@ fn programs_do_what_their_schedules_say() {
                         let shape = Shape { domains: &domains, ..shape };
                         let schedule = (algorithm.generate)(&shape).unwrap();
                         for (fused, executed) in [(true, &schedule), (false, &schedule.without_receive_and_reduce())] {
-                            let program = Compiled::new(executed, size, fused).unwrap();
+                            let program = Compiled::new(executed, &[], size, fused).unwrap();
                             let (own, expected) = (compiled(&program).visible(), by_steps(&schedule).visible());
                             assert_eq!(own, expected, "{} {} {form:?}", collective.name(), algorithm.name);
                             less += usize::from(program.scratch < executed.scratch);

@@ -28,7 +28,7 @@ fn engines() -> Vec<Engine> {
 
 fn plan(schedule: &Schedule) -> Arc<Plan> {
     let mut plan = Plan::new(schedule);
-    plan.shared_steps = SharedSteps::new(schedule, &[0, 1]);
+    plan.shared_steps = SharedSteps::new(schedule, &[], &[0, 1]);
     Arc::new(plan)
 }
 

@@ -1,6 +1,7 @@
 //! Combinations of what the members have published, wherever it is: in this process, in another one's memory, or in a ring.
 
 use std::ffi::c_void;
+use std::ops::Range;
 
 use super::Shared;
 use super::run::{Call, Work};
@@ -83,13 +84,14 @@ impl Call {
         }
     }
 
-    /// Combines `operands` into `into`, unless it must wait for one of them.
+    /// Combines this range of the program's operands into `into`, unless it must wait for one of them.
     #[inline]
-    pub(super) fn combine(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
+    pub(super) fn combine(&mut self, work: &Work<'_>, range: &Range<usize>, into: &Span) -> Result<Option<Wait>> {
+        let operands = &work.program.operands[range.clone()];
         let bytes = into.len * work.binding.element;
         if bytes >= COUNTED_BYTES {
             if bytes >= STREAMED_BYTES {
-                return self.combine_many(work, operands, into);
+                return self.combine_many(work, range, into);
             }
             if self.is_clock_due() {
                 return Ok(Some(Wait::Clock));
@@ -114,14 +116,14 @@ impl Call {
             self.count(bytes);
             return Ok(None);
         }
-        self.combine_many(work, operands, into)
+        self.combine_many(work, range, into)
     }
 
     #[inline(never)]
-    fn combine_many(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
+    fn combine_many(&mut self, work: &Work<'_>, range: &Range<usize>, into: &Span) -> Result<Option<Wait>> {
         let mut sources = std::mem::take(&mut self.workspace().sources);
         sources.clear();
-        let result = self.combine_located(work, operands, into, &mut sources);
+        let result = self.combine_located(work, range, into, &mut sources);
         self.workspace().sources = sources;
         self.workspace().in_place.clear();
         result
@@ -130,10 +132,13 @@ impl Call {
     fn combine_located(
         &mut self,
         work: &Work<'_>,
-        operands: &[Operand],
+        range: &Range<usize>,
         into: &Span,
         sources: &mut Vec<Source>,
     ) -> Result<Option<Wait>> {
+        let operands = &work.program.operands[range.clone()];
+        // Of means only.
+        let contributions = work.program.contributions.get(range.clone()).unwrap_or(&[]);
         if self.is_clock_due() {
             return Ok(Some(Wait::Clock));
         }
@@ -173,7 +178,7 @@ impl Call {
             self.workspace().touched += bytes;
         }
         let read = match sources {
-            _ if is_in_pieces => match self.combine_pieces(work, sources, into_pointer, into.len) {
+            _ if is_in_pieces => match self.combine_pieces(work, sources, contributions, into_pointer, into.len) {
                 Ok(Some(wait)) => return Ok(Some(wait)),
                 ended => {
                     self.workspace().done = 0;
@@ -189,7 +194,7 @@ impl Call {
                 // SAFETY: `into` lies in the caller's buffers or in scratch memory.
                 unsafe { read(work.shared, *member, *address, into_pointer, bytes) }
             }
-            _ => reduce(work, sources, into_pointer, into.len),
+            _ => reduce(work, sources, contributions, into_pointer, into.len),
         };
         self.check_read(work, sources, read)
     }
@@ -226,6 +231,7 @@ impl Call {
         &mut self,
         work: &Work<'_>,
         sources: &[Source],
+        contributions: &[u32],
         into: *mut u8,
         count: usize,
     ) -> Result<Option<Wait>> {
@@ -274,8 +280,9 @@ impl Call {
                 // SAFETY: the staging memory has `stride` bytes for each such source; `into` has as many as the pieces of one.
                 unsafe { read(work.shared, member, from, place, elements * element) }
             });
-            let combined =
-                staged.and_then(|()| if is_read_there { Ok(()) } else { reduce(work, &local, into, elements) });
+            let combined = staged.and_then(|()| {
+                if is_read_there { Ok(()) } else { reduce(work, &local, contributions, into, elements) }
+            });
             if let Err(error) = combined {
                 break Err(error);
             }
@@ -404,8 +411,9 @@ fn stores(work: &Work<'_>) -> Stores {
     Stores::for_working_set(buffers, shared.cache_bytes)
 }
 
-/// `into` = the sources combined from left to right, which are all in this process.
-fn reduce(work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+/// `into` = the sources combined from left to right, which are all in this process; `contributions` has a number for each, if the result is
+/// their mean.
+fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut u8, count: usize) -> Result<()> {
     let binding = work.binding;
     let stores = stores(work);
     match (binding.combine, sources) {
@@ -423,6 +431,14 @@ fn reduce(work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> R
             // SAFETY: all operands and the result are valid for `count` elements; by the verified schedule, the result equals an
             // operand or does not overlap it.
             unsafe { kernel.run(into, pointers, count, stores) };
+            Ok(())
+        }
+        (Combine::Mean(mean), sources) if contributions.len() == sources.len() => {
+            let mut pointers = [std::ptr::null(); MAX_MEMBERS];
+            let pointers = pointers.get_mut(..sources.len()).ok_or_else(no_operation)?;
+            pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = here(source));
+            // SAFETY: as above; elements have 16 bits.
+            unsafe { reduce::mean_n(mean, into, pointers, contributions, count) };
             Ok(())
         }
         (Combine::User(function, user), [left, right]) => {

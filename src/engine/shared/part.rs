@@ -6,6 +6,7 @@ use super::run::Start;
 use super::{Call, Refused, Shared, Wait, Work};
 use crate::engine::execution::too_slow;
 use crate::error::Result;
+use crate::schedule::weights::Weights;
 use crate::schedule::{Action, Readers, Schedule, Step};
 use crate::types::Rank;
 use crate::wire::fingerprint::number;
@@ -20,10 +21,11 @@ pub struct SharedSteps {
 }
 
 impl SharedSteps {
-    /// Compiles those of `schedule`, for a rank of a host with the ranks `members`, in ascending order. `None` if it has none.
-    pub fn new(schedule: &Schedule, members: &[Rank]) -> Option<Self> {
+    /// Compiles those of `schedule`, whose reductions have these `weights`, if they compute means, for a rank of a host with the ranks
+    /// `members`, in ascending order. `None` if it has none.
+    pub fn new(schedule: &Schedule, weights: &[Weights], members: &[Rank]) -> Option<Self> {
         let member = |rank: u32| members.binary_search(&(rank as Rank)).ok().map(|member| member as u32);
-        let (mut own, mut steps) = (Schedule::default(), Vec::new());
+        let (mut own, mut steps, mut own_weights) = (Schedule::default(), Vec::new(), Vec::new());
         for (index, step) in schedule.steps.iter().enumerate().filter(|(_, step)| step.action.is_shared()) {
             let action = match step.action {
                 Action::Publish { to: Readers::One(rank), from } => {
@@ -44,8 +46,9 @@ impl SharedSteps {
             };
             own.steps.push(Step { action, channel: step.channel, after: Vec::new() });
             steps.push(index as u32);
+            own_weights.extend(weights.get(index));
         }
-        let mut program = Program::new(&own, members.len(), false)?;
+        let mut program = Program::new(&own, &own_weights, members.len(), false)?;
         // A leader reads a part of a publication whenever it needs it.
         program.streams = false;
         debug_assert_eq!(program.ops.len(), steps.len(), "one operation for each step");
@@ -196,7 +199,7 @@ mod tests {
                     let schedule = (algorithm.generate)(&shape).unwrap();
                     let first = rank / members * members;
                     let here: Vec<Rank> = (first..first + members).collect();
-                    let Some(steps) = SharedSteps::new(&schedule, &here) else { continue };
+                    let Some(steps) = SharedSteps::new(&schedule, &[], &here) else { continue };
                     let Memory { room, copied, ring } = steps.program.memory(element, false);
                     let longest = steps.program.published.iter().max().map_or(0, |len| len * element);
                     assert!(

@@ -5,6 +5,7 @@ use std::ops::{Deref, RangeInclusive};
 use super::COPIED_BYTES;
 use crate::collective::constants::Constants;
 use crate::schedule::compiled::{Compiled, Op, Operand};
+use crate::schedule::weights::Weights;
 use crate::schedule::{Buffer, Schedule, Span};
 use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, MAX_PUBLICATIONS, Members, PIECES, SHORT_CELL_BYTES};
 
@@ -89,11 +90,11 @@ pub fn copies_all(bytes: usize) -> bool {
 
 impl Program {
     /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared memory.
-    pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
+    pub fn new(schedule: &Schedule, weights: &[Weights], members: usize, fused: bool) -> Option<Self> {
         if !schedule.steps.iter().any(|step| step.action.is_shared()) {
             return None;
         }
-        let compiled = Compiled::new(schedule, members, fused)?;
+        let compiled = Compiled::new(schedule, weights, members, fused)?;
         let Compiled { ops, operands, published, to, .. } = &compiled;
         // More than two ranks, some of which share cores, would wait for each other's reads in the middle of the call.
         let reduces = ops.iter().any(|op| matches!(op, Op::Combine { operands, .. } if operands.len() > 1));
@@ -240,14 +241,14 @@ mod tests {
             b.await_readers();
             b.build()
         };
-        let program = |count, twice| Program::new(&schedule(count, twice), 2, true).unwrap();
+        let program = |count, twice| Program::new(&schedule(count, twice), &[], 2, true).unwrap();
         assert_eq!(program(8, false).skips_copy(4), Some(out(8)));
         assert_eq!(program(8, true).skips_copy(4), None, "the result replaces what is read afterwards");
         let most = COPIED_BYTES / 4;
         assert_eq!(program(most, false).skips_copy(4), Some(out(most)));
         assert_eq!(program(most + 1, false).skips_copy(4), None, "others read it where it is");
         assert_eq!(
-            Program::new(&schedule(8, false), 2, false).unwrap().skips_copy(4),
+            Program::new(&schedule(8, false), &[], 2, false).unwrap().skips_copy(4),
             None,
             "two operations write the output"
         );
@@ -264,7 +265,7 @@ mod tests {
                 b.fetch(1, 0, 0, out(8));
             }
             b.await_readers();
-            Program::new(&b.build(), 3, true).unwrap().memory(4, true)
+            Program::new(&b.build(), &[], 3, true).unwrap().memory(4, true)
         };
         let memory = |lens: &[usize], fetches| for_readers(Readers::One(1), lens, fetches);
         let (most, piece) = (COPIED_BYTES / 4, ring_unit(4));
@@ -292,6 +293,7 @@ mod tests {
                 b.publish(Readers::All, input(10 * most));
                 b.build()
             },
+            &[],
             2,
             true,
         )
@@ -309,7 +311,7 @@ mod tests {
                 (0..number).for_each(|_| _ = b.publish(Readers::One(1), input(COPIED_BYTES + 1)));
                 b.fetch(1, 0, 0, out(8));
                 b.await_readers();
-                let memory = Program::new(&b.build(), 3, true).unwrap().memory(element, false);
+                let memory = Program::new(&b.build(), &[], 3, true).unwrap().memory(element, false);
                 let Memory { room, copied, ring } = memory;
                 assert!(
                     ring > 0 && ring.is_multiple_of(PIECES * LINE) && ring.is_multiple_of(PIECES * element),
@@ -336,7 +338,7 @@ mod tests {
                 b.fetch_reduce(1, 1, 0, out(8), out(8), Side::Right);
             }
             b.await_readers();
-            let mut program = Program::new(&b.build(), members, true).unwrap();
+            let mut program = Program::new(&b.build(), &[], members, true).unwrap();
             assert!(!program.is_by_reference(1, 404), "built in are lengths that do nothing");
             program.by_reference = by_reference(&constants, program.fetches());
             program

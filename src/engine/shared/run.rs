@@ -259,7 +259,7 @@ impl Call {
         match op {
             Op::Publish(from) => self.publish(work, from),
             Op::Combine { operands, into } => {
-                if let Some(wait) = self.combine(work, &work.program.operands[operands.clone()], into)? {
+                if let Some(wait) = self.combine(work, operands, into)? {
                     return Ok(Some(wait));
                 }
             }

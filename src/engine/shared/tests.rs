@@ -83,7 +83,7 @@ pub(super) fn known(plan: Arc<Plan>, count: usize) -> Known {
 pub(super) fn plan(rank: usize, size: usize, count: usize) -> Plan {
     let schedule = flat(rank, size, count);
     let mut plan = Plan::new(&schedule);
-    plan.program = Program::new(&schedule, size, true);
+    plan.program = Program::new(&schedule, &[], size, true);
     plan
 }
 
@@ -99,7 +99,7 @@ fn in_place(rank: usize, size: usize, count: usize) -> Plan {
     let shape = Shape { inputs: 0, shared: true, ..Shape::new(Collective::Allreduce, rank, size, count) };
     let schedule = (Collective::Allreduce.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
     let mut plan = Plan::new(&schedule);
-    plan.program = Program::new(&schedule, size, true);
+    plan.program = Program::new(&schedule, &[], size, true);
     plan
 }
 
@@ -182,7 +182,7 @@ fn a_call_ends_only_when_its_stream_is_written() {
                 let shape = Shape { inputs: 0, outputs: 1, shared: true, ..shape };
                 let schedule = (Collective::Broadcast.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
                 let mut plan = Plan::new(&schedule);
-                plan.program = Program::new(&schedule, RANKS, true);
+                plan.program = Program::new(&schedule, &[], RANKS, true);
                 let mut cells = vec![0u32; COUNT];
                 for call in 1..=calls {
                     if rank == 0 {
@@ -399,7 +399,7 @@ fn so_is_a_wait_for_readers_of_earlier_calls() {
         }
         let schedule = b.build();
         let mut plan = Plan::new(&schedule);
-        plan.program = Program::new(&schedule, 3, true);
+        plan.program = Program::new(&schedule, &[], 3, true);
         plan
     });
     let [root, reader] = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &binding));

@@ -13,7 +13,7 @@ use crate::messaging::testing::{Ended, PlacingLink, StreamLink, messenger, socke
 use crate::messaging::{
     Event, Messenger, Outcome, READS_PER_TURN, Recv, ReduceInto, Remote, STAGING_BYTES, Send, Source, Token,
 };
-use crate::reduce;
+use crate::reduce::{self, Pairwise};
 use crate::transport::Link;
 use crate::types::{DataType, ReduceOp, Space};
 use crate::wire::message::HEADER_BYTES;
@@ -286,7 +286,7 @@ impl Attacked {
                 let into = memory[0].as_mut_ptr();
                 let kernel = reduce::kernel(DataType::Float32, ReduceOp::Sum).expect("a kernel");
                 let reduce = (shape & 8 != 0 && bytes % 4 == 0).then(|| ReduceInto {
-                    kernel,
+                    kernel: Pairwise::Kernel(kernel),
                     with: if shape & 16 != 0 { into } else { memory[1].as_ptr() },
                     incoming: reduce::Side::Left,
                     element: 4,

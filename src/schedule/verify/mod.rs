@@ -149,7 +149,7 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
         if !sends {
             let of_functions = schedule.without_receive_and_reduce();
             for ((fused, programs), schedule) in compiled.iter_mut().zip([schedule, &of_functions]) {
-                programs.push(Compiled::new(schedule, contract.ranks(), *fused));
+                programs.push(Compiled::new(schedule, &[], contract.ranks(), *fused));
             }
         }
     }

@@ -44,7 +44,6 @@ fn pack(shape: &Shape<'_>) -> Result<Packing> {
 }
 
 /// The schedules of all ranks with links given. Computes the packing once, because it is expensive.
-#[cfg(test)]
 pub(in crate::collective) fn generate_all(shapes: &[Shape<'_>]) -> Result<Vec<Schedule>> {
     let packing = pack(&shapes[0])?;
     Ok(shapes.iter().map(|shape| branches::allreduce(shape, &trees(shape, &packing))).collect())
