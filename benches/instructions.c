@@ -170,7 +170,7 @@ int main(int argc, char **argv) {
   options.outputs = outputs;
   options.num_outputs = 1;
   options.count = 1;
-  must(gloo_rs_allreduce_init(context, &options, &request));
+  must(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &request));
   find_shared();
   expect(sigaction(SIGSEGV, &action, NULL) == 0, "cannot handle signals");
   for (int i = 0; i < WARM_UP + COUNTED; i++) {

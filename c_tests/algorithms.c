@@ -85,7 +85,7 @@ static void run_barrier(const struct call *c) {
   gloo_rs_collective_options_t options;
   gloo_rs_collective_options_init(&options, sizeof options);
   options.algorithm = c->name;
-  CHECK_OK(gloo_rs_barrier_with(c->context, &options));
+  CHECK_OK(gloo_rs_collective(c->context, GLOO_RS_BARRIER, &options));
 }
 
 static void run_pairwise_exchange(const struct call *c) {

@@ -31,7 +31,7 @@ static gloo_rs_collective_options_t good(void) {
   return options;
 }
 
-#define REFUSED(part) CHECK_INVALID(gloo_rs_allreduce_with(context, &options), part)
+#define REFUSED(part) CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), part)
 
 static void handles_and_options(void) {
   gloo_rs_collective_options_t options = good();
@@ -44,12 +44,13 @@ static void handles_and_options(void) {
   size_t bytes = offsetof(gloo_rs_collective_options_t, base);
   context = unconnected(0, 1);
   x[0] = 3;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   CHECK(y[0] == 3);
-  CHECK_INVALID(gloo_rs_allreduce_with(NULL, &options), "context is NULL");
-  CHECK_INVALID(gloo_rs_allreduce_with((gloo_rs_context_t *)device, &options), "not a live gloo_rs_context_t");
-  CHECK_INVALID(gloo_rs_allreduce_with(context, NULL), "options is NULL");
-  CHECK_INVALID(gloo_rs_allreduce_with(context, (gloo_rs_collective_options_t *)((char *)&options + 1)), "not aligned to 8");
+  CHECK_INVALID(gloo_rs_collective(NULL, GLOO_RS_ALLREDUCE, &options), "context is NULL");
+  CHECK_INVALID(gloo_rs_collective((gloo_rs_context_t *)device, GLOO_RS_ALLREDUCE, &options), "not a live gloo_rs_context_t");
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, NULL), "options is NULL");
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, (gloo_rs_collective_options_t *)((char *)&options + 1)),
+                "not aligned to 8");
   options.struct_size = 0;
   REFUSED("gloo_rs_collective_options_t");
   options.struct_size = offsetof(gloo_rs_collective_options_t, count);
@@ -64,10 +65,11 @@ static void handles_and_options(void) {
   longer.options = good();
   longer.options.struct_size = sizeof longer;
   x[0] = 4;
-  CHECK_OK(gloo_rs_allreduce_with(context, &longer.options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &longer.options));
   CHECK(y[0] == 4);
   longer.more[2] = 1;
-  CHECK_FAILS(gloo_rs_allreduce_with(context, &longer.options), GLOO_RS_ERROR_UNSUPPORTED, "header of a later version");
+  CHECK_FAILS(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &longer.options), GLOO_RS_ERROR_UNSUPPORTED,
+              "header of a later version");
 
   /* A program of an earlier version, whose struct ended with the count. Valgrind sees if more is read. */
   shorter = (gloo_rs_collective_options_t *)check_alloc(bytes);
@@ -76,7 +78,7 @@ static void handles_and_options(void) {
   memcpy(shorter, &options, bytes);
   shorter->struct_size = bytes;
   x[0] = 5;
-  CHECK_OK(gloo_rs_allreduce_with(context, shorter));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, shorter));
   CHECK(y[0] == 5);
   free(shorter);
   gloo_rs_context_destroy(context);
@@ -89,22 +91,40 @@ static void unused_fields(void) {
   size_t counts[1] = {8};
   context = unconnected(0, 1);
   options.root = 1;
-  REFUSED("gloo_rs_allreduce_with: allreduce does not use root");
+  REFUSED("gloo_rs_collective(allreduce): allreduce does not use root");
   options = good();
   options.recv_counts = counts;
   REFUSED("allreduce does not use recv_counts");
   options = good();
   options.op = GLOO_RS_MAX;
-  CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "broadcast does not use op");
-  CHECK_INVALID(gloo_rs_allgather_with(context, &options), "allgather does not use op");
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_BROADCAST, &options), "broadcast does not use op");
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLGATHER, &options), "allgather does not use op");
   options.op = GLOO_RS_SUM; /* the default, as the root is here */
-  CHECK_OK(gloo_rs_allgather_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLGATHER, &options));
   options.recv_counts = counts;
   options.num_counts = 1;
-  CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "allgatherv does not use count:");
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLGATHERV, &options), "allgatherv does not use count:");
   options.count = 0;
-  CHECK_OK(gloo_rs_allgatherv_with(context, &options));
-  CHECK_INVALID(gloo_rs_barrier_with(context, NULL), "options is NULL");
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLGATHERV, &options));
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_BARRIER, NULL), "options is NULL");
+  gloo_rs_context_destroy(context);
+}
+
+/* A number of no collective. */
+static void unknown_collectives(void) {
+  static const unsigned numbers[] = {16, INT_MAX, UINT_MAX};
+  gloo_rs_collective_options_t options = good();
+  size_t i;
+  context = unconnected(0, 1);
+  for (i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    gloo_rs_request_t *request = (gloo_rs_request_t *)&options;
+    char part[80];
+    snprintf(part, sizeof part, "gloo_rs_collective: kind is %u,", numbers[i]);
+    CHECK_INVALID(gloo_rs_collective(context, (gloo_rs_collective_t)numbers[i], &options), part);
+    snprintf(part, sizeof part, "gloo_rs_collective_prepare: kind is %u,", numbers[i]);
+    CHECK_INVALID(gloo_rs_collective_prepare(context, (gloo_rs_collective_t)numbers[i], &options, &request), part);
+    CHECK(request == NULL);
+  }
   gloo_rs_context_destroy(context);
 }
 
@@ -119,7 +139,7 @@ static void numbers(void) {
   options.op = GLOO_RS_XOR + 1;
   REFUSED("8");
   options.op = GLOO_RS_XOR;
-  CHECK(gloo_rs_allreduce_with(context, &options) != GLOO_RS_OK); /* not on floats */
+  CHECK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options) != GLOO_RS_OK); /* not on floats */
   CHECK_CONTAINS(gloo_rs_last_error_message(), "xor");
   CHECK_CONTAINS(gloo_rs_last_error_message(), "float32");
   options = good();
@@ -132,7 +152,7 @@ static void numbers(void) {
   options.algorithm = "\xc3\x28";
   REFUSED("algorithm is not UTF-8");
   options.algorithm = "auto";
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   gloo_rs_context_destroy(context);
 }
 
@@ -155,7 +175,8 @@ static void groups_and_dims(void) {
   CHECK_CONTAINS(gloo_rs_last_error_message(), "not aligned to 4");
   options.groups = groups;
   options.num_groups = 4;
-  CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  CHECK_FAILS(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), GLOO_RS_ERROR_INVALID_OPERATION,
+              "the context is not connected");
   options.groups = NULL;
   REFUSED("groups is NULL");
   options.num_groups = 0;
@@ -172,10 +193,12 @@ static void groups_and_dims(void) {
   options.num_dims = SIZE_MAX;
   REFUSED("dims");
   options.num_dims = 2;
-  CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  CHECK_FAILS(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), GLOO_RS_ERROR_INVALID_OPERATION,
+              "the context is not connected");
   options.algorithm = "torus_nd";
   options.num_dims = 3;
-  CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  CHECK_FAILS(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), GLOO_RS_ERROR_INVALID_OPERATION,
+              "the context is not connected");
   gloo_rs_context_destroy(context);
 }
 
@@ -216,18 +239,18 @@ static void buffers(void) {
   options.data_type = GLOO_RS_INT16;
   REFUSED("not aligned to the 2 bytes of int16");
   options.data_type = GLOO_RS_INT8;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   options.data_type = GLOO_RS_FLOAT16;
   inputs[0] = halves;
   outputs[0] = (char *)y + 2;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
 
   /* Overlap: outputs overlap nothing, but for calls in place. */
   options = good();
   outputs[0] = x + 7;
   REFUSED("overlaps");
   outputs[0] = x + 8;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   options.num_inputs = 0;
   options.num_outputs = 2;
   outputs[0] = y;
@@ -243,11 +266,11 @@ static void buffers(void) {
   REFUSED("overlaps");
   outputs[0] = x;
   outputs[1] = x + 8;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   options = good();
   options.num_inputs = 2;
   inputs[1] = x + 4;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
 
   /* Sizes that exceed the address space. */
   options = good();
@@ -263,7 +286,7 @@ static void buffers(void) {
   options.count = 0;
   inputs[0] = NULL;
   outputs[0] = NULL;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   gloo_rs_context_destroy(context);
 }
 
@@ -284,71 +307,71 @@ static void shapes(void) {
     START;
     options.num_inputs = 0;
     options.root = 2;
-    CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "root is 2");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_BROADCAST, &options), "root is 2");
     options.root = -1;
-    CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "root is -1");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_BROADCAST, &options), "root is -1");
     options.root = 1;
     options.num_inputs = 2;
-    CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "inputs is 2");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_BROADCAST, &options), "inputs is 2");
     options.root = 0;
     options.num_inputs = options.num_outputs = 0;
-    CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "outputs is 0");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_BROADCAST, &options), "outputs is 0");
   }
   {
     START;
     options.root = 7;
-    CHECK_INVALID(gloo_rs_reduce_with(context, &options), "root is 7");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_REDUCE, &options), "root is 7");
   }
   {
     START;
     options.root = 1;
     options.count = SIZE_MAX / 2 + 1;
-    CHECK_INVALID(gloo_rs_gather_with(context, &options), "");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_GATHER, &options), "");
     options.num_outputs = 0;
-    CHECK_INVALID(gloo_rs_gather_with(context, &options), "outputs is 0");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_GATHER, &options), "outputs is 0");
   }
   {
     START;
     options.root = 1;
     options.num_inputs = 3;
-    CHECK_INVALID(gloo_rs_scatter_with(context, &options), "inputs is 3");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_SCATTER, &options), "inputs is 3");
   }
   {
     START;
-    CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "recv_counts has 0 entries");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLGATHERV, &options), "recv_counts has 0 entries");
     options.recv_counts = counts;
     options.num_counts = 3;
-    CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "recv_counts has 3 entries");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLGATHERV, &options), "recv_counts has 3 entries");
     options.num_counts = 2;
     options.recv_counts = (const size_t *)((char *)counts + 4);
-    CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "recv_counts");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLGATHERV, &options), "recv_counts");
     options.recv_counts = counts;
     counts[0] = SIZE_MAX;
-    CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLGATHERV, &options), "");
     counts[0] = 2;
   }
   {
     START;
     options.recv_counts = counts;
     options.num_counts = 1;
-    CHECK_INVALID(gloo_rs_reduce_scatter_with(context, &options), "recv_counts has 1 entries");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_REDUCE_SCATTER, &options), "recv_counts has 1 entries");
     options.num_counts = 2;
     options.count = 1;
-    CHECK_INVALID(gloo_rs_reduce_scatter_with(context, &options), "both count and recv_counts");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_REDUCE_SCATTER, &options), "both count and recv_counts");
     options.count = 0;
     outputs[0] = x;
-    CHECK_INVALID(gloo_rs_reduce_scatter_with(context, &options), "overlaps");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_REDUCE_SCATTER, &options), "overlaps");
     outputs[0] = y;
   }
   {
     START;
     options.root = 1;
-    CHECK_INVALID(gloo_rs_gatherv_with(context, &options), "recv_counts has 0 entries");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_GATHERV, &options), "recv_counts has 0 entries");
   }
   {
     START;
     options.root = 1;
-    CHECK_INVALID(gloo_rs_scatterv_with(context, &options), "send_counts has 0 entries");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_SCATTERV, &options), "send_counts has 0 entries");
   }
   {
     START;
@@ -356,50 +379,52 @@ static void shapes(void) {
     options.recv_counts = counts;
     options.num_counts = 2;
     outputs[0] = x;
-    CHECK_INVALID(gloo_rs_alltoallv_with(context, &options), "overlaps");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLTOALLV, &options), "overlaps");
     outputs[0] = y;
     options.num_inputs = 0;
-    CHECK_INVALID(gloo_rs_alltoallv_with(context, &options), "inputs is 0");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLTOALLV, &options), "inputs is 0");
   }
   {
     START;
     options.destinations = 2;
-    CHECK_INVALID(gloo_rs_pairwise_exchange_with(context, &options), "destinations is 2");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_PAIRWISE_EXCHANGE, &options), "destinations is 2");
   }
   {
     START;
     options.op = GLOO_RS_AVERAGE;
     options.count = 1;
-    CHECK_INVALID(gloo_rs_scan_with(context, &options), "average");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_SCAN, &options), "average");
     options.num_inputs = 2;
-    CHECK_INVALID(gloo_rs_scan_with(context, &options), "inputs is 2");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_SCAN, &options), "inputs is 2");
   }
   {
     START;
     options.num_outputs = 2;
-    CHECK_INVALID(gloo_rs_exscan_with(context, &options), "outputs is 2");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_EXSCAN, &options), "outputs is 2");
   }
   {
     START;
     options.num_outputs = 2;
-    CHECK_INVALID(gloo_rs_allgather_with(context, &options), "outputs is 2");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLGATHER, &options), "outputs is 2");
   }
   {
     START;
     options.data_type = GLOO_RS_DATA_TYPE_UNSET;
-    CHECK_INVALID(gloo_rs_alltoall_with(context, &options), "data_type");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLTOALL, &options), "data_type");
   }
   {
     gloo_rs_collective_options_t options;
     gloo_rs_collective_options_init(&options, sizeof options);
     options.data_type = GLOO_RS_FLOAT32;
-    CHECK_INVALID(gloo_rs_barrier_with(context, &options), "gloo_rs_barrier_with: barrier does not use data_type");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_BARRIER, &options),
+                  "gloo_rs_collective(barrier): barrier does not use data_type");
     options.data_type = GLOO_RS_DATA_TYPE_UNSET;
     options.algorithm = "ring";
-    CHECK_INVALID(gloo_rs_barrier_with(context, &options), "dissemination");
+    CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_BARRIER, &options), "dissemination");
     options.algorithm = NULL;
     options.timeout_ms = 50;
-    CHECK_FAILS(gloo_rs_barrier_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+    CHECK_FAILS(gloo_rs_collective(context, GLOO_RS_BARRIER, &options), GLOO_RS_ERROR_INVALID_OPERATION,
+                "the context is not connected");
   }
   gloo_rs_context_destroy(context);
 }
@@ -408,6 +433,7 @@ int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"handles_and_options", 1, handles_and_options, -1},
       {"unused_fields", 1, unused_fields, -1},
+      {"unknown_collectives", 1, unknown_collectives, -1},
       {"numbers", 1, numbers, -1},
       {"groups_and_dims", 1, groups_and_dims, -1},
       {"buffers", 1, buffers, -1},

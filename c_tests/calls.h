@@ -271,7 +271,7 @@ static inline void allreduce(gloo_rs_context_t *context, const char *algorithm, 
       options.inputs = (const void *const *)out.memory;
       options.num_inputs = outputs;
     }
-    CHECK_OK(gloo_rs_allreduce_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   }
   expect_unchanged(&in, op);
   for (i = 0; i < outputs; i++)
@@ -293,7 +293,7 @@ static inline void reduce(gloo_rs_context_t *context, const char *algorithm, int
     INIT(reduce, algorithm, GLOO_RS_INT32, &in, &out);
     options.root = root;
     options.count = count;
-    CHECK_OK(gloo_rs_reduce_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_REDUCE, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   if (test_rank == root) {
@@ -322,7 +322,7 @@ static inline void reduce_scatter(gloo_rs_context_t *context, const char *algori
     INIT(reduce_scatter, algorithm, GLOO_RS_FLOAT32, &in, &out);
     options.recv_counts = counts;
     options.num_counts = (size_t)test_size;
-    CHECK_OK(gloo_rs_reduce_scatter_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_REDUCE_SCATTER, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   for (j = 0; j < counts[test_rank]; j++)
@@ -341,11 +341,11 @@ static inline void scans(gloo_rs_context_t *context, const char *algorithm, size
   if (exclusive) {
     INIT(exscan, algorithm, GLOO_RS_INT64, &in, &out);
     options.count = count;
-    CHECK_OK(gloo_rs_exscan_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_EXSCAN, &options));
   } else {
     INIT(scan, algorithm, GLOO_RS_INT64, &in, &out);
     options.count = count;
-    CHECK_OK(gloo_rs_scan_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_SCAN, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   if (exclusive && test_rank == 0) {
@@ -378,7 +378,7 @@ static inline void broadcast(gloo_rs_context_t *context, const char *algorithm, 
     INIT(broadcast, algorithm, MOVED, &in, &out);
     options.root = root;
     options.count = count;
-    CHECK_OK(gloo_rs_broadcast_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_BROADCAST, &options));
   }
   for (i = 0; i < outputs; i++)
     for (j = 0; j < count; j++) expect(&out, i, j, moved(root, j));
@@ -408,12 +408,12 @@ static inline void gather(gloo_rs_context_t *context, const char *algorithm, int
       options.recv_counts = counts;
       options.num_counts = (size_t)test_size;
     }
-    CHECK_OK(gloo_rs_gatherv_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_GATHERV, &options));
   } else {
     INIT(gather, algorithm, MOVED, &in, &out);
     options.root = root;
     options.count = counts[0];
-    CHECK_OK(gloo_rs_gather_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_GATHER, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   for (rank = 0; is_root && rank < test_size; rank++)
@@ -448,12 +448,12 @@ static inline void scatter(gloo_rs_context_t *context, const char *algorithm, in
       options.send_counts = counts;
       options.num_counts = (size_t)test_size;
     }
-    CHECK_OK(gloo_rs_scatterv_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_SCATTERV, &options));
   } else {
     INIT(scatter, algorithm, MOVED, &in, &out);
     options.root = root;
     options.count = counts[0];
-    CHECK_OK(gloo_rs_scatter_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_SCATTER, &options));
   }
   for (j = 0; j < counts[test_rank]; j++) expect(&out, 0, j, moved(root, before + j));
   drop(&in);
@@ -472,7 +472,7 @@ static inline void allgather(gloo_rs_context_t *context, const char *algorithm, 
   {
     INIT(allgather, algorithm, MOVED, &in, &out);
     options.count = count;
-    CHECK_OK(gloo_rs_allgather_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLGATHER, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   for (rank = 0; rank < test_size; rank++)
@@ -499,7 +499,7 @@ static inline void allgatherv(gloo_rs_context_t *context, const char *algorithm,
     INIT(allgatherv, algorithm, MOVED, &in, &out);
     options.recv_counts = counts;
     options.num_counts = (size_t)test_size;
-    CHECK_OK(gloo_rs_allgatherv_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLGATHERV, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   for (rank = 0; rank < test_size; rank++)
@@ -524,7 +524,7 @@ static inline void alltoall(gloo_rs_context_t *context, const char *algorithm, s
       options.inputs = (const void *const *)out.memory;
       options.num_inputs = 1;
     }
-    CHECK_OK(gloo_rs_alltoall_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLTOALL, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   for (rank = 0; rank < test_size; rank++)
@@ -553,7 +553,7 @@ static inline void alltoallv(gloo_rs_context_t *context, const char *algorithm) 
     options.send_counts = send_counts;
     options.recv_counts = recv_counts;
     options.num_counts = (size_t)test_size;
-    CHECK_OK(gloo_rs_alltoallv_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLTOALLV, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   for (rank = 0; rank < test_size; rank++) {
@@ -575,7 +575,7 @@ static inline void pairwise_exchange(gloo_rs_context_t *context, const char *alg
     INIT(pairwise_exchange, algorithm, MOVED, &in, &out);
     options.count = count;
     options.destinations = destinations;
-    CHECK_OK(gloo_rs_pairwise_exchange_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_PAIRWISE_EXCHANGE, &options));
   }
   expect_unchanged(&in, GLOO_RS_SUM);
   for (i = 0; i < destinations; i++)

@@ -56,7 +56,7 @@ static void allreduce_in(gloo_rs_context_t *context, const char *algorithm, unsi
     options.num_groups = groups > 0 ? (size_t)test_size : 0;
     options.dims = dims;
     options.num_dims = num_dims;
-    CHECK_OK(gloo_rs_allreduce_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   }
   for (j = 0; j < count; j++) expect(&out, 0, j, reduced(GLOO_RS_INT32, GLOO_RS_SUM, test_size, 1, j));
   free(group);
@@ -94,10 +94,11 @@ static void allreduce_places(void) {
     options.count = 1;
     options.dims = three;
     options.num_dims = 3;
-    CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_ARGUMENT, "dims has 3 entries; it must have 2");
+    CHECK_FAILS(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), GLOO_RS_ERROR_INVALID_ARGUMENT,
+                "dims has 3 entries; it must have 2");
     options.dims = NULL;
     options.num_dims = 0;
-    CHECK_OK(gloo_rs_allreduce_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   }
   gloo_rs_context_destroy(context);
 }
@@ -139,7 +140,7 @@ static void barriers(gloo_rs_context_t *context) {
       gloo_rs_collective_options_t options;
       gloo_rs_collective_options_init(&options, sizeof options);
       options.algorithm = algorithms[a];
-      CHECK_OK(gloo_rs_barrier_with(context, &options));
+      CHECK_OK(gloo_rs_collective(context, GLOO_RS_BARRIER, &options));
     }
 }
 
@@ -248,7 +249,7 @@ static void own_operation(void) {
   scan.outputs = outputs;
   scan.num_outputs = 1;
   scan.count = 4;
-  CHECK_OK(gloo_rs_scan_with(context, &scan));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_SCAN, &scan));
   for (i = 0; i < 8; i++) expected[i] = (uint16_t)(i * 3 + 2);
   for (rank = 1; rank <= test_rank; rank++) {
     uint16_t next[8];
@@ -268,12 +269,12 @@ static void own_operation(void) {
   allreduce.num_outputs = 1;
   allreduce.count = 100;
   allreduce.algorithm = "ring_segmented";
-  CHECK_OK(gloo_rs_allreduce_with(context, &allreduce));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &allreduce));
   for (i = 0; i < 100; i++)
     CHECK_INT(cells[i], (uint32_t)test_size * i + (uint32_t)(test_size * (test_size - 1) / 2));
   allreduce.function = call_back;
   allreduce.user = context;
-  CHECK_OK(gloo_rs_allreduce_with(context, &allreduce));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &allreduce));
   barrier(context);
 
   /* If the function returns anything but 0, the call fails, also on the other rank if it gets the reason first. */
@@ -281,7 +282,7 @@ static void own_operation(void) {
   allreduce.algorithm = "recursive_doubling";
   allreduce.timeout_ms = test_is_slow() ? 5000 : 1000;
   if (test_size == 2) {
-    gloo_rs_status_t status = gloo_rs_allreduce_with(context, &allreduce);
+    gloo_rs_status_t status = gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &allreduce);
     CHECK(status == GLOO_RS_ERROR_CALLBACK || status == GLOO_RS_ERROR_CONNECTION_LOST);
     CHECK_CONTAINS(gloo_rs_last_error_message(), "the caller's reduction function returned 33");
   }
@@ -328,9 +329,10 @@ static void own_elements(void) {
   options.count = SAMPLES;
   for (i = 0; i < SAMPLES; i++) in[i] = sample_of(test_rank, i);
 
-  CHECK_INVALID(gloo_rs_allreduce_with(context, &options), "the operation sum is not defined on elements of 12 bytes");
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options),
+                "the operation sum is not defined on elements of 12 bytes");
   options.data_type = GLOO_RS_FLOAT32;
-  CHECK_INVALID(gloo_rs_allreduce_with(context, &options), "data_type and element_bytes are both set");
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), "data_type and element_bytes are both set");
   options.data_type = GLOO_RS_DATA_TYPE_UNSET;
   options.function = add_samples;
   /* No multiple of the size of an element, so that segments are rounded. */
@@ -344,7 +346,7 @@ static void own_elements(void) {
     if (!can_run(context, algorithm)) continue;
     options.algorithm = algorithm;
     memset(out, 0xaa, SAMPLES * sizeof *out);
-    CHECK_OK(gloo_rs_allreduce_with(context, &options));
+    CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
     for (i = 0; i < SAMPLES; i++) {
       struct sample expected = sample_of(0, i);
       for (rank = 1; rank < test_size; rank++) {
@@ -358,14 +360,14 @@ static void own_elements(void) {
   options.algorithm = NULL;
   options.function = NULL;
   options.max_segment_bytes = 0;
-  CHECK_OK(gloo_rs_allgather_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLGATHER, &options));
   for (rank = 0; rank < test_size; rank++)
     for (i = 0; i < SAMPLES; i++) {
       struct sample expected = sample_of(rank, i);
       CHECK(memcmp(&out[(size_t)rank * SAMPLES + i], &expected, sizeof expected) == 0);
     }
   options.count = SIZE_MAX / 8;
-  CHECK_INVALID(gloo_rs_allgather_with(context, &options), "");
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLGATHER, &options), "");
   barrier(context);
 
   /* Other sizes on other ranks are a disagreement. */
@@ -373,7 +375,7 @@ static void own_elements(void) {
     options.element_bytes = test_rank == 0 ? 12 : 24;
     options.count = 10;
     options.timeout_ms = test_timeout_ms();
-    CHECK_INT(gloo_rs_allgather_with(context, &options), GLOO_RS_ERROR_MISMATCH);
+    CHECK_INT(gloo_rs_collective(context, GLOO_RS_ALLGATHER, &options), GLOO_RS_ERROR_MISMATCH);
     CHECK_CONTAINS(gloo_rs_last_error_message(), "allgather");
   }
   free(in);

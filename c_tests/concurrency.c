@@ -34,7 +34,7 @@ static void *sums(void *argument) {
     gloo_rs_collective_options_t options = work_options(work, NULL, outputs);
     int64_t base = (int64_t)(work->tag % 1000) * 1000000 + round * 1000;
     for (i = 0; i < work->count; i++) cells[i] = base + test_rank + (int64_t)(i % 10);
-    CHECK_OK(gloo_rs_allreduce_with(work->context, &options));
+    CHECK_OK(gloo_rs_collective(work->context, GLOO_RS_ALLREDUCE, &options));
     for (i = 0; i < work->count; i++)
       CHECK_INT(cells[i], test_size * (base + (int64_t)(i % 10)) + test_size * (test_size - 1) / 2);
   }
@@ -82,7 +82,7 @@ static void *broadcasts(void *argument) {
     gloo_rs_collective_options_t options = work_options(work, NULL, outputs);
     options.root = round % test_size;
     for (i = 0; i < work->count; i++) cells[i] = test_rank == options.root ? round * 1000 + (int64_t)(i % 10) : -1;
-    CHECK_OK(gloo_rs_broadcast_with(work->context, &options));
+    CHECK_OK(gloo_rs_collective(work->context, GLOO_RS_BROADCAST, &options));
     for (i = 0; i < work->count; i++) CHECK_INT(cells[i], round * 1000 + (int64_t)(i % 10));
   }
   free(cells);
@@ -102,7 +102,7 @@ static void *exchanges(void *argument) {
   for (round = 0; round < work->rounds; round++) {
     gloo_rs_collective_options_t options = work_options(work, inputs, outputs);
     for (i = 0; i < total; i++) in[i] = round * 10000 + test_rank * 100 + (int64_t)(i / work->count);
-    CHECK_OK(gloo_rs_alltoall_with(work->context, &options));
+    CHECK_OK(gloo_rs_collective(work->context, GLOO_RS_ALLTOALL, &options));
     for (i = 0; i < total; i++) CHECK_INT(out[i], round * 10000 + (int64_t)(i / work->count) * 100 + test_rank);
   }
   free(in);

@@ -42,7 +42,7 @@ void allreduce(gloo_rs_context_t *context, std::vector<T> &values, gloo_rs_data_
   options.outputs = outputs;
   options.num_outputs = 1;
   options.count = values.size();
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
 }
 
 void standard_types() {

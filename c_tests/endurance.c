@@ -77,7 +77,7 @@ static int32_t sum(gloo_rs_context_t *context, uint64_t tag, int32_t *cells, siz
   options.outputs = outputs;
   options.num_outputs = 1;
   options.count = count;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   for (i = 0; i + 1 < count; i++)
     if (cells[i] != test_size * ((int32_t)(i % 1000) + (int32_t)tag) + test_size * (test_size - 1) / 2)
       check_failed(__FILE__, __LINE__, "element %zu of %zu is %d", i, count, (int)cells[i]);

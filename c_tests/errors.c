@@ -40,7 +40,7 @@ static void the_struct(void) {
   CHECK_INVALID(gloo_rs_last_error(&error), "gloo_rs_error_t");
   CHECK_INVALID(gloo_rs_last_error(NULL), "error is NULL");
   CHECK_ERROR(GLOO_RS_ERROR_INVALID_ARGUMENT, -1, "last error");
-  CHECK_INVALID(gloo_rs_reduce_scatter_with(NULL, NULL), "NULL");
+  CHECK_INVALID(gloo_rs_collective(NULL, GLOO_RS_REDUCE_SCATTER, NULL), "NULL");
   CHECK_ERROR(GLOO_RS_ERROR_INVALID_ARGUMENT, -1, "reduce_scatter");
 }
 
@@ -176,7 +176,7 @@ static void a_function_that_fails(void) {
   options.function = test_rank == 1 ? refuse : NULL;
   options.timeout_ms = test_timeout_ms();
   if (test_rank == 1) {
-    CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_CALLBACK, "returned 5");
+    CHECK_FAILS(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), GLOO_RS_ERROR_CALLBACK, "returned 5");
     CHECK_ERROR(GLOO_RS_ERROR_CALLBACK, -1, "allreduce");
     /* Whoever connects only now is told, too. */
     CHECK_OK(gloo_rs_store_wait(store, done, 2, test_timeout_ms()));

@@ -35,7 +35,7 @@ static gloo_rs_status_t allreduce(gloo_rs_context_t *context, gloo_rs_reduce_fn_
   options.outputs = outputs;
   options.num_outputs = 1;
   options.count = count;
-  status = gloo_rs_allreduce_with(context, &options);
+  status = gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options);
   free(cells);
   return status;
 }

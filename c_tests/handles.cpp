@@ -113,7 +113,7 @@ void collectives() {
   gloo_rs::CollectiveOptions options(&mine, &largest, 1);
   options.op = GLOO_RS_PRODUCT;
   options.algorithm = "ring";
-  gloo_rs::check(gloo_rs_allreduce_with(context.get(), &options));
+  gloo_rs::check(gloo_rs_collective(context.get(), GLOO_RS_ALLREDUCE, &options));
   CHECK((largest == 0));
 }
 
@@ -168,7 +168,7 @@ void requests() {
   Context context = connect();
   std::vector<double> values(1000);
   {
-    Request request = Request::create(gloo_rs_allreduce_init, context, gloo_rs::CollectiveOptions(values.data(), values.size()));
+    Request request = Request::create(context, GLOO_RS_ALLREDUCE, gloo_rs::CollectiveOptions(values.data(), values.size()));
     for (int step = 0; step < 3; ++step) {
       values.assign(values.size(), test_rank + step);
       request.start();
@@ -192,7 +192,7 @@ void requests() {
 
   // On an end of the scope by an exception, too. Nobody comes: the wait ends since the context is closed.
   try {
-    Request request = Request::create(gloo_rs_barrier_init, context, gloo_rs::CollectiveOptions());
+    Request request = Request::create(context, GLOO_RS_BARRIER, gloo_rs::CollectiveOptions());
     if (test_rank == 0) request.start();
     if (test_rank == 0) context.close();
     throw std::runtime_error("stop");

@@ -206,7 +206,7 @@ static inline int can_run(gloo_rs_context_t *context, const char *algorithm) {
   if (strncmp(algorithm, "shared_", 7) != 0) return 1;
   gloo_rs_collective_options_init(&options, sizeof options);
   options.algorithm = "shared_flat";
-  status = gloo_rs_barrier_with(context, &options);
+  status = gloo_rs_collective(context, GLOO_RS_BARRIER, &options);
   if (status != GLOO_RS_ERROR_UNSUPPORTED) CHECK_OK(status);
   return status == GLOO_RS_OK;
 }

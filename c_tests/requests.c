@@ -4,38 +4,32 @@
 
 /* ---- every collective ---- */
 
-typedef gloo_rs_status_t (*with_fn)(gloo_rs_context_t *, const gloo_rs_collective_options_t *);
-typedef gloo_rs_status_t (*init_fn)(gloo_rs_context_t *, const gloo_rs_collective_options_t *, gloo_rs_request_t **);
-
 /* Which fields a collective has. */
 enum { ROOT = 1, SEND_COUNTS = 2, RECV_COUNTS = 4, COUNT = 8, DESTINATIONS = 16 };
 
 struct collective {
   const char *name;
-  with_fn with;
-  init_fn init;
+  gloo_rs_collective_t kind;
   int fields;
 };
 
-#define COLLECTIVE(name, fields) {#name, gloo_rs_##name##_with, gloo_rs_##name##_init, fields}
-
 static const struct collective collectives[] = {
-    COLLECTIVE(allreduce, COUNT),
-    COLLECTIVE(reduce, COUNT | ROOT),
-    COLLECTIVE(reduce_scatter, RECV_COUNTS),
-    COLLECTIVE(scan, COUNT),
-    COLLECTIVE(exscan, COUNT),
-    COLLECTIVE(broadcast, COUNT | ROOT),
-    COLLECTIVE(gather, COUNT | ROOT),
-    COLLECTIVE(gatherv, COUNT | ROOT | RECV_COUNTS),
-    COLLECTIVE(scatter, COUNT | ROOT),
-    COLLECTIVE(scatterv, COUNT | ROOT | SEND_COUNTS),
-    COLLECTIVE(allgather, COUNT),
-    COLLECTIVE(allgatherv, RECV_COUNTS),
-    COLLECTIVE(alltoall, COUNT),
-    COLLECTIVE(alltoallv, SEND_COUNTS | RECV_COUNTS),
-    COLLECTIVE(pairwise_exchange, COUNT | DESTINATIONS),
-    COLLECTIVE(barrier, 0),
+    {"allreduce", GLOO_RS_ALLREDUCE, COUNT},
+    {"reduce", GLOO_RS_REDUCE, COUNT | ROOT},
+    {"reduce_scatter", GLOO_RS_REDUCE_SCATTER, RECV_COUNTS},
+    {"scan", GLOO_RS_SCAN, COUNT},
+    {"exscan", GLOO_RS_EXSCAN, COUNT},
+    {"broadcast", GLOO_RS_BROADCAST, COUNT | ROOT},
+    {"gather", GLOO_RS_GATHER, COUNT | ROOT},
+    {"gatherv", GLOO_RS_GATHERV, COUNT | ROOT | RECV_COUNTS},
+    {"scatter", GLOO_RS_SCATTER, COUNT | ROOT},
+    {"scatterv", GLOO_RS_SCATTERV, COUNT | ROOT | SEND_COUNTS},
+    {"allgather", GLOO_RS_ALLGATHER, COUNT},
+    {"allgatherv", GLOO_RS_ALLGATHERV, RECV_COUNTS},
+    {"alltoall", GLOO_RS_ALLTOALL, COUNT},
+    {"alltoallv", GLOO_RS_ALLTOALLV, SEND_COUNTS | RECV_COUNTS},
+    {"pairwise_exchange", GLOO_RS_PAIRWISE_EXCHANGE, COUNT | DESTINATIONS},
+    {"barrier", GLOO_RS_BARRIER, 0},
 };
 
 /* In place by no inputs; by the own block of the output as input; by the own block of the input as output. */
@@ -108,13 +102,13 @@ static void beside_plain(gloo_rs_context_t *context, const struct collective *co
   prepare(&plain, collective, algorithm, count, form, root);
   prepare(&other, collective, algorithm, count, form, root);
   other.options.tag = 77;
-  status = collective->init(context, &other.options, &request);
+  status = gloo_rs_collective_prepare(context, collective->kind, &other.options, &request);
   CHECK((status == GLOO_RS_OK) == (request != NULL));
   if (status != GLOO_RS_OK) {
     /* An algorithm or a collective that does not serve so many ranks. */
     CHECK(strcmp(algorithm, "auto") != 0 || strcmp(collective->name, "pairwise_exchange") == 0);
     CHECK_INT(status, GLOO_RS_ERROR_INVALID_ARGUMENT);
-    CHECK_INVALID(collective->with(context, &plain.options), "");
+    CHECK_INVALID(gloo_rs_collective(context, collective->kind, &plain.options), "");
   } else {
     memset(&other.options, 0xee, sizeof other.options);
     memset(other.inputs, 0xee, sizeof other.inputs);
@@ -127,7 +121,7 @@ static void beside_plain(gloo_rs_context_t *context, const struct collective *co
     fill(&plain, cells, round);
     fill(&other, cells, round);
     CHECK_OK(gloo_rs_start(request));
-    CHECK_OK(collective->with(context, &plain.options));
+    CHECK_OK(gloo_rs_collective(context, collective->kind, &plain.options));
     CHECK_OK(gloo_rs_wait(request));
     if (memcmp(plain.in, other.in, bytes) != 0 || memcmp(plain.out, other.out, bytes) != 0)
       check_failed(__FILE__, __LINE__, "%s %s of %zu elements, form %d, round %d: not as the plain call", collective->name,
@@ -201,7 +195,7 @@ static gloo_rs_request_t *sum(gloo_rs_context_t *context, int which, size_t coun
   options.num_outputs = 1;
   options.count = count;
   options.tag = tag;
-  CHECK_OK(gloo_rs_allreduce_init(context, &options, &request));
+  CHECK_OK(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &request));
   return request;
 }
 
@@ -270,28 +264,31 @@ static void wrong_use(void) {
   void *outputs[1];
   bool done = true;
   gloo_rs_collective_options_init(&options, sizeof options);
-  CHECK_INVALID(gloo_rs_allreduce_init(context, &options, NULL), "gloo_rs_allreduce_init: request is NULL");
-  CHECK_INVALID(gloo_rs_allreduce_init(context, NULL, &none), "options is NULL");
+  CHECK_INVALID(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, NULL),
+                "gloo_rs_collective_prepare(allreduce): request is NULL");
+  CHECK_INVALID(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, NULL, &none), "options is NULL");
   CHECK(none == NULL);
-  CHECK_INVALID(gloo_rs_allreduce_init(NULL, &options, &none), "context is NULL");
-  CHECK_INVALID(gloo_rs_allreduce_init(context, &options, &none), "data_type is not set");
+  CHECK_INVALID(gloo_rs_collective_prepare(NULL, GLOO_RS_ALLREDUCE, &options, &none), "context is NULL");
+  CHECK_INVALID(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &none), "data_type is not set");
   outputs[0] = (char *)cells[0] + 1;
   options.data_type = GLOO_RS_INT64;
   options.outputs = outputs;
   options.num_outputs = 1;
   options.count = 2;
-  CHECK_INVALID(gloo_rs_barrier_init(context, &options, &none), "barrier does not use data_type");
-  CHECK_INVALID(gloo_rs_allreduce_init(context, &options, &none), "is not aligned to the 8 bytes of int64");
+  CHECK_INVALID(gloo_rs_collective_prepare(context, GLOO_RS_BARRIER, &options, &none), "barrier does not use data_type");
+  CHECK_INVALID(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &none),
+                "is not aligned to the 8 bytes of int64");
   outputs[0] = cells[0];
   inputs[0] = cells[0] + 1;
   options.inputs = inputs;
   options.num_inputs = 1;
-  CHECK_INVALID(gloo_rs_allreduce_init(context, &options, &none), "overlaps");
+  CHECK_INVALID(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &none), "overlaps");
   options.num_inputs = 0;
   options.algorithm = "none";
-  CHECK_INVALID(gloo_rs_allreduce_init(context, &options, &none), "none");
+  CHECK_INVALID(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &none), "none");
   options.algorithm = NULL;
-  CHECK_FAILS(gloo_rs_allreduce_init(alone, &options, &none), GLOO_RS_ERROR_INVALID_OPERATION, "is not connected");
+  CHECK_FAILS(gloo_rs_collective_prepare(alone, GLOO_RS_ALLREDUCE, &options, &none), GLOO_RS_ERROR_INVALID_OPERATION,
+              "is not connected");
   CHECK(none == NULL);
 
   CHECK_INVALID(gloo_rs_start(NULL), "request is NULL");
@@ -408,7 +405,7 @@ static void destroyed_while_a_thread_waits(void) {
     options.outputs = outputs;
     options.num_outputs = 1;
     options.count = 1;
-    CHECK_OK(gloo_rs_allreduce_init(context, &options, &request));
+    CHECK_OK(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &request));
     CHECK_OK(gloo_rs_start(request));
     thread = start_thread(waits_in_vain, request);
     CHECK(read(entered[0], &byte, 1) == 1);

@@ -50,7 +50,7 @@ static gloo_rs_status_t call(int64_t timeout_ms) {
   gloo_rs_collective_options_t options;
   gloo_rs_collective_options_init(&options, sizeof options);
   options.timeout_ms = timeout_ms;
-  return gloo_rs_barrier_with(context, &options);
+  return gloo_rs_collective(context, GLOO_RS_BARRIER, &options);
 }
 
 static const struct {

@@ -28,7 +28,7 @@
  *   a size of 0 is refused. A program works with later versions of this library, whose structs may be longer. It works with an
  *   earlier version if all fields that the earlier version lacks are zero; otherwise the call fails with
  *   GLOO_RS_ERROR_UNSUPPORTED. Options are read only during the call. They may be NULL for defaults, except in collectives:
- *   gloo_rs_..._with and gloo_rs_..._init refuse NULL.
+ *   gloo_rs_collective and gloo_rs_collective_prepare refuse NULL.
  * - Enumerations have the size of int: do not compile with -fshort-enums. A number that is not a value of the enumeration is
  *   refused with GLOO_RS_ERROR_INVALID_ARGUMENT. Flags are bool; in structs, every byte except 0 is true.
  * - Collectives with a root ignore, on other ranks, the arguments that only the root needs. So a program may pass both buffers
@@ -259,6 +259,55 @@ typedef enum gloo_rs_op_t {
   GLOO_RS_XOR = 7,
 } gloo_rs_op_t;
 
+/// The collectives of gloo_rs_collective and gloo_rs_collective_prepare. Each does what the function of its name does, with the
+/// same lengths of buffers and the same forms in place. These comments say how many inputs and outputs
+/// gloo_rs_collective_options_t has for it, and what else differs.
+typedef enum gloo_rs_collective_t {
+  /// As gloo_rs_allreduce, with any number of inputs, which are all combined, and one or more outputs, which all get the
+  /// result. In place, there are no inputs, or the inputs equal the outputs; every output then holds an input.
+  GLOO_RS_ALLREDUCE = 0,
+  /// As gloo_rs_reduce, with any number of inputs, which are all combined, and one output.
+  GLOO_RS_REDUCE = 1,
+  /// As gloo_rs_reduce_scatter with `count`, or as gloo_rs_reduce_scatterv with `recv_counts`; with any number of inputs,
+  /// which are all combined, and one output.
+  GLOO_RS_REDUCE_SCATTER = 2,
+  /// As gloo_rs_broadcast, with one or more outputs, which all get the root's elements. The root sends its input; in place,
+  /// with no input or with the first output as input, it sends its first output. A root with an input needs no output.
+  /// Inputs on other ranks are ignored.
+  GLOO_RS_BROADCAST = 3,
+  /// As gloo_rs_allgather, with one output and any number of inputs, the same on all ranks, whose elements are contiguous in
+  /// the output; in place as there, with no input or one.
+  GLOO_RS_ALLGATHER = 4,
+  /// As gloo_rs_allgatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
+  GLOO_RS_ALLGATHERV = 5,
+  /// As gloo_rs_gather, with one output, and one input or (in place) none.
+  GLOO_RS_GATHER = 6,
+  /// As gloo_rs_gatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none. With the
+  /// algorithm "binomial", the first start of a request sends the root's counts to all ranks: all of them start such a
+  /// request for the first time together.
+  GLOO_RS_GATHERV = 7,
+  /// As gloo_rs_scatter, with one output. The root has one input; or none, for in place; or one input of `count` elements
+  /// per rank.
+  GLOO_RS_SCATTER = 8,
+  /// As gloo_rs_scatterv, with `send_counts` for `counts`; with one output, and on the root one input or (in place) none.
+  /// With the algorithm "binomial", the first start of a request sends the root's counts to all ranks: all of them start
+  /// such a request for the first time together.
+  GLOO_RS_SCATTERV = 9,
+  /// As gloo_rs_alltoall, with one output, and one input or (in place) none.
+  GLOO_RS_ALLTOALL = 10,
+  /// As gloo_rs_alltoallv, with one input and one output. With the algorithm "bruck", the first start of a request sends the
+  /// counts of all ranks to all ranks: all of them start such a request for the first time together.
+  GLOO_RS_ALLTOALLV = 11,
+  /// As gloo_rs_barrier, with an algorithm, a timeout or a tag. There are no buffers and no data type.
+  GLOO_RS_BARRIER = 12,
+  /// As gloo_rs_pairwise_exchange, with one input and one output.
+  GLOO_RS_PAIRWISE_EXCHANGE = 13,
+  /// As gloo_rs_scan, with one output, and one input or (in place) none.
+  GLOO_RS_SCAN = 14,
+  /// As gloo_rs_exscan, with one output, and one input or (in place) none.
+  GLOO_RS_EXSCAN = 15,
+} gloo_rs_collective_t;
+
 /// A bound buffer: one end of a one-sided channel to one peer. A send writes from the send buffer into the peer's
 /// receive buffer of the same slot. It keeps its context's connections alive. Thread-safe.
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
@@ -277,9 +326,9 @@ typedef struct gloo_rs_device_t gloo_rs_device_t;
 typedef struct gloo_rs_pair_t gloo_rs_pair_t;
 
 /// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number of
-/// times, as with MPI's persistent collectives. Every collective has a function gloo_rs_..._init that makes one, with the
-/// options of gloo_rs_..._with, which are copied, lists included. It does not communicate; the context must be connected.
-/// The algorithm is selected then, and used by every start.
+/// times, as with MPI's persistent collectives. gloo_rs_collective_prepare makes one, with the options of gloo_rs_collective,
+/// which are copied, lists included. It does not communicate; the context must be connected. The algorithm is selected
+/// then, and used by every start.
 ///
 /// A request is inactive. gloo_rs_start makes it active: the call has begun, with what its buffers contain then. It ends
 /// with gloo_rs_wait, or with a gloo_rs_test that sets `*done`, which return what the plain call would return, and make
@@ -663,13 +712,13 @@ typedef enum gloo_rs_status_t (*gloo_rs_allgather_fn_t)(const void *input, void 
 /// runs.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
-/// Options of every collective, for the functions gloo_rs_..._with. Initialise with gloo_rs_collective_options_init. A
-/// field that the collective does not use must keep its default; otherwise the call fails with
-/// GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. The comment of each function
-/// states its buffers and their lengths.
+/// Options of every collective, for gloo_rs_collective and gloo_rs_collective_prepare. Initialise with
+/// gloo_rs_collective_options_init. A field that the collective does not use must keep its default; otherwise the call
+/// fails with GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. The comments of
+/// gloo_rs_collective_t, and of the functions that they name, state buffers and their lengths.
 ///
-/// The functions without `_with` take one input and one output as arguments and use the defaults of all other options.
-/// So their tag is 0, and each of them can run once at a time on a context.
+/// The functions of single collectives, such as gloo_rs_allreduce, take one input and one output as arguments and use the
+/// defaults of all other options. So their tag is 0, and each of them can run once at a time on a context.
 ///
 /// All collectives: every rank of the context makes the same call. It returns when this rank's part is complete. The
 /// caller owns the buffers and options and keeps them valid until then. Counts are in elements, not bytes. Invalid
@@ -1420,6 +1469,12 @@ void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
 /// NULL is ignored.
 void gloo_rs_collective_options_init(struct gloo_rs_collective_options_t *options, size_t struct_size);
 
+/// Makes a call of the collective `kind` with `options`.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_collective(struct gloo_rs_context_t *context,
+                                         enum gloo_rs_collective_t kind,
+                                         const struct gloo_rs_collective_options_t *options);
+
 /// Combines the inputs of all ranks by `op` and writes the result to the outputs of all ranks. Every input and output
 /// has `count` elements. In place, `input` is NULL or equals `output`, which holds the input. GLOO_RS_AVERAGE divides
 /// by the number of contributions.
@@ -1430,12 +1485,6 @@ enum gloo_rs_status_t gloo_rs_allreduce(struct gloo_rs_context_t *context,
                                         size_t count,
                                         enum gloo_rs_data_type_t data_type,
                                         enum gloo_rs_op_t op);
-
-/// Like gloo_rs_allreduce, with any number of inputs, which are all combined, and one or more outputs, which all get
-/// the result. In place, there are no inputs, or the inputs equal the outputs; every output then holds an input.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_allreduce_with(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options);
 
 /// Combines the inputs of all ranks by `op` and writes the result to the root's output. Every input, and the output,
 /// has `count` elements. In place, `input` is NULL or equals `output`, which holds the input; on other ranks than the
@@ -1448,11 +1497,6 @@ enum gloo_rs_status_t gloo_rs_reduce(struct gloo_rs_context_t *context,
                                      enum gloo_rs_data_type_t data_type,
                                      enum gloo_rs_op_t op,
                                      int32_t root);
-
-/// Like gloo_rs_reduce, with any number of inputs, which are all combined, and one output.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_reduce_with(struct gloo_rs_context_t *context,
-                                          const struct gloo_rs_collective_options_t *options);
 
 /// Combines the inputs of all ranks by `op` and writes block r of the result to the output of rank r. Every input has
 /// one block of `count` elements per rank; every output has `count` elements. There are two forms in place. If `output`
@@ -1477,12 +1521,6 @@ enum gloo_rs_status_t gloo_rs_reduce_scatterv(struct gloo_rs_context_t *context,
                                               enum gloo_rs_data_type_t data_type,
                                               enum gloo_rs_op_t op);
 
-/// Like gloo_rs_reduce_scatter with `count`, or like gloo_rs_reduce_scatterv with `recv_counts`; with any number of
-/// inputs, which are all combined, and one output.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_reduce_scatter_with(struct gloo_rs_context_t *context,
-                                                  const struct gloo_rs_collective_options_t *options);
-
 /// Combines the inputs of ranks 0 to r by `op`, in this order, and writes the result to the output of rank r. Every
 /// input and output has `count` elements. In place, `input` is NULL or equals `output`, which holds the input.
 /// GLOO_RS_AVERAGE is not supported.
@@ -1494,11 +1532,6 @@ enum gloo_rs_status_t gloo_rs_scan(struct gloo_rs_context_t *context,
                                    enum gloo_rs_data_type_t data_type,
                                    enum gloo_rs_op_t op);
 
-/// Like gloo_rs_scan, with one output, and one input or (in place) none.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_scan_with(struct gloo_rs_context_t *context,
-                                        const struct gloo_rs_collective_options_t *options);
-
 /// Combines the inputs of ranks 0 to r - 1 by `op`, in this order, and writes the result to the output of rank r. Rank
 /// 0's output does not change. Every input and output has `count` elements. In place, `input` is NULL or equals
 /// `output`, which holds the input. GLOO_RS_AVERAGE is not supported.
@@ -1509,11 +1542,6 @@ enum gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context,
                                      size_t count,
                                      enum gloo_rs_data_type_t data_type,
                                      enum gloo_rs_op_t op);
-
-/// Like gloo_rs_exscan, with one output, and one input or (in place) none.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_exscan_with(struct gloo_rs_context_t *context,
-                                          const struct gloo_rs_collective_options_t *options);
 
 /// Combines elements on this rank only: `inout[i] = input[i] op inout[i]` for `count` elements, as MPI_Reduce_local
 /// does. `input` may equal `inout`; otherwise they must not overlap. GLOO_RS_AVERAGE is not supported.
@@ -1532,13 +1560,6 @@ enum gloo_rs_status_t gloo_rs_broadcast(struct gloo_rs_context_t *context,
                                         enum gloo_rs_data_type_t data_type,
                                         int32_t root);
 
-/// Like gloo_rs_broadcast, with one or more outputs, which all get the root's elements. The root sends its input; in
-/// place, with no input or with the first output as input, it sends its first output. A root with an input needs no
-/// output. Inputs on other ranks are ignored.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_broadcast_with(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options);
-
 /// Copies the inputs of all ranks to the root's output, in the order of ranks. Every input has `count` elements; the
 /// output has `count` elements per rank, and is ignored on other ranks. In place, on the root only, `input` is NULL or
 /// the position of the root's block in `output`, where that block already is.
@@ -1549,11 +1570,6 @@ enum gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context,
                                      size_t count,
                                      enum gloo_rs_data_type_t data_type,
                                      int32_t root);
-
-/// Like gloo_rs_gather, with one output, and one input or (in place) none.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_gather_with(struct gloo_rs_context_t *context,
-                                          const struct gloo_rs_collective_options_t *options);
 
 /// Like gloo_rs_gather, with a different number of elements per rank: each rank sends `count` elements, and the root
 /// receives `counts[r]` from rank r. Blocks are contiguous; there are no displacements. `count` is ignored on the root,
@@ -1567,11 +1583,6 @@ enum gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context,
                                       enum gloo_rs_data_type_t data_type,
                                       int32_t root);
 
-/// Like gloo_rs_gatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_gatherv_with(struct gloo_rs_context_t *context,
-                                           const struct gloo_rs_collective_options_t *options);
-
 /// Copies block r of the root's input to the output of rank r. The input has one block of `count` elements per rank,
 /// and is ignored on other ranks; every output has `count` elements. There are two forms in place, on the root only. If
 /// `output` is the position of the root's block in `input`, the call needs memory for a copy of the block. If `input`
@@ -1583,12 +1594,6 @@ enum gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context,
                                       size_t count,
                                       enum gloo_rs_data_type_t data_type,
                                       int32_t root);
-
-/// Like gloo_rs_scatter, with one output. The root has one input; or none, for in place; or one input of `count`
-/// elements per rank.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_scatter_with(struct gloo_rs_context_t *context,
-                                           const struct gloo_rs_collective_options_t *options);
 
 /// Like gloo_rs_scatter, with a different number of elements per rank: the root sends `counts[r]` elements to rank r,
 /// and each other rank receives `count`. Blocks are contiguous; there are no displacements. `count` is ignored on the
@@ -1602,12 +1607,6 @@ enum gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context,
                                        enum gloo_rs_data_type_t data_type,
                                        int32_t root);
 
-/// Like gloo_rs_scatterv, with `send_counts` for `counts`; with one output, and on the root one input or (in place)
-/// none.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_scatterv_with(struct gloo_rs_context_t *context,
-                                            const struct gloo_rs_collective_options_t *options);
-
 /// Copies the inputs of all ranks to the output of every rank, in the order of ranks. Every input has `count` elements;
 /// every output has `count` elements per rank. In place, `input` is NULL or the position of this rank's block in
 /// `output`, where that block already is.
@@ -1618,12 +1617,6 @@ enum gloo_rs_status_t gloo_rs_allgather(struct gloo_rs_context_t *context,
                                         size_t count,
                                         enum gloo_rs_data_type_t data_type);
 
-/// Like gloo_rs_allgather, with one output and any number of inputs, the same on all ranks, whose elements are
-/// contiguous in the output; in place as there, with no input or one.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_allgather_with(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options);
-
 /// Like gloo_rs_allgather, with `counts[r]` elements from rank r. `counts` has one entry per rank, the same on all
 /// ranks. Blocks are contiguous; there are no displacements.
 GLOO_RS_NODISCARD
@@ -1633,11 +1626,6 @@ enum gloo_rs_status_t gloo_rs_allgatherv(struct gloo_rs_context_t *context,
                                          const size_t *counts,
                                          enum gloo_rs_data_type_t data_type);
 
-/// Like gloo_rs_allgatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_allgatherv_with(struct gloo_rs_context_t *context,
-                                              const struct gloo_rs_collective_options_t *options);
-
 /// Copies block j of rank i's input to block i of rank j's output. Every input and output has one block of `count`
 /// elements per rank. In place, `input` is NULL or equals `output`, which holds the input.
 GLOO_RS_NODISCARD
@@ -1646,11 +1634,6 @@ enum gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context,
                                        void *output,
                                        size_t count,
                                        enum gloo_rs_data_type_t data_type);
-
-/// Like gloo_rs_alltoall, with one output, and one input or (in place) none.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_alltoall_with(struct gloo_rs_context_t *context,
-                                            const struct gloo_rs_collective_options_t *options);
 
 /// Like gloo_rs_alltoall, with a different number of elements per pair of ranks: this rank sends `send_counts[r]`
 /// elements to rank r and receives `recv_counts[r]` from it, which must equal that rank's entry for this rank in its
@@ -1663,11 +1646,6 @@ enum gloo_rs_status_t gloo_rs_alltoallv(struct gloo_rs_context_t *context,
                                         const size_t *recv_counts,
                                         enum gloo_rs_data_type_t data_type);
 
-/// Like gloo_rs_alltoallv, with one input and one output.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_alltoallv_with(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options);
-
 /// Exchanges block i of the input with the partner rank XOR 2^i, whose block i is written to block i of the output: a
 /// pattern for network measurements. There are `destinations` blocks of `count` elements, at most the base-2 logarithm
 /// of the context's size, which must be a power of two. There is no form in place.
@@ -1679,124 +1657,22 @@ enum gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *contex
                                                 size_t destinations,
                                                 enum gloo_rs_data_type_t data_type);
 
-/// Like gloo_rs_pairwise_exchange, with one input and one output.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_pairwise_exchange_with(struct gloo_rs_context_t *context,
-                                                     const struct gloo_rs_collective_options_t *options);
-
 /// Returns when all ranks have called it.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context);
 
-/// Like gloo_rs_barrier, with an algorithm, a timeout or a tag. There are no buffers and no data type.
+/// Prepares a call of the collective `kind` with `options` as a request, which is inactive. The caller frees `*request` with
+/// gloo_rs_request_free; it is NULL on failure. Fails as gloo_rs_collective would before data is sent.
 GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_barrier_with(struct gloo_rs_context_t *context,
-                                           const struct gloo_rs_collective_options_t *options);
-
-/// Prepares a gloo_rs_allreduce_with as a request, which is inactive. The caller frees `*request` with
-/// gloo_rs_request_free; it is NULL on failure. Fails as the call itself would before data is sent.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_allreduce_init(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options,
-                                             struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_reduce_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_reduce_init(struct gloo_rs_context_t *context,
-                                          const struct gloo_rs_collective_options_t *options,
-                                          struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_reduce_scatter_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_reduce_scatter_init(struct gloo_rs_context_t *context,
-                                                  const struct gloo_rs_collective_options_t *options,
-                                                  struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_scan_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_scan_init(struct gloo_rs_context_t *context,
-                                        const struct gloo_rs_collective_options_t *options,
-                                        struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_exscan_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_exscan_init(struct gloo_rs_context_t *context,
-                                          const struct gloo_rs_collective_options_t *options,
-                                          struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_broadcast_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_broadcast_init(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options,
-                                             struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_gather_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_gather_init(struct gloo_rs_context_t *context,
-                                          const struct gloo_rs_collective_options_t *options,
-                                          struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_gatherv_with; see gloo_rs_allreduce_init. With the algorithm "binomial", the first start of the
-/// request sends the root's counts to all ranks: all of them start such a request for the first time together.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_gatherv_init(struct gloo_rs_context_t *context,
-                                           const struct gloo_rs_collective_options_t *options,
-                                           struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_scatter_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_scatter_init(struct gloo_rs_context_t *context,
-                                           const struct gloo_rs_collective_options_t *options,
-                                           struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_scatterv_with; see gloo_rs_allreduce_init. With the algorithm "binomial", the first start of the
-/// request sends the root's counts to all ranks: all of them start such a request for the first time together.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_scatterv_init(struct gloo_rs_context_t *context,
-                                            const struct gloo_rs_collective_options_t *options,
-                                            struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_allgather_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_allgather_init(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options,
-                                             struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_allgatherv_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_allgatherv_init(struct gloo_rs_context_t *context,
-                                              const struct gloo_rs_collective_options_t *options,
-                                              struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_alltoall_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_alltoall_init(struct gloo_rs_context_t *context,
-                                            const struct gloo_rs_collective_options_t *options,
-                                            struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_alltoallv_with; see gloo_rs_allreduce_init. With the algorithm "bruck", the first start of the
-/// request sends the counts of all ranks to all ranks: all of them start such a request for the first time together.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_alltoallv_init(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options,
-                                             struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_pairwise_exchange_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_pairwise_exchange_init(struct gloo_rs_context_t *context,
-                                                     const struct gloo_rs_collective_options_t *options,
-                                                     struct gloo_rs_request_t **request);
-
-/// Prepares a gloo_rs_barrier_with; see gloo_rs_allreduce_init.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_barrier_init(struct gloo_rs_context_t *context,
-                                           const struct gloo_rs_collective_options_t *options,
-                                           struct gloo_rs_request_t **request);
+enum gloo_rs_status_t gloo_rs_collective_prepare(struct gloo_rs_context_t *context,
+                                                 enum gloo_rs_collective_t kind,
+                                                 const struct gloo_rs_collective_options_t *options,
+                                                 struct gloo_rs_request_t **request);
 
 /// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the context,
 /// runs from now on. A failure leaves the request inactive.
 ///
 /// A start waits for the other ranks in two cases, each rank for the starts of all: with check_calls in the context's options
-/// (every start compares the calls), and where the comment of the init function says so.
+/// (every start compares the calls), and where the comment of the collective in gloo_rs_collective_t says so.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_start(struct gloo_rs_request_t *request);
 

@@ -13,7 +13,7 @@
 //   auto redis = gloo_rs::make<gloo_rs::Store>(gloo_rs_store_create_redis, "redis-host", port, nullptr, timeout_ms);
 //   gloo_rs::CollectiveOptions options(values.data(), values.size());
 //   options.algorithm = "ring";
-//   gloo_rs::check(gloo_rs_allreduce_with(context.get(), &options));
+//   gloo_rs::check(gloo_rs_collective(context.get(), GLOO_RS_ALLREDUCE, &options));
 //
 // - A function throws Error where the C function returns a status that is not GLOO_RS_OK.
 // - Handles can be moved, not copied. A handle that was moved from, or that no function has made, is empty: get() returns a null pointer,
@@ -303,7 +303,7 @@ class Context : public detail::Handle<gloo_rs_context_t, detail::Destroy<gloo_rs
   void barrier() { check(gloo_rs_barrier(get())); }
 };
 
-// Options for the C functions gloo_rs_..._with and gloo_rs_..._init, with at most one input and one output, which may be nullptr. Their
+// Options for gloo_rs_collective and gloo_rs_collective_prepare, with at most one input and one output, which may be nullptr. Their
 // other fields have the defaults, and may be set.
 struct CollectiveOptions : gloo_rs_collective_options_t {
   CollectiveOptions() noexcept : gloo_rs_collective_options_t(defaults(gloo_rs_collective_options_init)) {}
@@ -350,10 +350,10 @@ struct FreeRequest {
 class Request : public detail::Handle<gloo_rs_request_t, detail::FreeRequest> {
  public:
   using Handle::Handle;
-  using Init = gloo_rs_status_t (*)(gloo_rs_context_t *, const gloo_rs_collective_options_t *, gloo_rs_request_t **);
-  // Request::create(gloo_rs_allreduce_init, context, options)
-  [[nodiscard]] static Request create(Init init, const Context &context, const gloo_rs_collective_options_t &options) {
-    return make<Request>(init, context.get(), &options);
+  // Request::create(context, GLOO_RS_ALLREDUCE, options)
+  [[nodiscard]] static Request create(const Context &context, gloo_rs_collective_t kind,
+                                      const gloo_rs_collective_options_t &options) {
+    return make<Request>(gloo_rs_collective_prepare, context.get(), kind, &options);
   }
   void start() { check(gloo_rs_start(get())); }
   void wait() { check(gloo_rs_wait(get())); }

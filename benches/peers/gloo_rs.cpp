@@ -74,7 +74,7 @@ class GlooRs : public Peer {
     options.count = n;
     options.tag = static_cast<uint64_t>(tag);
     gloo_rs_request_t *made = nullptr;
-    check(gloo_rs_allreduce_init(context_, &options, &made));
+    check(gloo_rs_collective_prepare(context_, GLOO_RS_ALLREDUCE, &options, &made));
     const std::shared_ptr<gloo_rs_request_t> request(made, gloo_rs_request_free);
     return {[=] { check(gloo_rs_start(request.get())); }, [=] { check(gloo_rs_wait(request.get())); }};
   }

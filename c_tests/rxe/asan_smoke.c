@@ -29,7 +29,7 @@ static void let_read_behind(gloo_rs_context_t *context) {
   options.num_outputs = 1;
   options.count = COUNT;
   options.data_type = GLOO_RS_INT32;
-  CHECK_OK(gloo_rs_allreduce_with(context, &options));
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
   free(memory);
   free(input);
 }

@@ -38,7 +38,7 @@ int run() {
     gloo_rs::CollectiveOptions options(gradients[bucket].data(), kBucket);
     options.op = GLOO_RS_AVERAGE;
     options.tag = bucket;
-    requests.push_back(gloo_rs::Request::create(gloo_rs_allreduce_init, context, options));
+    requests.push_back(gloo_rs::Request::create(context, GLOO_RS_ALLREDUCE, options));
   }
 
   for (int step = 0; step < kSteps; ++step) {

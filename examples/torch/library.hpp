@@ -151,7 +151,7 @@ class Call {
   void send_counts(std::vector<size_t> counts) { send_counts_ = std::move(counts); }
   void recv_counts(std::vector<size_t> counts) { recv_counts_ = std::move(counts); }
 
-  void run(gloo_rs_status_t (*collective)(gloo_rs_context_t *, const gloo_rs_collective_options_t *)) {
+  void run(gloo_rs_collective_t kind) {
     options.inputs = inputs_.data();
     options.num_inputs = inputs_.size();
     options.outputs = outputs_.data();
@@ -159,7 +159,7 @@ class Call {
     options.send_counts = send_counts_.empty() ? nullptr : send_counts_.data();
     options.recv_counts = recv_counts_.empty() ? nullptr : recv_counts_.data();
     options.num_counts = std::max(send_counts_.size(), recv_counts_.size());
-    check(collective(context_.handle(), &options), context_.describe(name_));
+    check(gloo_rs_collective(context_.handle(), kind, &options), context_.describe(name_));
   }
 
   const Context &context() const { return context_; }

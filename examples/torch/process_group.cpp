@@ -91,7 +91,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::broadcast(Tensors &tensors, cons
     std::swap(data.memory[0], data.memory[static_cast<size_t>(options.rootTensor)]);
     for (const auto &tensor : data.memory) call.output(tensor);
     std::swap(data.memory[0], data.memory[static_cast<size_t>(options.rootTensor)]);
-    call.run(gloo_rs_broadcast_with);
+    call.run(GLOO_RS_BROADCAST);
     data.finish();
   });
 }
@@ -107,7 +107,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::allreduce(Tensors &tensors, cons
     call.options.op = op;
     call.options.count = static_cast<size_t>(data.memory[0].numel());
     for (const auto &tensor : data.memory) call.output(tensor);
-    call.run(gloo_rs_allreduce_with);
+    call.run(GLOO_RS_ALLREDUCE);
     data.finish();
   });
 }
@@ -122,7 +122,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::allreduce_coalesced(Tensors &ten
     call.options.op = op;
     call.options.count = static_cast<size_t>(flat.numel());
     call.output(flat);
-    call.run(gloo_rs_allreduce_with);
+    call.run(GLOO_RS_ALLREDUCE);
     unflatten(flat, tensors);
   });
 }
@@ -140,7 +140,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::reduce(Tensors &tensors, const c
     call.options.root = static_cast<int32_t>(root);
     call.options.count = static_cast<size_t>(data.memory[0].numel());
     call.output(data.memory[0]);
-    call.run(gloo_rs_reduce_with);
+    call.run(GLOO_RS_REDUCE);
     if (call.context().rank() == root) data.finish();
   });
 }
@@ -165,7 +165,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::allgather(std::vector<Tensors> &
     call.options.count = static_cast<size_t>(inputs[0].numel());
     for (const auto &tensor : data.memory) call.input(tensor);
     call.output(flat);
-    call.run(gloo_rs_allgather_with);
+    call.run(GLOO_RS_ALLGATHER);
     for (const auto &list : outputs) unflatten(flat, list);
   });
 }
@@ -182,7 +182,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::_allgather_base(at::Tensor &outp
     call.options.count = static_cast<size_t>(from.numel());
     call.input(from);
     call.output(to.memory[0]);
-    call.run(gloo_rs_allgather_with);
+    call.run(GLOO_RS_ALLGATHER);
     to.finish();
   });
 }
@@ -206,7 +206,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::allgather_coalesced(std::vector<
     call.options.count = static_cast<size_t>(from.numel());
     call.input(from);
     call.output(to);
-    call.run(gloo_rs_allgather_with);
+    call.run(GLOO_RS_ALLGATHER);
     unflatten(to, concatenate(outputs));
   });
 }
@@ -235,7 +235,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::gather(std::vector<Tensors> &out
     call.options.count = static_cast<size_t>(from.numel());
     call.input(from);
     call.output(to);
-    call.run(gloo_rs_gather_with);
+    call.run(GLOO_RS_GATHER);
     if (is_root) unflatten(to, outputs[0]);
   });
 }
@@ -266,7 +266,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::scatter(Tensors &outputs, std::v
                   call.options.count = static_cast<size_t>(to.memory[0].numel());
                   if (is_root) call.input(from);
                   call.output(to.memory[0]);
-                  call.run(gloo_rs_scatter_with);
+                  call.run(GLOO_RS_SCATTER);
                   to.finish();
                 });
 }
@@ -290,7 +290,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::reduce_scatter(Tensors &outputs,
     call.recv_counts(counts_of(inputs[0]));
     call.input(from);
     call.output(to.memory[0]);
-    call.run(gloo_rs_reduce_scatter_with);
+    call.run(GLOO_RS_REDUCE_SCATTER);
     to.finish();
   });
 }
@@ -309,7 +309,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::_reduce_scatter_base(at::Tensor 
     call.options.count = static_cast<size_t>(output.numel());
     call.input(from);
     call.output(to.memory[0]);
-    call.run(gloo_rs_reduce_scatter_with);
+    call.run(GLOO_RS_REDUCE_SCATTER);
     to.finish();
   });
 }
@@ -329,7 +329,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::alltoall(Tensors &outputs, Tenso
     call.recv_counts(counts_of(outputs));
     call.input(from);
     call.output(to);
-    call.run(gloo_rs_alltoallv_with);
+    call.run(GLOO_RS_ALLTOALLV);
     unflatten(to, outputs);
   });
 }
@@ -369,7 +369,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::alltoall_base(at::Tensor &output
     call.recv_counts(recv_counts);
     call.input(from);
     call.output(to.memory[0]);
-    call.run(gloo_rs_alltoallv_with);
+    call.run(GLOO_RS_ALLTOALLV);
     to.finish();
   });
 }
@@ -407,7 +407,7 @@ ProcessGroupGlooRs::WorkPtr ProcessGroupGlooRs::barrier(const c10d::BarrierOptio
         // Whoever waits for that work gets the exception; if the group has ended, so does the barrier.
       }
     }
-    call.run(gloo_rs_barrier_with);
+    call.run(GLOO_RS_BARRIER);
   });
 }
 

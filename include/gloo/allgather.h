@@ -37,7 +37,7 @@ inline void allgather(AllgatherOptions& opts) {
   call.count = opts.out_.bytes() / size;
   call.set_input(opts.in_);
   call.set_output(opts.out_);
-  call.run(gloo_rs_allgather_with);
+  call.run(GLOO_RS_ALLGATHER);
 }
 
 }  // namespace gloo_rs_api

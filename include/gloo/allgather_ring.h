@@ -44,7 +44,7 @@ class AllgatherRing : public Algorithm {
       call.set_inputs(inputs_);
     }
     call.set_output(output_);
-    call.run(gloo_rs_allgather_with);
+    call.run(GLOO_RS_ALLGATHER);
   }
 
  private:

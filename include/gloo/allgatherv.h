@@ -35,7 +35,7 @@ inline void allgatherv(AllgathervOptions& opts) {
   call.num_counts = opts.bytesPerRank_.size();
   call.set_input(opts.in_);
   call.set_output(opts.out_);
-  call.run(gloo_rs_allgatherv_with);
+  call.run(GLOO_RS_ALLGATHERV);
 }
 
 }  // namespace gloo_rs_api

@@ -180,14 +180,14 @@ inline void allreduce(const AllreduceOptions& opts) {
   if (in == out || !detail::have_common(in, out)) {
     call.set_inputs(in);
     call.set_outputs(out);
-    detail::run_reduction(call, gloo_rs_allreduce_with, options.elementSize, kernel, options.reduce);
+    detail::run_reduction(call, GLOO_RS_ALLREDUCE, options.elementSize, kernel, options.reduce);
     return;
   }
   // Some outputs are inputs: the C function would not know in which order to read and write.
   detail::reduce_locally(out[0], in, options.elements, options.elementSize, options.reduce);
   const std::vector<void*> first{out[0]};
   call.set_outputs(first);
-  detail::run_reduction(call, gloo_rs_allreduce_with, options.elementSize, kernel, options.reduce);
+  detail::run_reduction(call, GLOO_RS_ALLREDUCE, options.elementSize, kernel, options.reduce);
   detail::copy_first(out, bytes);
 }
 

@@ -42,7 +42,7 @@ inline void alltoall(AlltoallOptions& opts) {
   call.count = opts.in_.bytes() / size;
   call.set_input(opts.in_);
   call.set_output(opts.out_);
-  call.run(gloo_rs_alltoall_with);
+  call.run(GLOO_RS_ALLTOALL);
 }
 
 }  // namespace gloo_rs_api

@@ -116,7 +116,7 @@ inline void alltoallv(AlltoallvOptions& opts) {
   call.num_counts = opts.inBytesPerRank_.size();
   call.set_input(opts.in_);
   call.set_output(opts.out_);
-  call.run(gloo_rs_alltoallv_with);
+  call.run(GLOO_RS_ALLTOALLV);
 }
 
 }  // namespace gloo_rs_api

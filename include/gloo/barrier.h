@@ -32,7 +32,7 @@ class BarrierOptions : public detail::CollectiveOptions {
 inline void barrier(BarrierOptions& opts) {
   detail::Call call(*opts.context_, opts.tag_, opts.timeout_);
   call.data_type = GLOO_RS_DATA_TYPE_UNSET;
-  call.run(gloo_rs_barrier_with);
+  call.run(GLOO_RS_BARRIER);
 }
 
 }  // namespace gloo_rs_api

@@ -23,7 +23,7 @@ class BarrierAllToAll : public Barrier {
     detail::Call call(*context_, tag_, detail::chosen_timeout(*context_));
     call.data_type = GLOO_RS_DATA_TYPE_UNSET;
     call.algorithm = "all_to_all";
-    call.run(gloo_rs_barrier_with);
+    call.run(GLOO_RS_BARRIER);
   }
 
  private:

@@ -43,7 +43,7 @@ inline void broadcast(BroadcastOptions& opts) {
   call.count = opts.out_.bytes();
   call.set_input(opts.in_);
   call.set_output(opts.out_);
-  call.run_until_all_called(gloo_rs_broadcast_with);
+  call.run_until_all_called(GLOO_RS_BROADCAST);
 }
 
 }  // namespace gloo_rs_api

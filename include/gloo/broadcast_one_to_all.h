@@ -44,7 +44,7 @@ class BroadcastOneToAll : public Algorithm {
     call.root = root_;
     call.count = bytes_;
     call.set_outputs(pointers_);
-    call.run(gloo_rs_broadcast_with);
+    call.run(GLOO_RS_BROADCAST);
   }
 
  private:

@@ -46,7 +46,7 @@ inline void gather(GatherOptions& opts) {
   if (root) {
     call.set_output(opts.out_);
   }
-  call.run(gloo_rs_gather_with);
+  call.run(GLOO_RS_GATHER);
 }
 
 }  // namespace gloo_rs_api

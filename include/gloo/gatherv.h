@@ -49,7 +49,7 @@ inline void gatherv(GathervOptions& opts) {
     call.count = opts.bytesPerRank_.empty() ? opts.in_.bytes() : opts.bytesPerRank_[rank];
     GLOO_ENFORCE_GE(opts.in_.bytes(), call.count);
   }
-  call.run(gloo_rs_gatherv_with);
+  call.run(GLOO_RS_GATHERV);
 }
 
 }  // namespace gloo_rs_api

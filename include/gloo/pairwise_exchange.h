@@ -43,7 +43,7 @@ class PairwiseExchange : public Algorithm {
     const detail::Memory output(received_.data(), received_.size());
     call.set_input(input);
     call.set_output(output);
-    call.run(gloo_rs_pairwise_exchange_with);
+    call.run(GLOO_RS_PAIRWISE_EXCHANGE);
   }
 
  private:

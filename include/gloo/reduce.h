@@ -70,7 +70,7 @@ inline void reduce(ReduceOptions& opts) {
   call.set_input(opts.in_);
   call.set_output(opts.out_);
   const detail::Kernel kernel = detail::kernel_of(opts.reduce_, opts.elementSize_);
-  detail::run_reduction(call, gloo_rs_reduce_with, opts.elementSize_, kernel, opts.reduce_);
+  detail::run_reduction(call, GLOO_RS_REDUCE, opts.elementSize_, kernel, opts.reduce_);
 }
 
 }  // namespace gloo_rs_api

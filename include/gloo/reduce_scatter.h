@@ -123,7 +123,7 @@ inline void reduce_scatter(ReduceScatterOptions& opts) {
   call.set_inputs(opts.in_.pointers());
   call.set_output(opts.out_);
   const detail::Kernel kernel = detail::kernel_of(opts.reduce_, opts.elementSize_);
-  detail::run_reduction(call, gloo_rs_reduce_scatter_with, opts.elementSize_, kernel, opts.reduce_);
+  detail::run_reduction(call, GLOO_RS_REDUCE_SCATTER, opts.elementSize_, kernel, opts.reduce_);
 }
 
 /// Combines the `count` elements at all pointers of all ranks, as an algorithm. `recvElems` has the number of elements of the result
@@ -155,7 +155,7 @@ class ReduceScatterHalvingDoubling : public detail::ReducingAlgorithm<T> {
     call.num_counts = counts_.size();
     const std::vector<void*> first{this->pointers_[0]};
     call.set_outputs(first);
-    detail::run_reduction(call, gloo_rs_reduce_scatter_with, sizeof(T), this->kernel_, this->function_);
+    detail::run_reduction(call, GLOO_RS_REDUCE_SCATTER, sizeof(T), this->kernel_, this->function_);
     detail::copy_first(this->pointers_, counts_[static_cast<size_t>(this->contextRank_)] * sizeof(T));
   }
 

@@ -87,7 +87,7 @@ inline void scatter(ScatterOptions& opts) {
       call.set_output(apart);
     }
   }
-  call.run_until_all_called(gloo_rs_scatter_with);
+  call.run_until_all_called(GLOO_RS_SCATTER);
 }
 
 }  // namespace gloo_rs_api

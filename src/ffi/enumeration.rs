@@ -43,7 +43,11 @@ pub(super) unsafe fn known<T: Copy, V: Copy>(value: MaybeUninit<T>, field: &str,
     // SAFETY: the contract says that `value` is initialised; `MaybeUninit::new` initialises the others.
     let (number, is) = unsafe { (number(value), |known: T| number(MaybeUninit::new(known))) };
     let found = known.iter().find(|(known, _)| is(*known) == number);
-    found
-        .map(|(_, value)| *value)
-        .ok_or_else(|| Error::invalid(format!("{field} is {number}, which is not a value of its enumeration")))
+    found.map(|(_, value)| *value).ok_or_else(|| unknown(field, number))
+}
+
+/// `number`, which C passed as the enumeration `field`, is none of its values.
+#[cold]
+pub(super) fn unknown(field: &str, number: u32) -> Error {
+    Error::invalid(format!("{field} is {number}, which is not a value of its enumeration"))
 }

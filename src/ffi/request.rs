@@ -1,19 +1,20 @@
 //! Persistent requests: collectives that are checked and prepared once, and then started any number of times.
 
-use super::collective::{self, Apart, gloo_rs_collective_options_t};
+use std::mem::MaybeUninit;
+
+use super::collective::{self, Apart, gloo_rs_collective_options_t, gloo_rs_collective_t, guard_kind};
 use super::context::{Waits, gloo_rs_context_t};
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options;
 use super::pointer::Out;
 use super::status::gloo_rs_status_t;
-use crate::collective::Collective;
 use crate::context::Request;
 
 /// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number of
-/// times, as with MPI's persistent collectives. Every collective has a function gloo_rs_..._init that makes one, with the
-/// options of gloo_rs_..._with, which are copied, lists included. It does not communicate; the context must be connected.
-/// The algorithm is selected then, and used by every start.
+/// times, as with MPI's persistent collectives. gloo_rs_collective_prepare makes one, with the options of gloo_rs_collective,
+/// which are copied, lists included. It does not communicate; the context must be connected. The algorithm is selected
+/// then, and used by every start.
 ///
 /// A request is inactive. gloo_rs_start makes it active: the call has begun, with what its buffers contain then. It ends
 /// with gloo_rs_wait, or with a gloo_rs_test that sets `*done`, which return what the plain call would return, and make
@@ -56,249 +57,40 @@ impl RequestHandle {
     }
 }
 
-/// Makes a request of `options`, for the export `function`.
-///
-/// # Safety
-/// `context` is NULL or a live handle, `request` is NULL or valid for a write. `options` is NULL or valid for reads of its
-/// `struct_size` bytes; for the pointers in it, see [`collective::request`].
-unsafe fn init(
-    function: &str,
-    collective: Collective,
+/// Prepares a call of the collective `kind` with `options` as a request, which is inactive. The caller frees `*request` with
+/// gloo_rs_request_free; it is NULL on failure. Fails as gloo_rs_collective would before data is sent.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_collective_prepare(
     context: *mut gloo_rs_context_t,
+    kind: MaybeUninit<gloo_rs_collective_t>,
     options: *const gloo_rs_collective_options_t,
     request: *mut *mut gloo_rs_request_t,
 ) -> gloo_rs_status_t {
-    guard(function, || {
-        // SAFETY: by the contract, `request` is NULL or valid for a write.
-        let out = unsafe { Out::handle(request, "request") }?;
-        // SAFETY: by the contract, `options` is NULL or valid for reads of its `struct_size` bytes.
+    // First, so that the handle is NULL whatever fails.
+    // SAFETY: the header demands that `request` is NULL or valid for a write.
+    let out = unsafe { Out::handle(request, "request") };
+    let prepare = |collective| {
+        let out = out?;
+        // SAFETY: the header demands that `options` is NULL or valid for its `struct_size` bytes.
         let options = unsafe { options::read(options) }?;
-        // SAFETY: by the contract, `context` is NULL or a live handle.
+        // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
-        // SAFETY: by the contract, the pointers in `options` are as `collective::request` demands.
+        // SAFETY: the header demands that the pointers in `options` are valid as their comments say, and the buffers whenever the
+        // request is active.
         let (request, apart) = unsafe { collective::request(&handle.context, collective, &options) }?;
         handle::create(RequestHandle { request, apart, waits: handle.waits.clone() }, out);
         Ok(())
-    })
-}
-
-/// Prepares a gloo_rs_allreduce_with as a request, which is inactive. The caller frees `*request` with
-/// gloo_rs_request_free; it is NULL on failure. Fails as the call itself would before data is sent.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_allreduce_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_allreduce_init", Collective::Allreduce, context, options, request) }
-}
-
-/// Prepares a gloo_rs_reduce_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_reduce_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_reduce_init", Collective::Reduce, context, options, request) }
-}
-
-/// Prepares a gloo_rs_reduce_scatter_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_reduce_scatter_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_reduce_scatter_init", Collective::ReduceScatter, context, options, request) }
-}
-
-/// Prepares a gloo_rs_scan_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_scan_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_scan_init", Collective::Scan, context, options, request) }
-}
-
-/// Prepares a gloo_rs_exscan_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_exscan_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_exscan_init", Collective::Exscan, context, options, request) }
-}
-
-/// Prepares a gloo_rs_broadcast_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_broadcast_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_broadcast_init", Collective::Broadcast, context, options, request) }
-}
-
-/// Prepares a gloo_rs_gather_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_gather_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_gather_init", Collective::Gather, context, options, request) }
-}
-
-/// Prepares a gloo_rs_gatherv_with; see gloo_rs_allreduce_init. With the algorithm "binomial", the first start of the
-/// request sends the root's counts to all ranks: all of them start such a request for the first time together.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_gatherv_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_gatherv_init", Collective::Gatherv, context, options, request) }
-}
-
-/// Prepares a gloo_rs_scatter_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_scatter_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_scatter_init", Collective::Scatter, context, options, request) }
-}
-
-/// Prepares a gloo_rs_scatterv_with; see gloo_rs_allreduce_init. With the algorithm "binomial", the first start of the
-/// request sends the root's counts to all ranks: all of them start such a request for the first time together.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_scatterv_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_scatterv_init", Collective::Scatterv, context, options, request) }
-}
-
-/// Prepares a gloo_rs_allgather_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_allgather_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_allgather_init", Collective::Allgather, context, options, request) }
-}
-
-/// Prepares a gloo_rs_allgatherv_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_allgatherv_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_allgatherv_init", Collective::Allgatherv, context, options, request) }
-}
-
-/// Prepares a gloo_rs_alltoall_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_alltoall_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_alltoall_init", Collective::Alltoall, context, options, request) }
-}
-
-/// Prepares a gloo_rs_alltoallv_with; see gloo_rs_allreduce_init. With the algorithm "bruck", the first start of the
-/// request sends the counts of all ranks to all ranks: all of them start such a request for the first time together.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_alltoallv_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_alltoallv_init", Collective::Alltoallv, context, options, request) }
-}
-
-/// Prepares a gloo_rs_pairwise_exchange_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_pairwise_exchange_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_pairwise_exchange_init", Collective::PairwiseExchange, context, options, request) }
-}
-
-/// Prepares a gloo_rs_barrier_with; see gloo_rs_allreduce_init.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_barrier_init(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-    request: *mut *mut gloo_rs_request_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size`
-    // bytes, with pointers in it that are valid as their comments say, and `request` is NULL or valid for a write.
-    unsafe { init("gloo_rs_barrier_init", Collective::Barrier, context, options, request) }
+    };
+    // SAFETY: C initialises arguments; any number is accepted.
+    unsafe { guard_kind("gloo_rs_collective_prepare", kind, prepare) }
 }
 
 /// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the context,
 /// runs from now on. A failure leaves the request inactive.
 ///
 /// A start waits for the other ranks in two cases, each rank for the starts of all: with check_calls in the context's options
-/// (every start compares the calls), and where the comment of the init function says so.
+/// (every start compares the calls), and where the comment of the collective in gloo_rs_collective_t says so.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_start(request: *mut gloo_rs_request_t) -> gloo_rs_status_t {

@@ -518,7 +518,7 @@ fn a_reduction_function_may_destroy_its_context() {
         (options.inputs, options.num_inputs) = (inputs.as_ptr(), 2);
         (options.outputs, options.num_outputs) = (outputs.as_ptr(), 1);
         options.count = 1;
-        gloo_rs_allreduce_with(handle, &options)
+        gloo_rs_collective(handle, MaybeUninit::new(GLOO_RS_ALLREDUCE), &options)
     };
     assert_eq!(status, GLOO_RS_ERROR_CLOSED);
     assert!(still.upgrade().is_none(), "the context outlives the call");

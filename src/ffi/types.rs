@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use super::enumeration::number;
+use super::enumeration::{number, unknown};
 use super::pointer;
 use crate::error::{Error, Result};
 use crate::types::{DataType, ElementType, ReduceOp};
@@ -83,8 +83,7 @@ pub(super) unsafe fn data_type(data_type: MaybeUninit<gloo_rs_data_type_t>) -> R
     // SAFETY: by the contract, `data_type` is initialised.
     match unsafe { number(data_type) } {
         0 => Err(Error::invalid("data_type is not set")),
-        number => DataType::try_from(number - 1)
-            .map_err(|_| Error::invalid(format!("data_type is {number}, which is not a value of its enumeration"))),
+        number => DataType::try_from(number - 1).map_err(|_| unknown("data_type", number)),
     }
 }
 

@@ -79,7 +79,7 @@ class AllreduceAlgorithm : public ReducingAlgorithm<T> {
     call.base = base_;
     call.count = this->count_;
     call.set_outputs(this->pointers_);
-    run_reduction(call, gloo_rs_allreduce_with, sizeof(T), this->kernel_, this->function_);
+    run_reduction(call, GLOO_RS_ALLREDUCE, sizeof(T), this->kernel_, this->function_);
   }
 
  protected:

@@ -164,9 +164,6 @@ inline void copy_first(const std::vector<void*>& pointers, size_t bytes) {
   }
 }
 
-/// A collective of the C ABI.
-using CollectiveFunction = gloo_rs_status_t (*)(gloo_rs_context_t*, const gloo_rs_collective_options_t*);
-
 /// One call of a collective. It moves bytes, so that ranks agree about a call whatever the types of their elements are, as in Gloo;
 /// reductions set their types.
 class Call : public gloo_rs_collective_options_t {
@@ -211,21 +208,21 @@ class Call : public gloo_rs_collective_options_t {
   }
 
   /// The status of the call.
-  gloo_rs_status_t status(CollectiveFunction collective) const {
-    return collective(handle(context_), this);
+  gloo_rs_status_t status(gloo_rs_collective_t kind) const {
+    return gloo_rs_collective(handle(context_), kind, this);
   }
 
   /// Makes the call. Throws if it fails.
-  void run(CollectiveFunction collective) const {
-    check(status(collective));
+  void run(gloo_rs_collective_t kind) const {
+    check(status(kind));
   }
 
   /// Makes a call in which the root only sends, and has the root wait until all ranks have called, as in Gloo, where a send waits for
   /// its receive. The other ranks do not wait. Throws if it fails.
-  void run_until_all_called(CollectiveFunction collective) const {
+  void run_until_all_called(gloo_rs_collective_t kind) const {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point began = Clock::now();
-    run(collective);
+    run(kind);
     char called = 1;
     char all = 0;
     Call meeting(context_, kMeetingTags + tag, transport::kUnsetTimeout);
@@ -240,7 +237,7 @@ class Call : public gloo_rs_collective_options_t {
     meeting.count = 1;
     meeting.set_input(Memory(&called, 1));
     meeting.set_output(Memory(&all, 1));
-    meeting.run(gloo_rs_reduce_with);
+    meeting.run(GLOO_RS_REDUCE);
   }
 
  private:

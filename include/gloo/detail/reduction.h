@@ -114,7 +114,7 @@ inline int32_t call_function(void* c, const void* a, const void* b, size_t n, vo
 /// Makes a call that combines elements of `element_size` bytes by `kernel`, or by `function` if there is no kernel. An exception of
 /// the function comes out unchanged.
 inline void run_reduction(
-    Call& call, CollectiveFunction collective, size_t element_size, Kernel kernel, const ReduceFunction& function) {
+    Call& call, gloo_rs_collective_t kind, size_t element_size, Kernel kernel, const ReduceFunction& function) {
   if (kernel) {
     call.data_type = kernel.type;
     call.op = kernel.op;
@@ -124,7 +124,7 @@ inline void run_reduction(
     call.function = call_function;
     call.user = const_cast<ReduceFunction*>(&function);
   }
-  call.run(collective);
+  call.run(kind);
 }
 
 /// Combines `inputs` into `output`, of `elements` elements each, on this rank alone. `output` may be one of them.

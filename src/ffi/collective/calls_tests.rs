@@ -3,6 +3,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::collective::{Algorithm, Collective};
+use crate::ffi::enumeration::from_number;
 use crate::ffi::*;
 
 const SIZE: usize = 3;
@@ -16,7 +17,7 @@ fn message() -> String {
 
 /// A collective of one input and one output of int32, with other fields as given.
 macro_rules! call {
-    ($context:expr, $function:ident, $input:expr, $output:expr, $($field:ident: $value:expr),*) => {{
+    ($context:expr, $kind:ident, $input:expr, $output:expr, $($field:ident: $value:expr),*) => {{
         let (inputs, outputs) = ([$input.cast_const()], [$output]);
         let mut options = MaybeUninit::<gloo_rs_collective_options_t>::uninit();
         // SAFETY: `init` fills the struct; buffers are as long as counts say, or not this rank's to use.
@@ -27,7 +28,7 @@ macro_rules! call {
             (options.inputs, options.num_inputs) = (inputs.as_ptr(), inputs.len());
             (options.outputs, options.num_outputs) = (outputs.as_ptr(), outputs.len());
             $(options.$field = $value;)*
-            assert_eq!($function($context, &options), GLOO_RS_OK, "{}", message());
+            assert_eq!(gloo_rs_collective($context, MaybeUninit::new($kind), &options), GLOO_RS_OK, "{}", message());
         }
     }};
 }
@@ -50,33 +51,33 @@ fn call_like_mpi(context: *mut gloo_rs_context_t, rank: usize, root: usize) {
     let mut first = all.clone();
 
     let mut sum = [-1];
-    call!(context, gloo_rs_reduce_with,
+    call!(context, GLOO_RS_REDUCE,
         own.as_mut_ptr().cast::<c_void>(), only_root(sum.as_mut_ptr().cast()), root: root_rank, count: 1);
     assert_eq!(sum[0], if is_root { all.iter().sum() } else { -1 });
 
     let mut copy = [-1];
-    call!(context, gloo_rs_broadcast_with,
+    call!(context, GLOO_RS_BROADCAST,
         only_root(own.as_mut_ptr().cast()), copy.as_mut_ptr().cast::<c_void>(), root: root_rank, count: 1);
     assert_eq!(copy, [number(root)]);
 
     let mut gathered = vec![-1; SIZE];
-    call!(context, gloo_rs_gather_with,
+    call!(context, GLOO_RS_GATHER,
         own.as_mut_ptr().cast::<c_void>(), only_root(gathered.as_mut_ptr().cast()), root: root_rank, count: 1);
     assert_eq!(gathered, if is_root { all.clone() } else { vec![-1; SIZE] });
 
     let (mut block, mut gathered) = (own_block.clone(), vec![-1; blocks.len()]);
-    call!(context, gloo_rs_gatherv_with,
+    call!(context, GLOO_RS_GATHERV,
         block.as_mut_ptr().cast::<c_void>(), only_root(gathered.as_mut_ptr().cast()),
         root: root_rank, count: counts[rank], recv_counts: counts_at_root, num_counts: SIZE);
     assert_eq!(gathered, if is_root { blocks.clone() } else { vec![-1; blocks.len()] });
 
     let mut part = [-1];
-    call!(context, gloo_rs_scatter_with,
+    call!(context, GLOO_RS_SCATTER,
         only_root(first.as_mut_ptr().cast()), part.as_mut_ptr().cast::<c_void>(), root: root_rank, count: 1);
     assert_eq!(part, [number(rank)]);
 
     let mut part = vec![-1; counts[rank]];
-    call!(context, gloo_rs_scatterv_with,
+    call!(context, GLOO_RS_SCATTERV,
         only_root(whole.as_mut_ptr().cast()), part.as_mut_ptr().cast::<c_void>(),
         root: root_rank, count: counts[rank], send_counts: counts_at_root, num_counts: SIZE);
     assert_eq!(part, own_block);
@@ -142,12 +143,7 @@ fn own_blocks(context: *mut gloo_rs_context_t, size: usize, rank: usize) {
                 ..super::options::DEFAULTS
             };
             // SAFETY: the vector is as long as the collective demands, and nothing else uses it meanwhile.
-            let status = unsafe {
-                match collective {
-                    Collective::ReduceScatter => gloo_rs_reduce_scatter_with(context, &options),
-                    _ => gloo_rs_scatter_with(context, &options),
-                }
-            };
+            let status = unsafe { gloo_rs_collective(context, from_number(collective as u32), &options) };
             assert_eq!(status, GLOO_RS_OK, "{}", message());
             let result = |index: usize| match collective {
                 Collective::ReduceScatter => (0..size).map(|rank| value(rank, index)).sum::<i32>(),
@@ -214,12 +210,16 @@ fn a_reduce_scatter_with_a_number_of_counts_and_no_counts_is_refused() {
             num_counts: 1,
             ..super::options::DEFAULTS
         };
+        let kind = MaybeUninit::new(GLOO_RS_REDUCE_SCATTER);
         // SAFETY: the context is live, and the options are refused before anything is read by them.
         unsafe {
-            assert_eq!(gloo_rs_reduce_scatter_with(context, &options), GLOO_RS_ERROR_INVALID_ARGUMENT);
+            assert_eq!(gloo_rs_collective(context, kind, &options), GLOO_RS_ERROR_INVALID_ARGUMENT);
             assert!(message().ends_with("recv_counts is NULL, but num_counts is 1"), "{}", message());
             let mut request = ptr::null_mut();
-            assert_eq!(gloo_rs_reduce_scatter_init(context, &options, &mut request), GLOO_RS_ERROR_INVALID_ARGUMENT);
+            assert_eq!(
+                gloo_rs_collective_prepare(context, kind, &options, &mut request),
+                GLOO_RS_ERROR_INVALID_ARGUMENT
+            );
             assert!(message().ends_with("recv_counts is NULL, but num_counts is 1"), "{}", message());
         }
     });

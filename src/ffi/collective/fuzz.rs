@@ -159,7 +159,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     };
     if refused {
         // SAFETY: the buffers are those of the call above, and the context is never destroyed.
-        assert_ne!(unsafe { with("fuzz", collective, context, &options) }, GLOO_RS_OK);
+        assert_ne!(unsafe { gloo_rs_collective(context, from_number(collective as u32), &options) }, GLOO_RS_OK);
     }
     // SAFETY: as above; the request is started only if the plain call was possible.
     let made =

@@ -3,6 +3,8 @@
 // The header has this order.
 mod options;
 
+mod kind;
+
 mod reducing;
 
 mod moving;
@@ -16,12 +18,14 @@ pub(crate) mod fuzz;
 use std::ffi::c_void;
 use std::sync::Arc;
 
+pub use kind::*;
 pub use moving::*;
 pub use options::*;
 pub use reducing::*;
 
 pub(super) use self::buffers::Apart;
 use self::buffers::Form;
+pub(super) use self::kind::guard_kind;
 use super::context::gloo_rs_context_t;
 use super::enumeration::{from_number, number};
 use super::guard::{guard, guarded};
@@ -56,28 +60,6 @@ pub type gloo_rs_reduce_fn_t = Option<
         user: *mut c_void,
     ) -> i32,
 >;
-
-/// Makes a call of `options`, for the export `function`.
-///
-/// # Safety
-/// `context` is NULL or a live handle. `options` is NULL or valid for reads of its `struct_size` bytes; for the pointers in
-/// it, see [`run_options`].
-unsafe fn with(
-    function: &str,
-    collective: Collective,
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    guard(function, || {
-        // SAFETY: by the contract, `options` is NULL or valid for reads of its `struct_size` bytes.
-        let options = unsafe { super::options::read(options) }?;
-        check_used(&options, collective)?;
-        // SAFETY: by the contract, `context` is NULL or a live handle.
-        let handle = unsafe { handle::get(context, "context") }?;
-        // SAFETY: by the contract, the pointers in `options` are NULL or valid for the lengths that it states.
-        unsafe { run_options(&handle.context, collective, &options) }
-    })
-}
 
 /// [`run`] on the buffers of the options.
 ///

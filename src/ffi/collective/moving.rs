@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use super::{DEFAULTS, gloo_rs_collective_options_t, plain, with};
+use super::{DEFAULTS, gloo_rs_collective_options_t, plain};
 use crate::collective::Collective;
 use crate::ffi::context::gloo_rs_context_t;
 use crate::ffi::status::gloo_rs_status_t;
@@ -25,20 +25,6 @@ pub unsafe extern "C" fn gloo_rs_broadcast(
     unsafe { plain("gloo_rs_broadcast", Collective::Broadcast, context, std::ptr::null(), buffer, options) }
 }
 
-/// Like gloo_rs_broadcast, with one or more outputs, which all get the root's elements. The root sends its input; in
-/// place, with no input or with the first output as input, it sends its first output. A root with an input needs no
-/// output. Inputs on other ranks are ignored.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_broadcast_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_broadcast_with", Collective::Broadcast, context, options) }
-}
-
 /// Copies the inputs of all ranks to the root's output, in the order of ranks. Every input has `count` elements; the
 /// output has `count` elements per rank, and is ignored on other ranks. In place, on the root only, `input` is NULL or
 /// the position of the root's block in `output`, where that block already is.
@@ -56,18 +42,6 @@ pub unsafe extern "C" fn gloo_rs_gather(
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_gather", Collective::Gather, context, input, output, options) }
-}
-
-/// Like gloo_rs_gather, with one output, and one input or (in place) none.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_gather_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_gather_with", Collective::Gather, context, options) }
 }
 
 /// Like gloo_rs_gather, with a different number of elements per rank: each rank sends `count` elements, and the root
@@ -90,18 +64,6 @@ pub unsafe extern "C" fn gloo_rs_gatherv(
     unsafe { plain("gloo_rs_gatherv", Collective::Gatherv, context, input, output, options) }
 }
 
-/// Like gloo_rs_gatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_gatherv_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_gatherv_with", Collective::Gatherv, context, options) }
-}
-
 /// Copies block r of the root's input to the output of rank r. The input has one block of `count` elements per rank,
 /// and is ignored on other ranks; every output has `count` elements. There are two forms in place, on the root only. If
 /// `output` is the position of the root's block in `input`, the call needs memory for a copy of the block. If `input`
@@ -120,19 +82,6 @@ pub unsafe extern "C" fn gloo_rs_scatter(
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_scatter", Collective::Scatter, context, input, output, options) }
-}
-
-/// Like gloo_rs_scatter, with one output. The root has one input; or none, for in place; or one input of `count`
-/// elements per rank.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_scatter_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_scatter_with", Collective::Scatter, context, options) }
 }
 
 /// Like gloo_rs_scatter, with a different number of elements per rank: the root sends `counts[r]` elements to rank r,
@@ -155,19 +104,6 @@ pub unsafe extern "C" fn gloo_rs_scatterv(
     unsafe { plain("gloo_rs_scatterv", Collective::Scatterv, context, input, output, options) }
 }
 
-/// Like gloo_rs_scatterv, with `send_counts` for `counts`; with one output, and on the root one input or (in place)
-/// none.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_scatterv_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_scatterv_with", Collective::Scatterv, context, options) }
-}
-
 /// Copies the inputs of all ranks to the output of every rank, in the order of ranks. Every input has `count` elements;
 /// every output has `count` elements per rank. In place, `input` is NULL or the position of this rank's block in
 /// `output`, where that block already is.
@@ -184,19 +120,6 @@ pub unsafe extern "C" fn gloo_rs_allgather(
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_allgather", Collective::Allgather, context, input, output, options) }
-}
-
-/// Like gloo_rs_allgather, with one output and any number of inputs, the same on all ranks, whose elements are
-/// contiguous in the output; in place as there, with no input or one.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_allgather_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_allgather_with", Collective::Allgather, context, options) }
 }
 
 /// Like gloo_rs_allgather, with `counts[r]` elements from rank r. `counts` has one entry per rank, the same on all
@@ -216,18 +139,6 @@ pub unsafe extern "C" fn gloo_rs_allgatherv(
     unsafe { plain("gloo_rs_allgatherv", Collective::Allgatherv, context, input, output, options) }
 }
 
-/// Like gloo_rs_allgatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_allgatherv_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_allgatherv_with", Collective::Allgatherv, context, options) }
-}
-
 /// Copies block j of rank i's input to block i of rank j's output. Every input and output has one block of `count`
 /// elements per rank. In place, `input` is NULL or equals `output`, which holds the input.
 #[must_use]
@@ -243,18 +154,6 @@ pub unsafe extern "C" fn gloo_rs_alltoall(
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_alltoall", Collective::Alltoall, context, input, output, options) }
-}
-
-/// Like gloo_rs_alltoall, with one output, and one input or (in place) none.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_alltoall_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_alltoall_with", Collective::Alltoall, context, options) }
 }
 
 /// Like gloo_rs_alltoall, with a different number of elements per pair of ranks: this rank sends `send_counts[r]`
@@ -277,18 +176,6 @@ pub unsafe extern "C" fn gloo_rs_alltoallv(
     unsafe { plain("gloo_rs_alltoallv", Collective::Alltoallv, context, input, output, options) }
 }
 
-/// Like gloo_rs_alltoallv, with one input and one output.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_alltoallv_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_alltoallv_with", Collective::Alltoallv, context, options) }
-}
-
 /// Exchanges block i of the input with the partner rank XOR 2^i, whose block i is written to block i of the output: a
 /// pattern for network measurements. There are `destinations` blocks of `count` elements, at most the base-2 logarithm
 /// of the context's size, which must be a power of two. There is no form in place.
@@ -308,18 +195,6 @@ pub unsafe extern "C" fn gloo_rs_pairwise_exchange(
     unsafe { plain("gloo_rs_pairwise_exchange", Collective::PairwiseExchange, context, input, output, options) }
 }
 
-/// Like gloo_rs_pairwise_exchange, with one input and one output.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_pairwise_exchange_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_pairwise_exchange_with", Collective::PairwiseExchange, context, options) }
-}
-
 /// Returns when all ranks have called it.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -328,16 +203,4 @@ pub unsafe extern "C" fn gloo_rs_barrier(context: *mut gloo_rs_context_t) -> glo
     unsafe {
         plain("gloo_rs_barrier", Collective::Barrier, context, std::ptr::null(), std::ptr::null_mut(), || DEFAULTS)
     }
-}
-
-/// Like gloo_rs_barrier, with an algorithm, a timeout or a tag. There are no buffers and no data type.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_barrier_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_barrier_with", Collective::Barrier, context, options) }
 }

@@ -11,13 +11,13 @@ use crate::ffi::options::{self, Options};
 use crate::ffi::status::GLOO_RS_TIMEOUT_DEFAULT;
 use crate::ffi::types::{GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, gloo_rs_data_type_t, gloo_rs_op_t};
 
-/// Options of every collective, for the functions gloo_rs_..._with. Initialise with gloo_rs_collective_options_init. A
-/// field that the collective does not use must keep its default; otherwise the call fails with
-/// GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. The comment of each function
-/// states its buffers and their lengths.
+/// Options of every collective, for gloo_rs_collective and gloo_rs_collective_prepare. Initialise with
+/// gloo_rs_collective_options_init. A field that the collective does not use must keep its default; otherwise the call
+/// fails with GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. The comments of
+/// gloo_rs_collective_t, and of the functions that they name, state buffers and their lengths.
 ///
-/// The functions without `_with` take one input and one output as arguments and use the defaults of all other options.
-/// So their tag is 0, and each of them can run once at a time on a context.
+/// The functions of single collectives, such as gloo_rs_allreduce, take one input and one output as arguments and use the
+/// defaults of all other options. So their tag is 0, and each of them can run once at a time on a context.
 ///
 /// All collectives: every rank of the context makes the same call. It returns when this rank's part is complete. The
 /// caller owns the buffers and options and keeps them valid until then. Counts are in elements, not bytes. Invalid

@@ -4,30 +4,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::collective::Collective;
+use crate::ffi::enumeration::from_number;
 use crate::ffi::*;
-
-type Export = unsafe extern "C" fn(*mut gloo_rs_context_t, *const gloo_rs_collective_options_t) -> gloo_rs_status_t;
-
-fn export(collective: Collective) -> Export {
-    match collective {
-        Collective::Allreduce => gloo_rs_allreduce_with,
-        Collective::Reduce => gloo_rs_reduce_with,
-        Collective::ReduceScatter => gloo_rs_reduce_scatter_with,
-        Collective::Broadcast => gloo_rs_broadcast_with,
-        Collective::Allgather => gloo_rs_allgather_with,
-        Collective::Allgatherv => gloo_rs_allgatherv_with,
-        Collective::Gather => gloo_rs_gather_with,
-        Collective::Gatherv => gloo_rs_gatherv_with,
-        Collective::Scatter => gloo_rs_scatter_with,
-        Collective::Scatterv => gloo_rs_scatterv_with,
-        Collective::Alltoall => gloo_rs_alltoall_with,
-        Collective::Alltoallv => gloo_rs_alltoallv_with,
-        Collective::Barrier => gloo_rs_barrier_with,
-        Collective::PairwiseExchange => gloo_rs_pairwise_exchange_with,
-        Collective::Scan => gloo_rs_scan_with,
-        Collective::Exscan => gloo_rs_exscan_with,
-    }
-}
 
 unsafe extern "C" fn nothing(_: *mut c_void, _: *const c_void, _: *const c_void, _: usize, _: *mut c_void) -> i32 {
     0
@@ -104,7 +82,7 @@ fn a_field_is_refused_by_exactly_the_collectives_whose_use_of_it_is_not_document
             let mut options = super::DEFAULTS;
             set(&mut options);
             // SAFETY: the context is NULL, which is refused before the pointers in the options are used.
-            let status = unsafe { export(collective)(ptr::null_mut(), &options) };
+            let status = unsafe { gloo_rs_collective(ptr::null_mut(), from_number(collective as u32), &options) };
             assert_eq!(status, GLOO_RS_ERROR_INVALID_ARGUMENT);
             // SAFETY: the string is valid until the next call fails on this thread.
             let message = unsafe { CStr::from_ptr(gloo_rs_last_error_message()) }.to_str().unwrap();
@@ -113,7 +91,7 @@ fn a_field_is_refused_by_exactly_the_collectives_whose_use_of_it_is_not_document
                 true => "context is NULL".into(),
                 false => format!("{name} does not use {field}: leave the field at its default"),
             };
-            assert_eq!(message, format!("gloo_rs_{name}_with: {why}"));
+            assert_eq!(message, format!("gloo_rs_collective({name}): {why}"));
         }
         // What a wrapper of MPI's arguments sets always.
         let options =

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use super::{DEFAULTS, buffers, gloo_rs_collective_options_t, plain, unkeyed, with};
+use super::{DEFAULTS, buffers, gloo_rs_collective_options_t, plain, unkeyed};
 use crate::collective::Collective;
 use crate::error::Error;
 use crate::ffi::context::gloo_rs_context_t;
@@ -32,19 +32,6 @@ pub unsafe extern "C" fn gloo_rs_allreduce(
     unsafe { plain("gloo_rs_allreduce", Collective::Allreduce, context, input, output, options) }
 }
 
-/// Like gloo_rs_allreduce, with any number of inputs, which are all combined, and one or more outputs, which all get
-/// the result. In place, there are no inputs, or the inputs equal the outputs; every output then holds an input.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_allreduce_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_allreduce_with", Collective::Allreduce, context, options) }
-}
-
 /// Combines the inputs of all ranks by `op` and writes the result to the root's output. Every input, and the output,
 /// has `count` elements. In place, `input` is NULL or equals `output`, which holds the input; on other ranks than the
 /// root it is only read. If a rank other than the root has an input, `output` is ignored there.
@@ -63,18 +50,6 @@ pub unsafe extern "C" fn gloo_rs_reduce(
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_reduce", Collective::Reduce, context, input, output, options) }
-}
-
-/// Like gloo_rs_reduce, with any number of inputs, which are all combined, and one output.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_reduce_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_reduce_with", Collective::Reduce, context, options) }
 }
 
 /// Combines the inputs of all ranks by `op` and writes block r of the result to the output of rank r. Every input has
@@ -116,19 +91,6 @@ pub unsafe extern "C" fn gloo_rs_reduce_scatterv(
     unsafe { unkeyed("gloo_rs_reduce_scatterv", Collective::ReduceScatter, context, input, output, options) }
 }
 
-/// Like gloo_rs_reduce_scatter with `count`, or like gloo_rs_reduce_scatterv with `recv_counts`; with any number of
-/// inputs, which are all combined, and one output.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_reduce_scatter_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_reduce_scatter_with", Collective::ReduceScatter, context, options) }
-}
-
 /// Combines the inputs of ranks 0 to r by `op`, in this order, and writes the result to the output of rank r. Every
 /// input and output has `count` elements. In place, `input` is NULL or equals `output`, which holds the input.
 /// GLOO_RS_AVERAGE is not supported.
@@ -148,18 +110,6 @@ pub unsafe extern "C" fn gloo_rs_scan(
     unsafe { plain("gloo_rs_scan", Collective::Scan, context, input, output, options) }
 }
 
-/// Like gloo_rs_scan, with one output, and one input or (in place) none.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_scan_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_scan_with", Collective::Scan, context, options) }
-}
-
 /// Combines the inputs of ranks 0 to r - 1 by `op`, in this order, and writes the result to the output of rank r. Rank
 /// 0's output does not change. Every input and output has `count` elements. In place, `input` is NULL or equals
 /// `output`, which holds the input. GLOO_RS_AVERAGE is not supported.
@@ -177,18 +127,6 @@ pub unsafe extern "C" fn gloo_rs_exscan(
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_exscan", Collective::Exscan, context, input, output, options) }
-}
-
-/// Like gloo_rs_exscan, with one output, and one input or (in place) none.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_exscan_with(
-    context: *mut gloo_rs_context_t,
-    options: *const gloo_rs_collective_options_t,
-) -> gloo_rs_status_t {
-    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
-    // `struct_size` bytes, with pointers in it that are valid as their comments say.
-    unsafe { with("gloo_rs_exscan_with", Collective::Exscan, context, options) }
 }
 
 /// Combines elements on this rank only: `inout[i] = input[i] op inout[i]` for `count` elements, as MPI_Reduce_local
