@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gloo/common/store.h"
+#include "gloo/detail/c_api.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/remote_key.h"
 #include "gloo/transport/unbound_buffer.h"
