@@ -17,11 +17,13 @@
 //! sides' fresh nonces, so a recorded proof cannot be replayed; the acceptor's and the connector's proofs have different
 //! labels, so neither can be reflected. The number in the headers of the connection's frames is derived from the same key.
 
+mod fault;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
+pub use fault::{BadCertificate, Fault};
+
 use crate::secret::{self, JobToken, Proof, SecretKey};
-use crate::utc::Utc;
 use crate::wire::VERSION;
 
 /// A secret random number of a context, which it publishes to its peers in the store.
@@ -36,9 +38,6 @@ pub type Nonce = [u8; 32];
 const MAGIC: [u8; 7] = *b"gloo_rs";
 const PREFIX_BYTES: usize = 8;
 const FLAG_TOKEN: u8 = 1;
-/// A TLS record with the fatal alert `protocol_version`.
-const TLS_ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 70];
-const ONE_TLS: &str = "it uses TLS, and this process does not: GLOO_RS_TRANSPORT, or the option in its place, must be the same on all ranks";
 const CHALLENGE: u8 = 4;
 
 /// Length of a [`Hello`] on the wire.
@@ -121,108 +120,6 @@ impl Answer {
             (2, 0) => Ok(Self::Yield),
             (3, reason) => Reason::from_byte(reason).map(Self::Refused).ok_or(Fault::Malformed),
             _ => Err(Fault::Malformed),
-        }
-    }
-}
-
-/// What is wrong with the other side's messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// It does not begin like this protocol.
-    Foreign,
-    /// It has this version instead of [`VERSION`].
-    Version(u8),
-    /// It has the right magic and version, but is malformed.
-    Malformed,
-    /// It names a context that does not exist here.
-    NoContext,
-    /// One side has a job token and the other none.
-    OneToken {
-        /// Whether the other side has it.
-        theirs: bool,
-    },
-    /// Its proof is invalid.
-    Proof,
-    /// Its certificate is not accepted, and why.
-    Certificate(BadCertificate),
-    /// It does not accept this side's certificate, or its TLS, and why.
-    Alert(&'static str),
-    /// What else is wrong with its TLS.
-    Tls(&'static str),
-}
-
-/// Why a certificate is not accepted, in words after its subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadCertificate {
-    /// It was valid until then.
-    Expired(Utc),
-    /// It will be valid from then on.
-    NotYetValid(Utc),
-    /// Anything else.
-    Otherwise(&'static str),
-}
-
-impl std::fmt::Display for BadCertificate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Expired(end) => write!(f, "has expired: it was valid until {end}"),
-            Self::NotYetValid(begin) => write!(f, "is not valid before {begin}: are the clocks right?"),
-            Self::Otherwise(why) => f.write_str(why),
-        }
-    }
-}
-
-impl Fault {
-    /// The fault of a side whose first bytes are not of this protocol.
-    pub fn foreign(first: &[u8]) -> Self {
-        // The types of TLS records that begin a session, or end it.
-        match first {
-            [0x15 | 0x16] | [0x15 | 0x16, 3, ..] => Self::Tls(ONE_TLS),
-            _ => Self::Foreign,
-        }
-    }
-
-    /// What to send to the connector, if it may understand it: a reason, or an alert of TLS.
-    pub fn reply(self) -> Option<Vec<u8>> {
-        match self {
-            Self::Tls(ONE_TLS) => Some(TLS_ALERT.to_vec()),
-            other => other.answer().map(|answer| answer.encode().to_vec()),
-        }
-    }
-
-    fn answer(self) -> Option<Answer> {
-        match self {
-            Self::Foreign | Self::Malformed | Self::Certificate(_) | Self::Alert(_) | Self::Tls(_) => None,
-            Self::Version(_) => Some(Answer::Refused(Reason::Version)),
-            Self::NoContext => Some(Answer::Refused(Reason::NoContext)),
-            Self::OneToken { .. } => Some(Answer::Refused(Reason::OneToken)),
-            Self::Proof => Some(Answer::Refused(Reason::Proof)),
-        }
-    }
-}
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Foreign => f.write_str("it does not speak this protocol"),
-            Self::Version(theirs) => {
-                write!(f, "it speaks version {theirs} of the protocol, this library version {VERSION}")
-            }
-            Self::Malformed => f.write_str("its handshake is malformed"),
-            Self::NoContext => f.write_str("it seeks a context that is not here"),
-            Self::OneToken { theirs: true } => f.write_str(
-                "it has a job token and this process has none: GLOO_RS_TOKEN, or the option in its place, must be the \
-                 same on all ranks",
-            ),
-            Self::OneToken { theirs: false } => f.write_str(
-                "it has no job token and this process has one: GLOO_RS_TOKEN, or the option in its place, must be the \
-                 same on all ranks",
-            ),
-            Self::Certificate(why) => write!(f, "its certificate {why}"),
-            Self::Alert(why) | Self::Tls(why) => f.write_str(why),
-            Self::Proof => f.write_str(
-                "it did not prove that it belongs to this job: is its job token (GLOO_RS_TOKEN) another one?",
-            ),
         }
     }
 }
