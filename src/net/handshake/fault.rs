@@ -1,6 +1,8 @@
 //! What is wrong with the other side of a connection, in words, and what it is told of that.
 
 use std::fmt;
+#[cfg(any(feature = "redis", feature = "tls"))]
+use std::time::Duration;
 
 use super::{Answer, Reason};
 use crate::utc::Utc;
@@ -45,6 +47,20 @@ pub enum BadCertificate {
     NotYetValid(Utc),
     /// Anything else.
     Otherwise(&'static str),
+}
+
+#[cfg(any(feature = "redis", feature = "tls"))]
+impl BadCertificate {
+    /// What is wrong with the time of a certificate, if `error` says that.
+    pub fn of_time(error: &rustls::CertificateError) -> Option<Self> {
+        use rustls::CertificateError::{ExpiredContext, NotValidYetContext};
+        let utc = |time: &rustls::pki_types::UnixTime| Utc(Duration::from_secs(time.as_secs()));
+        match error {
+            ExpiredContext { not_after, .. } => Some(Self::Expired(utc(not_after))),
+            NotValidYetContext { not_before, .. } => Some(Self::NotYetValid(utc(not_before))),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for BadCertificate {

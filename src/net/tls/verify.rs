@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -18,7 +17,6 @@ use rustls::{
 use super::version1::Version1;
 use crate::error::{Error, Result};
 use crate::net::handshake::{BadCertificate, Fault};
-use crate::utc::Utc;
 
 /// Accepts the certificates that the authorities have signed, in either role.
 #[derive(Debug)]
@@ -189,10 +187,7 @@ impl ClientCertVerifier for Authority {
 /// What is wrong with a certificate.
 fn certificate(error: &CertificateError) -> BadCertificate {
     use CertificateError::*;
-    let utc = |time: &UnixTime| Utc(Duration::from_secs(time.as_secs()));
-    BadCertificate::Otherwise(match error {
-        ExpiredContext { not_after, .. } => return BadCertificate::Expired(utc(not_after)),
-        NotValidYetContext { not_before, .. } => return BadCertificate::NotYetValid(utc(not_before)),
+    let otherwise = |error: &_| match error {
         Expired => "has expired",
         NotValidYet => "is not valid yet: are the clocks right?",
         Revoked => "is revoked",
@@ -208,7 +203,8 @@ fn certificate(error: &CertificateError) -> BadCertificate {
             "is not of X.509 version 1 or 3, or is signed by one that is not of version 3"
         }
         _ => "cannot be used",
-    })
+    };
+    BadCertificate::of_time(error).unwrap_or_else(|| BadCertificate::Otherwise(otherwise(error)))
 }
 
 /// What the peer's TLS is accused of, if `error` says that: it comes out of a [`Session`](super::Session).

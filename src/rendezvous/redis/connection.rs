@@ -16,6 +16,7 @@ use socket2::SockRef;
 use super::super::support::Deadline;
 use super::RedisOptions;
 use crate::error::{ErrorKind, in_words};
+use crate::net::handshake::BadCertificate;
 use crate::reserve::{SMALL_BYTES, check_room};
 use crate::sys::{self, AsRaw, OwnedSocket};
 
@@ -212,7 +213,14 @@ impl From<io::Error> for Fault {
             // The deadline of this socket.
             IoErrorKind::WouldBlock => Self::Lost("it does not answer".to_owned()),
             // The peer's bytes are not TLS, or its certificate is not trusted.
-            IoErrorKind::InvalidData => Self::Final(ErrorKind::Mismatch, format!("TLS: {error}")),
+            IoErrorKind::InvalidData => {
+                let of_time = match error.get_ref().and_then(|error| error.downcast_ref()) {
+                    Some(rustls::Error::InvalidCertificate(error)) => BadCertificate::of_time(error),
+                    _ => None,
+                };
+                let why = of_time.map_or_else(|| error.to_string(), |why| format!("its certificate {why}"));
+                Self::Final(ErrorKind::Mismatch, format!("TLS: {why}"))
+            }
             _ => Self::Lost(error.to_string()),
         }
     }

@@ -171,6 +171,26 @@ fn certificates_are_checked() {
 }
 
 #[test]
+fn the_times_of_a_certificate_are_dates() {
+    for (years, why) in [
+        ([2020, 2021], "TLS: its certificate has expired: it was valid until 2021-02-03T00:00:00Z"),
+        ([2220, 2221], "TLS: its certificate is not valid before 2220-02-03T00:00:00Z: are the clocks right?"),
+    ] {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        [params.not_before, params.not_after] = years.map(|year| rcgen::date_time_ymd(year, 2, 3));
+        let folder = tempfile::tempdir().unwrap();
+        let [cert, its_key] = ["cert.pem", "key.pem"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+        std::fs::write(&cert, params.self_signed(&key).unwrap().pem()).unwrap();
+        std::fs::write(&its_key, key.serialize_pem()).unwrap();
+        let arguments = ["--tls-auth-clients", "no", "--tls-cert-file", &cert, "--tls-key-file", &its_key];
+        let server = RedisServer::start_with_tls(&arguments);
+        let error = refused(&format!("rediss://{}?ca={cert}", server.address()), LONG);
+        is(&error, ErrorKind::Mismatch, &[why]);
+    }
+}
+
+#[test]
 fn a_server_that_is_not_redis_is_detected() {
     /// Replies to every connection with `words`, or echoes its input, and waits for its end.
     fn stranger(words: Option<&'static [u8]>) -> String {
