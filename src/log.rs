@@ -50,7 +50,7 @@ pub fn or_environment(callback: Option<LogCallback>) -> Result<Option<LogCallbac
     };
     Ok(Some(Arc::new(move |level, text| {
         if level <= most {
-            let host = sys::host_name();
+            let host = sys::host_name().unwrap_or_default();
             let (now, host, process) = (Utc::now(), String::from_utf8_lossy(&host), std::process::id());
             let line = format!("{now:.3} {host}[{process}] gloo_rs: {}: {text}\n", level.name());
             // One write per message keeps lines of several processes intact. Errors are ignored: if stderr is closed, there is no

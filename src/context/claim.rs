@@ -55,7 +55,7 @@ fn make_for(job: &[u8], size: usize, content: &[u8]) -> Result<Vec<u8>> {
             *PROCESS.get_or_init(|| new)
         }
     };
-    let host = sys::host_name();
+    let host = sys::host_name().map_err(|error| Error::io("cannot tell the name of this host", &error))?;
     let cut = |name: &[u8]| {
         let mut name = name[..name.len().min(NAME_BYTES)].to_vec();
         name.resize(NAME_BYTES, 0);

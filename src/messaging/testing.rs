@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::Messenger;
 use crate::error::Result;
 use crate::net::address::{self, Address};
+use crate::net::this_host;
 use crate::sys::{self, AsRaw, Pollable};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link, Placement};
 use crate::types::Rank;
@@ -39,7 +40,7 @@ impl Unconnected {
     pub fn new(descriptor: Option<Pollable>, turns: Option<Turns>) -> Self {
         let sockets = vec![([127, 0, 0, 1], 1).into()];
         // Miri keeps the system's files from the tests.
-        let (host, cores) = if cfg!(miri) { (1, 1) } else { (address::host().unwrap(), address::cores()) };
+        let (host, cores) = if cfg!(miri) { (1, 1) } else { (this_host::host().unwrap(), address::cores()) };
         let address = Address {
             identity: [1; 16],
             sockets,

@@ -3,14 +3,11 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::path::PathBuf;
 
-use super::interface;
-use crate::error::{Error, ErrorKind, Result, first_few};
+use crate::error::{Error, Result, first_few};
 use crate::net::handshake::Identity;
 use crate::sys::process::Descriptor;
 use crate::sys::topology::{Place, affinity, domain};
-use crate::sys::{self, socket};
 use crate::types::Rank;
 use crate::wire::VERSION;
 
@@ -24,9 +21,9 @@ pub struct Address {
     pub identity: Identity,
     /// The sockets on which it listens: at most one of each family, the preferred one first.
     pub sockets: Vec<SocketAddr>,
-    /// Digest of the host; see [`host`].
+    /// Digest of the host; see [`this_host::host`](super::this_host::host).
     pub host: u64,
-    /// Digest of what its addresses belong to; see [`network`].
+    /// Digest of what its addresses belong to; see [`this_host::network`](super::this_host::network).
     pub network: u32,
     /// Digest of the cores on which the process may run; see [`cores`].
     pub cores: u64,
@@ -275,53 +272,6 @@ fn check_are_distinct(addresses: &[Address], named: &dyn Fn(Rank) -> Rank) -> Re
 
 fn ips(address: &Address) -> String {
     address.sockets.iter().map(|s| s.ip().to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// Identifies the host: processes get the same number if the boot id, the host name and the network namespace are equal.
-pub fn host() -> Result<u64> {
-    let (boot, namespace) = (boot()?, namespace()?);
-    let mut bytes = [&boot[..], namespace.as_os_str().as_encoded_bytes(), &sys::host_name()].concat();
-    if boot.is_empty() || namespace.as_os_str().is_empty() {
-        // A sandbox may hide these. The addresses of the interfaces then distinguish hosts of one name.
-        let own = match interface::interfaces() {
-            Err(error) if error.kind() == ErrorKind::ResourceExhausted => return Err(error),
-            own => own.unwrap_or_default(),
-        };
-        bytes.extend(own.iter().filter(|i| !i.loopback).flat_map(|i| i.address.to_string().into_bytes()));
-    }
-    Ok(digest(&bytes))
-}
-
-/// Identifies what an address belongs to: processes get the same number if the boot id and the network namespace are equal, as in
-/// containers with names of their own that use their host's network; 0 if that is not known.
-pub fn network() -> Result<u32> {
-    let (boot, namespace) = (boot()?, namespace()?);
-    if boot.is_empty() || namespace.as_os_str().is_empty() {
-        return Ok(0);
-    }
-    let digest = digest(&[&boot[..], namespace.as_os_str().as_encoded_bytes()].concat());
-    Ok((digest >> 32) as u32 ^ digest as u32)
-}
-
-fn boot() -> Result<Vec<u8>> {
-    let path = "/proc/sys/kernel/random/boot_id";
-    told(path, std::fs::read(path))
-}
-
-fn namespace() -> Result<PathBuf> {
-    let path = "/proc/self/ns/net";
-    told(path, std::fs::read_link(path))
-}
-
-/// What the system said, or nothing if it does not tell. A rank that could not ask must not take itself for another host.
-fn told<T: Default>(path: &str, answer: std::io::Result<T>) -> Result<T> {
-    let failed = |error| Error::io(format_args!("cannot tell which host this is: cannot read {path}"), &error);
-    socket::told(answer).map(Option::unwrap_or_default).map_err(failed)
-}
-
-/// FNV-1a; only equality matters.
-fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

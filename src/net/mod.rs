@@ -11,6 +11,7 @@ pub mod interface;
 pub mod pattern;
 pub mod ports;
 pub mod stream;
+pub mod this_host;
 #[cfg(feature = "tls")]
 pub mod tls;
 

@@ -77,17 +77,19 @@ pub fn poll(sources: &[Pollable], timeout: Duration) -> bool {
 }
 
 /// The name of this host; empty where no system call tells it. It is known where a sandbox hides `/proc`, too.
-pub fn host_name() -> Vec<u8> {
+pub fn host_name() -> io::Result<Vec<u8>> {
     #[cfg(unix)]
     {
         // SAFETY: zeros are a valid value of this struct of characters.
         let mut names: libc::utsname = unsafe { std::mem::zeroed() };
-        // SAFETY: the struct is valid for writes; if the call fails, the name stays empty.
-        unsafe { libc::uname(&mut names) };
-        names.nodename.iter().map(|byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect()
+        // SAFETY: the struct is valid for writes.
+        if unsafe { libc::uname(&mut names) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(names.nodename.iter().map(|byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect())
     }
     #[cfg(not(unix))]
-    Vec::new()
+    Ok(Vec::new())
 }
 
 /// Whether `thread` is the calling one.
@@ -176,6 +178,6 @@ mod tests {
     #[test]
     fn the_name_of_this_host_is_that_in_proc() {
         let name = std::fs::read("/proc/sys/kernel/hostname").unwrap();
-        assert_eq!(super::host_name(), name.trim_ascii());
+        assert_eq!(super::host_name().unwrap(), name.trim_ascii());
     }
 }

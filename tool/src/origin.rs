@@ -9,7 +9,7 @@ pub fn note(what: &str) -> String {
 
 /// This host for a reader: its name, its processor, and how many CPUs the system counts.
 pub fn machine() -> String {
-    let name = String::from_utf8_lossy(&gloo_rs::sys::host_name()).into_owned();
+    let name = String::from_utf8_lossy(&gloo_rs::sys::host_name().unwrap_or_default()).into_owned();
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let count = processors.lines().filter(|line| line.starts_with("processor")).count();
     let parts = [name, model(&processors), crate::parse::counted(count.max(1), "CPU")];

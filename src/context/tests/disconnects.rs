@@ -8,8 +8,9 @@ use super::malformed::victim;
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::messaging::{Outcome, Send, Token};
-use crate::net::address::{Address, host};
+use crate::net::address::Address;
 use crate::net::handshake::{self, Accepting, Acceptor, Answer};
+use crate::net::this_host::host;
 use crate::types::{DataType, Space};
 use crate::wire::Message;
 

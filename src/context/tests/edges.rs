@@ -4,7 +4,8 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use super::*;
-use crate::net::address::{Address, host};
+use crate::net::address::Address;
+use crate::net::this_host::host;
 
 const LARGE: usize = 200_000;
 /// More bytes than the system buffers for a connection.

@@ -26,6 +26,7 @@ use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Part, Proven, Reason};
 use crate::net::stream::Stream;
+use crate::net::this_host;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
 use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration, topology};
@@ -157,8 +158,8 @@ impl TcpConnector {
             local: Address {
                 identity,
                 sockets,
-                host: address::host()?,
-                network: address::network()?,
+                host: this_host::host()?,
+                network: this_host::network()?,
                 cores: address::cores(),
                 place: topology::place().map_err(failed)?,
                 segment: None,

@@ -96,8 +96,8 @@ pub fn one_rank_without_descriptors(rank: &Rank) {
     let device = gloo_rs::transport::tcp::Device::create(&Default::default()).map(drop);
     let store = gloo_rs::rendezvous::TcpStore::connect("127.0.0.1", rank.port, Duration::from_millis(300)).map(drop);
     // What other ranks learn of this host must not be guessed.
-    let host = gloo_rs::net::address::host().map(drop);
-    let network = gloo_rs::net::address::network().map(drop);
+    let host = gloo_rs::net::this_host::host().map(drop);
+    let network = gloo_rs::net::this_host::network().map(drop);
     let place = gloo_rs::sys::topology::place().map(drop).map_err(|error| Error::io("place", &error));
     let to = ([127, 0, 0, 1], rank.port).into();
     let route = gloo_rs::sys::connect::source(to).map(drop).map_err(|error| Error::io("route", &error));

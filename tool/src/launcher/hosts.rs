@@ -25,7 +25,8 @@ impl Host {
 
     /// Whether it is this host, by its own name or one that means this host everywhere. `user@name` is another user, if not another host.
     pub fn is_here(&self) -> bool {
-        let own = gloo_rs::sys::host_name();
+        // Without a name, ssh leads back to this host.
+        let own = gloo_rs::sys::host_name().unwrap_or_default();
         let own = String::from_utf8_lossy(&own);
         let short = own.split('.').next().unwrap_or_default();
         !self.name.contains('@') && (self.is_loopback() || [&own, short].contains(&&*self.name))

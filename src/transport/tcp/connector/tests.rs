@@ -9,9 +9,10 @@ use socket2::{Domain, Socket, Type};
 
 use super::{Arrivals, Attempt, TcpConnector};
 use crate::error::{Error, ErrorKind};
-use crate::net::address::{self, Address};
+use crate::net::address::Address;
 use crate::net::closed;
 use crate::net::handshake::Part;
+use crate::net::this_host;
 use crate::secret::JobToken;
 use crate::transport::tcp::{Device, DeviceOptions};
 use crate::transport::{self, CloseNotice, Connector, ConnectorEvent, Link};
@@ -22,11 +23,11 @@ fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
     let mut connector = transport::Device::connector(device, &JobToken::none()).unwrap();
     connector.set_rank(0, 2);
     let host = if here {
-        address::host().unwrap()
+        this_host::host().unwrap()
     } else {
         // Loopback addresses are not used for another host.
         connector.set_sockets(vec![SocketAddr::from(([0; 4], 0))]);
-        address::host().unwrap() ^ 1
+        this_host::host().unwrap() ^ 1
     };
     connector
         .set_peer(
@@ -83,7 +84,7 @@ fn errors_name_the_ranks_of_the_context_of_the_call() {
         TcpConnector::new(&JobToken::none(), vec![closed()], device.shared.clone(), Arrivals::default()).unwrap();
     connector.set_rank(0, 2);
     connector.set_names(vec![4, 5]);
-    let elsewhere = Address { host: address::host().unwrap() ^ 1, ..connector.address().clone() };
+    let elsewhere = Address { host: this_host::host().unwrap() ^ 1, ..connector.address().clone() };
     connector.set_peer(1, elsewhere).unwrap();
     connector.connect(1);
     let mut events = Vec::new();
@@ -121,7 +122,7 @@ fn a_connection_to_itself_is_refused() {
         TcpConnector::new(&JobToken::none(), Vec::new(), device.shared.clone(), Arrivals::default()).unwrap();
     connector.set_rank(0, 2);
     let identity = [9; 16];
-    let (sockets, host) = (vec![own.as_socket().unwrap()], address::host().unwrap());
+    let (sockets, host) = (vec![own.as_socket().unwrap()], this_host::host().unwrap());
     let address = Address {
         identity,
         sockets,
