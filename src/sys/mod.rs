@@ -55,15 +55,21 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Waits until one of `sources` is readable, for at most `timeout`, or until a signal arrives. Returns whether the first is readable.
+/// How long a thread sleeps that the system refuses to tell when to wake up.
+const BLIND_SLEEP: Duration = Duration::from_millis(1);
+
+/// Waits until one of `sources` is readable, for at most `timeout`, or until a signal arrives. Returns whether the first is readable. If the
+/// system refuses to wait, as it does for lack of memory or in a process that may have no more descriptors, a short sleep takes its place: the
+/// caller looks again, and does not keep a core busy.
 pub fn poll(sources: &[Pollable], timeout: Duration) -> bool {
     let mut few = [socket::NO_ENTRY; 4];
     // Without memory from the heap, as a thread sleeps often.
     if let Some(entries) = few.get_mut(..sources.len())
         && entries.iter_mut().zip(sources).all(|(entry, source)| source.entry().map(|of| *entry = of).is_some())
     {
-        return socket::poll_entries(entries, Some(timeout)).is_ok_and(|n| n > 0)
-            && entries.first().is_some_and(|first| socket::ready(first) != 0);
+        let ready = socket::wait_for_entries(entries, Some(timeout));
+        let first = |n| n > 0 && entries.first().is_some_and(|first| socket::ready(first) != 0);
+        return ready.map_or_else(|_| sleep_blindly(timeout), first);
     }
     let mut sleep = poller::Sleep::default();
     let mut first = 0..0;
@@ -73,7 +79,14 @@ pub fn poll(sources: &[Pollable], timeout: Duration) -> bool {
             first = entries;
         }
     }
-    sleep.wait(Some(timeout), first)
+    sleep.wait(Some(timeout), first).unwrap_or_else(|_| sleep_blindly(timeout))
+}
+
+/// Nothing is known to be readable after it.
+#[cold]
+fn sleep_blindly(timeout: Duration) -> bool {
+    std::thread::sleep(timeout.min(BLIND_SLEEP));
+    false
 }
 
 /// The name of this host; empty where no system call tells it. It is known where a sandbox hides `/proc`, too.

@@ -279,6 +279,12 @@ pub fn poll_entries(entries: &mut [Entry], timeout: Option<Duration>) -> io::Res
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
+/// As [`poll_entries`]; a signal is no error.
+pub fn wait_for_entries(entries: &mut [Entry], timeout: Option<Duration>) -> io::Result<usize> {
+    poll_entries(entries, timeout)
+        .or_else(|error| if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) })
+}
+
 /// Waits until `fd` is ready for `interest` ([`READ`] or [`WRITE`]), has failed, or a signal arrived; returns `false` if `timeout` expired
 /// before that.
 fn await_ready(fd: RawSocket, interest: u32, timeout: Duration) -> io::Result<bool> {

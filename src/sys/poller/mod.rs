@@ -292,10 +292,10 @@ impl Sleep {
         self.asleep.push(poll.clone());
     }
 
-    /// Waits. Returns whether an entry in `first` is ready.
-    pub(super) fn wait(&mut self, timeout: Option<Duration>, first: std::ops::Range<usize>) -> bool {
-        socket::poll_entries(&mut self.entries, timeout).is_ok_and(|n| n > 0)
-            && self.entries[first].iter().any(|entry| socket::ready(entry) != 0)
+    /// Waits; may return earlier. Returns whether an entry in `first` is ready.
+    pub(super) fn wait(&mut self, timeout: Option<Duration>, first: std::ops::Range<usize>) -> io::Result<bool> {
+        let ready = socket::wait_for_entries(&mut self.entries, timeout)?;
+        Ok(ready > 0 && self.entries[first].iter().any(|entry| socket::ready(entry) != 0))
     }
 }
 

@@ -109,15 +109,15 @@ impl Poll {
     }
 
     /// Sleeps until something is ready or has changed.
-    pub(super) fn sleep(&self, timeout: Option<Duration>) {
+    pub(super) fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let mut sleep = Sleep::default();
         let all = sleep.add(&Pollable::Poller(super::Poller::Poll(self.clone())));
-        sleep.wait(timeout, all);
+        sleep.wait(timeout, all).map(drop)
     }
 
     pub(super) fn wait(&self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
         if timeout != Some(Duration::ZERO) {
-            self.sleep(timeout);
+            self.sleep(timeout)?;
         }
         let mut entries: Vec<Entry> = Vec::new();
         // For each entry, what it belongs to. A poller is asked by itself.

@@ -246,3 +246,25 @@ fn a_child_by_fork_leaves_the_parents_poller_alone() {
         assert_eq!(found(&poller, LONG), [Event { number: 1, ready: READ }], "{poller:?}");
     });
 }
+
+/// As in a process that may have no descriptor: whoever waits neither fails nor keeps a core busy, and a poller says why it does not wait.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_wait_that_the_system_refuses_takes_time_or_fails() {
+    let [ours, theirs] = pair();
+    let list = Poller::new(PollerKind::Poll).unwrap();
+    let _registered = list.add(&ours, READ, 7).unwrap();
+    for sources in [vec![Pollable::Socket(ours.raw())], vec![Pollable::Poller(list.clone())]] {
+        assert!(sys::without_descriptors(|| {
+            let began = Instant::now();
+            !sys::poll(&sources, LONG) && began.elapsed() >= Duration::from_millis(1)
+        }));
+    }
+    for timeout in [None, Some(LONG), Some(Duration::ZERO)] {
+        let number = |error: io::Error| error.raw_os_error();
+        assert!(sys::without_descriptors(|| {
+            list.wait(&mut [Event::default()], timeout).map_err(number) == Err(Some(libc::EINVAL))
+        }));
+    }
+    drop(theirs);
+}

@@ -136,7 +136,7 @@ impl Uv {
 
     pub(super) fn wait(&self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
         if timeout != Some(Duration::ZERO) && self.state().ready.is_empty() {
-            self.0.watched.sleep(timeout);
+            self.0.watched.sleep(timeout)?;
         }
         let mut state = self.state();
         if state.ready.is_empty() {
