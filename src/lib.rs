@@ -35,5 +35,6 @@ pub mod transport;
 pub mod tuner;
 pub mod types;
 pub mod utc;
+pub mod version;
 pub mod wait_mode;
 pub mod wire;

@@ -12,6 +12,7 @@ use gloo_rs::context::{Connect, Context, ContextOptions};
 use gloo_rs::net::address::Address;
 use gloo_rs::rendezvous::{Store, in_process::InProcessStore, tcp::TcpStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::version::Version;
 use ipv6::needs_ipv6;
 
 /// Serializes the tests of this file: they count descriptors, which belong to the whole process.
@@ -59,7 +60,10 @@ fn both_families_of_addresses() {
     let _alone = ALONE.lock().unwrap();
     for hostname in ["127.0.0.1", "::1"] {
         let contexts = pair(hostname, &InProcessStore::new());
-        let sockets = Address::deserialize(&contexts[0].pair(1).unwrap().address().unwrap()).unwrap().sockets;
+        let sockets =
+            Address::deserialize(Version::decode(&contexts[0].pair(1).unwrap().address().unwrap()).unwrap().1)
+                .unwrap()
+                .sockets;
         assert_eq!(sockets[0].ip().to_string(), hostname);
         exchange(&contexts);
     }

@@ -130,7 +130,7 @@ impl Context {
     /// The error of a context that cannot connect in this way.
     fn unconnectable(&self, error: &Error, limit: Limit, how: fmt::Arguments<'_>) -> Error {
         let error = error.context(format_args!("{}: cannot connect {how}", self.own()));
-        self.timed(None, limit.deadline, error.during(CONNECT))
+        self.amended(None, limit.deadline, error.during(CONNECT))
     }
 
     pub(super) fn limit(&self) -> Limit {
@@ -200,16 +200,16 @@ impl Context {
         Ok(())
     }
 
-    /// Sets the addresses of this rank. Returns its content for a round: its address, and which links rank 0 measures.
+    /// Sets the addresses of this rank. Returns its content for a round: its version, its address, and which links rank 0 measures.
     fn set_own_address(&self, sockets: Vec<SocketAddr>, wants: u8) -> Result<Vec<u8>> {
-        let mut guard = self.lock()?;
-        guard.messenger.set_sockets(sockets);
-        Ok([guard.messenger.address(), vec![wants]].concat())
+        self.lock()?.messenger.set_sockets(sockets);
+        self.content(wants)
     }
 
-    /// Bytes of this rank's content for a round.
-    fn content_bytes(&self) -> Result<usize> {
-        Ok(self.lock()?.messenger.address().len() + 1)
+    /// This rank's content for a round.
+    pub(super) fn content(&self, wants: u8) -> Result<Vec<u8>> {
+        let address = self.lock()?.messenger.address();
+        Ok(self.with_version(&[address, vec![wants]].concat()))
     }
 
     /// Rank 0: the source of the tuning. What it published when it connected before, without success on all ranks, it publishes again.
@@ -241,7 +241,8 @@ impl Context {
             ));
         }
         let address = |(rank, content): (usize, &[u8])| {
-            Address::deserialize(&content[..length - 1])
+            let content = self.published(rank, content)?;
+            Address::deserialize(&content[..content.len() - 1])
                 .map_err(|e| e.context(format_args!("the address published by rank {rank}")).with_rank(rank))
         };
         list.chunks_exact(length).enumerate().map(address).collect()

@@ -89,7 +89,7 @@ impl BoundBuffer {
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Ended> {
         let (deadline, within) = self.context.deadline(timeout);
         self.wait_for(side, deadline, within)
-            .map_err(|error| self.context.timed(timeout, deadline, error.during(side.operation())))
+            .map_err(|error| self.context.amended(timeout, deadline, error.during(side.operation())))
     }
 
     fn wait_for(&self, side: Side, deadline: Instant, timeout: Duration) -> Result<Ended> {

@@ -461,7 +461,7 @@ impl Context {
     #[cold]
     pub(super) fn described(&self, run: &Run<'_>, error: &Error) -> Error {
         let error = error.context(run.call.describe(self.rank, run.algorithm.name));
-        self.timed(run.call.timeout, run.deadline, error.during(run.call.shape.collective.name()))
+        self.amended(run.call.timeout, run.deadline, error.during(run.call.shape.collective.name()))
     }
 
     /// The error for a completed run if a peer has sent more messages for it, or for an earlier run on its tag, than expected.

@@ -270,9 +270,8 @@ impl Context {
         let records = try_collect(records, "the list of all ranks' calls")?;
         check_room(self.size.saturating_mul(BYTES_PER_RANK), "the comparison of all ranks' calls")?;
         let Some((wrong, odd)) = verdict(&records) else { return Ok(()) };
-        let own = run.call.describe(self.rank, run.algorithm.name);
-        let error = Error::new(ErrorKind::Mismatch, format!("{own}: ranks disagree about this call: {wrong}"));
-        Err(error.about(Details { rank: odd, operation: run.call.shape.collective.name(), ..Details::default() }))
+        let error = Error::new(ErrorKind::Mismatch, format!("ranks disagree about this call: {wrong}"));
+        Err(self.described(run, &error.about(Details { rank: odd, ..Details::default() })))
     }
 }
 

@@ -8,22 +8,26 @@
 //! number of ranks and the name of the job, which the user or the batch system has given (see [`JOB_VARIABLES`]). If two jobs are
 //! equal in these, only a token or a prefix can separate them.
 //!
-//! A claim is a random number of its process (8 bytes), the process id (4, little-endian), the host name (64, padded with zeros),
-//! the number of ranks (4), the job name (64, padded with zeros), and the content that the rank publishes.
+//! A claim is a random number of its process (8 bytes), the process id (4, little-endian), the version of the library (8), the host name
+//! (64, padded with zeros), the number of ranks (4), the job name (64, padded with zeros), and the content that the rank publishes. What
+//! precedes the host name is the same in every version.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::context::versions::take;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::Store;
 use crate::sys;
 use crate::types::Rank;
+use crate::version::{VERSION_BYTES, Version};
 
 /// Random number and process id: the first bytes of a claim.
 const OWNER_BYTES: usize = 12;
 /// Length of the host name and of the job name.
 const NAME_BYTES: usize = 64;
-const SIZE_AT: usize = OWNER_BYTES + NAME_BYTES;
+const HOST_AT: usize = OWNER_BYTES + VERSION_BYTES;
+const SIZE_AT: usize = HOST_AT + NAME_BYTES;
 const JOB_AT: usize = SIZE_AT + 4;
 const CONTENT_AT: usize = JOB_AT + NAME_BYTES;
 
@@ -40,12 +44,12 @@ fn job() -> Vec<u8> {
     JOB_VARIABLES.iter().find_map(named).unwrap_or_default()
 }
 
-/// The claim of this process to a rank of `size`, with this content.
-pub(super) fn make(size: usize, content: &[u8]) -> Result<Vec<u8>> {
-    make_for(&job(), size, content)
+/// The claim of this process, which runs `version`, to a rank of `size`, with this content.
+pub(super) fn make(version: Version, size: usize, content: &[u8]) -> Result<Vec<u8>> {
+    make_for(&job(), version, size, content)
 }
 
-fn make_for(job: &[u8], size: usize, content: &[u8]) -> Result<Vec<u8>> {
+fn make_for(job: &[u8], version: Version, size: usize, content: &[u8]) -> Result<Vec<u8>> {
     // These bytes stand for the process, not for a context: a new context of this process may repeat a claim of an earlier one.
     static PROCESS: OnceLock<[u8; 8]> = OnceLock::new();
     let random = match PROCESS.get() {
@@ -62,7 +66,8 @@ fn make_for(job: &[u8], size: usize, content: &[u8]) -> Result<Vec<u8>> {
         name
     };
     let (host, job, size) = (cut(&host), cut(job), (size as u32).to_le_bytes());
-    Ok([&random[..], &std::process::id().to_le_bytes(), &host, &size, &job, content].concat())
+    let id = std::process::id().to_le_bytes();
+    Ok([&random[..], &id, &version.encode(), &host, &size, &job, content].concat())
 }
 
 /// Appends a claim to those at `key`. A store that sees this process die takes it back until all ranks have come. If the store cannot
@@ -82,11 +87,14 @@ pub(super) struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// Parses the `value` at the key of `rank`; claims have `length` bytes.
-    pub(super) fn read(rank: Rank, value: &'a [u8], length: usize) -> Result<Self> {
+    /// Parses the `value` at the key of `rank`; claims have `length` bytes. Fails unless the version in it works with `own`, this rank and
+    /// its version.
+    pub(super) fn read(rank: Rank, value: &'a [u8], length: usize, own: (Rank, Version)) -> Result<Self> {
+        take(rank, value.get(OWNER_BYTES..).unwrap_or_default(), own)?;
         if value.is_empty() || !value.len().is_multiple_of(length) {
             let bytes = value.len();
-            let text = format!("the claim of rank {rank} has {bytes} bytes, not {length}: another version?");
+            let text =
+                format!("the claim of rank {rank} has {bytes} bytes, not {length}: another build of this version?");
             return Err(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
         }
         Ok(Self { rank, claims: value.chunks_exact(length).collect() })
@@ -144,7 +152,7 @@ pub(super) const SEPARATE: &str = "two processes have the same rank, another job
 
 fn owner(claim: &[u8]) -> String {
     let id = u32::from_le_bytes(std::array::from_fn(|i| claim[OWNER_BYTES - 4 + i]));
-    format!("process {id} on {}", name(&claim[OWNER_BYTES..SIZE_AT]))
+    format!("process {id} on {}", name(&claim[HOST_AT..SIZE_AT]))
 }
 
 /// The number of ranks in a claim.
@@ -163,22 +171,22 @@ mod tests {
 
     #[test]
     fn a_second_process_is_named_and_the_same_one_may_come_again() {
-        let own = make(2, b"one").unwrap();
-        let again = make(2, b"two").unwrap();
+        let own = make(Version::OWN, 2, b"one").unwrap();
+        let again = make(Version::OWN, 2, b"two").unwrap();
         let mut other = own.clone();
         other[0] ^= 1;
         other[8..12].copy_from_slice(&77_u32.to_le_bytes());
-        other[OWNER_BYTES..SIZE_AT].fill(0);
-        other[OWNER_BYTES..OWNER_BYTES + 5].copy_from_slice(b"node7");
+        other[HOST_AT..SIZE_AT].fill(0);
+        other[HOST_AT..HOST_AT + 5].copy_from_slice(b"node7");
 
         let value = [&own[..], &again].concat();
-        let claims = Claims::read(3, &value, own.len()).unwrap();
+        let claims = Claims::read(3, &value, own.len(), (0, Version::OWN)).unwrap();
         assert!(claims.is_led_by(&again) && !claims.is_led_by(&other));
         assert_eq!(claims.content().unwrap(), b"two");
         assert_eq!(claims.earlier_contents().collect::<Vec<_>>(), [b"one"]);
 
         let value = [&other[..], &own].concat();
-        let claims = Claims::read(3, &value, own.len()).unwrap();
+        let claims = Claims::read(3, &value, own.len(), (0, Version::OWN)).unwrap();
         assert!(!claims.is_led_by(&own));
         let error = claims.content().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Mismatch);
@@ -191,9 +199,9 @@ mod tests {
     #[test]
     fn ranks_that_know_that_they_are_of_different_jobs_are_told_apart() {
         let check = |job: &str, size| {
-            let (own, other) =
-                (make_for(b"SLURM_JOB_ID=17", 2, b"").unwrap(), make_for(job.as_bytes(), size, b"").unwrap());
-            Claims::read(1, &other, own.len())
+            let made = |job: &str, size| make_for(job.as_bytes(), Version::OWN, size, b"").unwrap();
+            let (own, other) = (made("SLURM_JOB_ID=17", 2), made(job, size));
+            Claims::read(1, &other, own.len(), (0, Version::OWN))
                 .unwrap()
                 .is_of_the_same_job(&own)
                 .map_err(|error| error.message().to_owned())
@@ -214,9 +222,18 @@ mod tests {
 
     #[test]
     fn what_is_no_claim_is_refused() {
-        for value in [&b""[..], b"short", &[0; 81]] {
-            let error = Claims::read(0, value, 80).err().unwrap();
-            assert!(error.message().contains("not 80: another version?"), "{error}");
+        let own = (0, Version::OWN);
+        for value in [&b""[..], b"short", &[0; OWNER_BYTES + VERSION_BYTES - 1]] {
+            let error = Claims::read(1, value, 80, own).err().unwrap();
+            assert!(error.message().contains("is nothing that a rank gives"), "{error}");
         }
+        let claim = make(Version::OWN, 2, b"content").unwrap();
+        let error = Claims::read(1, &claim, claim.len() - 1, own).err().unwrap();
+        assert!(error.message().contains(": another build of this version?"), "{error}");
+        // What another version writes behind it may be anything.
+        let other = Version { minor: Version::OWN.minor + 1, ..Version::OWN };
+        let claim = [&claim[..OWNER_BYTES], &other.encode(), b"anything"].concat();
+        let error = Claims::read(1, &claim, 80, own).err().unwrap();
+        assert!(error.message().contains(&format!("rank 1 runs {other}: ")), "{error}");
     }
 }

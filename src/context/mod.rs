@@ -21,6 +21,7 @@ mod split;
 mod tests;
 pub(crate) mod tuning;
 mod unbound_buffer;
+mod versions;
 
 pub use crate::engine::UserFunction;
 pub use bootstrap::AllgatherFunction;
@@ -39,6 +40,7 @@ use std::time::{Duration, Instant};
 use crate::collective::{Collective, Constants, Shape};
 use crate::context::prepared::PreparedCalls;
 use crate::context::rounds::Rounds;
+use crate::context::versions::Versions;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
 use crate::engine::shared::program::{MOST_ELEMENT_BYTES, copies_all};
@@ -53,6 +55,7 @@ use crate::transport::{self, BackgroundProgress, Connector, Counters, Device};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
+use crate::version::Version;
 use crate::wait_mode::WaitMode;
 
 /// When connections to peers are made.
@@ -93,6 +96,8 @@ pub struct ContextOptions {
     pub commit_memory: bool,
     /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else `auto`.
     pub wait: Option<WaitMode>,
+    /// This library's. Tests pretend to be another.
+    pub version: Version,
 }
 
 impl Default for ContextOptions {
@@ -107,6 +112,7 @@ impl Default for ContextOptions {
             tuning: None,
             commit_memory: false,
             wait: None,
+            version: Version::OWN,
         }
     }
 }
@@ -198,6 +204,7 @@ pub struct Context {
     prepared: PreparedCalls,
     plans: PlanCache,
     rounds: Rounds,
+    versions: Versions,
     shared: Arc<Shared>,
 }
 
@@ -253,6 +260,7 @@ impl Context {
             check_calls: options.check_calls == Some(true),
             timeout: AtomicU64::new(nanoseconds(options.timeout)),
             timeout_by_default: AtomicBool::new(options.timeout_by_default),
+            versions: Versions::new(options.version),
             options,
             overrides,
             agreed: OnceLock::new(),
@@ -305,9 +313,11 @@ impl Context {
         Ok(())
     }
 
-    /// `error` of a call that was to end by `deadline`. If it has not ended by then, it named no timeout (`None`), and the context's is the
-    /// default, the text names the variable. Before, `error` is of something else, such as an earlier call that has broken the context.
-    fn timed(&self, timeout: Option<Duration>, deadline: Instant, error: Error) -> Error {
+    /// `error` of a call that was to end by `deadline`, with what the user may have to know besides: the versions of ranks that disagree, and,
+    /// if it has not ended by then, named no timeout (`None`), and the context's is the default, the variable. Before, `error` is of something
+    /// else, such as an earlier call that has broken the context.
+    fn amended(&self, timeout: Option<Duration>, deadline: Instant, error: Error) -> Error {
+        let error = self.with_versions(error);
         let by_default = timeout.is_none() && self.timeout_by_default.load(Ordering::Relaxed);
         if by_default && self.engine().now() + ROUNDED_BY >= deadline { environment::by_default(error) } else { error }
     }

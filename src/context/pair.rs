@@ -36,7 +36,8 @@ impl Pair {
     /// context determine where to listen, this starts to listen at an address that other hosts can reach, if there is one.
     pub fn address(&self) -> Result<Vec<u8>> {
         self.context.listen_anywhere()?;
-        Ok(self.context.lock()?.messenger.address())
+        let address = self.context.lock()?.messenger.address();
+        Ok(self.context.with_version(&address))
     }
 
     /// Connects to the peer, whose `address` returned `peer`, within the context's timeout. Both sides must call it.
@@ -45,10 +46,11 @@ impl Pair {
         let connect = || {
             self.context.check_open()?;
             self.context.listen_anywhere()?;
-            self.context.lock()?.messenger.set_peer(self.rank, peer)?;
+            let address = self.context.published(self.rank, peer)?;
+            self.context.lock()?.messenger.set_peer(self.rank, address)?;
             self.context.await_connection(self.rank, deadline, timeout)
         };
-        connect().map_err(|error: Error| self.context.timed(None, deadline, error.during(CONNECT)))
+        connect().map_err(|error: Error| self.context.amended(None, deadline, error.during(CONNECT)))
     }
 
     /// Closes this connection; operations that wait for it fail.

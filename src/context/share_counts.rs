@@ -36,8 +36,7 @@ impl Context {
         let Some(why) = invalid_counts(&Shape { counts: &counts, ..*shape }, run.binding.element) else {
             return Ok(counts);
         };
-        let text = format!("{}: {why}", run.call.describe(self.rank, run.algorithm.name));
-        let error = Error::new(ErrorKind::Mismatch, text).during(shape.collective.name());
+        let error = self.described(run, &Error::new(ErrorKind::Mismatch, why));
         let mut guard = self.lock()?;
         guard.break_with(&error, Some(&error));
         self.finish_closing(guard);

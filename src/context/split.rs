@@ -55,7 +55,7 @@ impl Context {
         let limit = self.limit();
         self.split_by(color, key, limit).map_err(|e| {
             let e = e.context(format_args!("{}: cannot split a context", self.own()));
-            self.timed(None, limit.deadline, e.during(SPLIT))
+            self.amended(None, limit.deadline, e.during(SPLIT))
         })
     }
 
@@ -104,6 +104,7 @@ impl Context {
         let tuner = self.tuner().of_ranks(&ranks, topology(&addresses));
         let made = Context::over(connector, self.device().clone(), rank, ranks.len(), options, overrides).and_then(
             |context| {
+                context.inherit_versions(self, &ranks);
                 context.lock()?.messenger.set_names(ranks.clone());
                 let found = context.use_addresses(&addresses, &|rank| ranks[rank], tuner.constants()).map_err(named)?;
                 Ok((found, context))

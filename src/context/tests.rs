@@ -30,6 +30,7 @@ mod tokens;
 mod topology;
 #[cfg(target_os = "linux")]
 mod unreadable;
+mod versions;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -110,7 +110,7 @@ impl UnboundBuffer {
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         let (deadline, within) = self.context.deadline(timeout);
         self.wait_for(side, deadline, within)
-            .map_err(|error| self.context.timed(timeout, deadline, error.during(side.operation())))
+            .map_err(|error| self.context.amended(timeout, deadline, error.during(side.operation())))
     }
 
     fn wait_for(&self, side: Side, deadline: Instant, timeout: Duration) -> Result<Option<(Rank, usize)>> {

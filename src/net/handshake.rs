@@ -1,7 +1,8 @@
 //! The handshake of a connection between two contexts, by which both sides prove that they belong to the same job before anything
 //! else is read. Without I/O.
 //!
-//! Numbers are little-endian. The positions of the magic and the version are the same in every version.
+//! Numbers are little-endian. The positions of the magic and the version are the same in every version of this protocol. Which version of
+//! the library a rank runs is known before it connects: what it publishes begins with that.
 //!
 //! | from | message | bytes |
 //! |---|---|---|

@@ -9,6 +9,7 @@ use gloo_rs::net::address::Address;
 use gloo_rs::net::handshake::{self, Answer, Connecting, Connector, HELLO_BYTES, Hello, Identity, Part, Reason};
 use gloo_rs::rendezvous::Store;
 use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
+use gloo_rs::version::Version;
 
 use socket2::{Domain, Socket, Type};
 
@@ -105,7 +106,7 @@ pub fn overhear_a_rank(job: &Job) -> Vec<u8> {
 pub fn identities(job: &Job) -> [Identity; 2] {
     [0, 1].map(|rank| {
         let own = job.contexts[rank].pair((rank + 1) % SIZE).unwrap().address().unwrap();
-        Address::deserialize(&own).unwrap().identity
+        Address::deserialize(Version::decode(&own).unwrap().1).unwrap().identity
     })
 }
 

@@ -1,16 +1,17 @@
 //! Records of equal length, with the content that a rank publishes or the error for which it fails.
 //!
-//! A record is a version (1 byte), the number of an error's kind, or 0 (1), the length of the content (2, little-endian), the
-//! rank (4), the number of ranks (4), the content, and zeros. The content of an error is what [`of_error`] returns. Records of other ranks
+//! A record is the version of the library (8 bytes), which is there in every version, the number of an error's kind, or 0 (1), the length
+//! of the content (2, little-endian), the rank (4), the number of ranks (4), the content, and zeros. The content of an error is what [`of_error`] returns. Records of other ranks
 //! are not trusted.
 
+use crate::context::versions::take;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::{try_with_capacity, try_zeros};
 use crate::types::Rank;
-use crate::wire::VERSION;
+use crate::version::{VERSION_BYTES, Version};
 
 const BYTES: usize = 256;
-const HEADER: usize = 12;
+const HEADER: usize = VERSION_BYTES + 11;
 /// Most bytes of content.
 pub const MOST: usize = BYTES - HEADER;
 
@@ -34,8 +35,8 @@ pub fn to_error(rank: Rank, size: usize, kind: u8, content: &[u8]) -> Error {
     Error::new(kind, format!("rank {rank}: {}", text.trim_end_matches('\0'))).with_rank(blamed)
 }
 
-/// The record of `rank` with `own`; a long error text is cut off.
-fn write(rank: Rank, size: usize, own: &Result<Vec<u8>>) -> Vec<u8> {
+/// The record of the rank `who` of `size` with `own`; a long error text is cut off.
+fn write((rank, version): (Rank, Version), size: usize, own: &Result<Vec<u8>>) -> Vec<u8> {
     let told;
     let (kind, content) = match own {
         Ok(content) => (0, &content[..]),
@@ -45,25 +46,24 @@ fn write(rank: Rank, size: usize, own: &Result<Vec<u8>>) -> Vec<u8> {
         }
     };
     let content = &content[..content.len().min(MOST)];
-    let [low, high] = (content.len() as u16).to_le_bytes();
+    let (length, version) = ((content.len() as u16).to_le_bytes(), version.encode());
     let (rank, size) = ((rank as u32).to_le_bytes(), (size as u32).to_le_bytes());
-    let mut record = [&[VERSION, kind, low, high], &rank[..], &size, content].concat();
+    let mut record = [&version[..], &[kind], &length, &rank, &size, content].concat();
     record.resize(BYTES, 0);
     record
 }
 
-/// The content in the `record` of `rank` of `size`.
-fn read(record: &[u8], rank: Rank, size: usize) -> Result<&[u8]> {
+/// The content in the `record` of `rank` of `size`; `own`: this rank and its version.
+fn read(record: &[u8], rank: Rank, size: usize, own: (Rank, Version)) -> Result<&[u8]> {
     let mismatch = |text: String| Err(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
-    let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| record[at + i]));
-    let length = usize::from(u16::from_le_bytes([record[2], record[3]]));
-    if record[0] != VERSION || length > MOST {
+    let (_, rest) = take(rank, record, own)?;
+    let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| rest[at + i])) as usize;
+    let (length, its_rank, its_size) = (usize::from(u16::from_le_bytes([rest[1], rest[2]])), number(3), number(7));
+    if length > MOST {
         return mismatch(format!(
-            "what should come from rank {rank} is nothing that a rank of this version gives: it begins with {:02x?}",
-            &record[..4]
+            "the record of rank {rank} says that it has {length} bytes, more than a record can have"
         ));
     }
-    let (its_rank, its_size) = (number(4) as usize, number(8) as usize);
     if its_rank != rank {
         return mismatch(format!(
             "the record of rank {its_rank} is in the place of that of rank {rank}: the order is not that of ranks"
@@ -73,21 +73,21 @@ fn read(record: &[u8], rank: Rank, size: usize) -> Result<&[u8]> {
         return mismatch(format!("rank {rank} is one of {its_size} ranks, and this rank one of {size}"));
     }
     let content = &record[HEADER..HEADER + length];
-    match record[1] {
+    match rest[0] {
         0 => Ok(content),
         kind => Err(to_error(rank, size, kind, content)),
     }
 }
 
-/// Exchanges records by `gather`, which gets this rank's record, and memory for the records of all. Returns this rank's content,
+/// Exchanges records of ranks of which `who` is this one, with its version, by `gather`, which gets this rank's record, and memory for the records of all. Returns this rank's content,
 /// and the contents of all ranks in their order. `gather` is called even if this rank fails, so that all ranks get its error.
 pub fn exchange(
-    rank: Rank,
+    who: (Rank, Version),
     size: usize,
     own: Result<Vec<u8>>,
     gather: impl FnOnce(&[u8], &mut [u8]) -> Result<()>,
 ) -> Result<(Vec<u8>, Vec<u8>)> {
-    let record = write(rank, size, &own);
+    let (record, rank) = (write(who, size, &own), who.0);
     let mut all = try_zeros(record.len().saturating_mul(size), "the records of all ranks")?;
     let gathered = gather(&record, &mut all);
     let own = own?;
@@ -98,7 +98,7 @@ pub fn exchange(
     }
     let mut contents = try_with_capacity(all.len(), "the contents of all ranks' records")?;
     for (rank, record) in all.chunks_exact(BYTES).enumerate() {
-        contents.extend_from_slice(read(record, rank, size)?);
+        contents.extend_from_slice(read(record, rank, size, who)?);
     }
     Ok((own, contents))
 }

@@ -19,6 +19,7 @@ use crate::net::address::Address;
 use crate::rendezvous::Store;
 use crate::reserve::try_reserve;
 use crate::types::Rank;
+use crate::version::VERSION_BYTES;
 
 /// One exchange between all ranks.
 struct Round {
@@ -141,8 +142,8 @@ impl<'a> OverStore<'a> {
 
     /// Claims this rank, with `refusal` in place of its content. It is as long as the others', so the text may be cut off.
     fn claim_refusal(&self, rank: Rank, mut refusal: Vec<u8>) -> Result<()> {
-        refusal.resize(self.context.content_bytes()?, 0);
-        let claim = claim::make(self.context.size, &refusal)?;
+        refusal.resize(self.context.content(0)?.len(), 0);
+        let claim = claim::make(self.context.own_version().1, self.context.size, &refusal)?;
         claim::put(self.store, &HOSTS.rank_key(rank), &claim, self.limit.left())
     }
 
@@ -155,15 +156,18 @@ impl<'a> OverStore<'a> {
     /// The first round: claims this rank, with the content `own`. Returns the contents of all ranks in their order.
     fn claim_rank(&self, own: &[u8]) -> Result<Vec<u8>> {
         let (store, rank) = (self.store, self.context.rank);
-        let (key, claim) = (HOSTS.rank_key(rank), claim::make(self.context.size, own)?);
+        let (key, claim) = (HOSTS.rank_key(rank), claim::make(self.context.own_version().1, self.context.size, own)?);
         claim::put(store, &key, &claim, self.limit.left())?;
         let value = self.wait_for(|wait| store.get(&key, wait))?;
-        let claims = Claims::read(rank, &value, claim.len())?;
+        let claims = Claims::read(rank, &value, claim.len(), self.context.own_version())?;
         if !claims.is_led_by(&claim) {
             return Err(claims.claimed_twice(&claim));
         }
         // An earlier context of this process that has ended may have left a claim, but no list.
-        let earlier = rank == 0 && claims.earlier_contents().any(|content| !Address::is_same_context(content, own));
+        let earlier = rank == 0
+            && claims
+                .earlier_contents()
+                .any(|content| !Address::is_same_context(&content[VERSION_BYTES..], &own[VERSION_BYTES..]));
         if earlier && store.wait(&[HOSTS.list], Duration::ZERO).is_ok() {
             let text = format!("an earlier context of this process has met others there; {SEPARATE}");
             return Err(Error::new(ErrorKind::Mismatch, text));
@@ -175,7 +179,7 @@ impl<'a> OverStore<'a> {
             }
         })?;
         self.exchange(&HOSTS, |rank, value| {
-            let claims = Claims::read(rank, value, claim.len())?;
+            let claims = Claims::read(rank, value, claim.len(), self.context.own_version())?;
             claims.is_of_the_same_job(&claim).and_then(|()| claims.content())
         })
     }

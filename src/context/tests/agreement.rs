@@ -232,8 +232,8 @@ fn a_partner_that_does_not_take_part_is_no_error() {
         let zero = scope.spawn(|| contexts[0].connect(&*store));
         // Rank 1 publishes its address, says that it shares no memory, and then does nothing.
         use crate::rendezvous::Store;
-        let address = || [contexts[1].lock().unwrap().messenger.address(), vec![0]].concat();
-        store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
+        let address = || contexts[1].content(0).unwrap();
+        store.set("host/1", &claim::make(Version::OWN, contexts.len(), &address()).unwrap()).unwrap();
         contexts[1].listen_anywhere().unwrap();
         store.set("address/1", &address()).unwrap();
         store.set("memory/1", &[Sharing::Nothing.number()]).unwrap();
@@ -250,8 +250,8 @@ fn a_context_that_is_closed_while_it_measures_ends_at_once() {
     std::thread::scope(|scope| {
         use crate::rendezvous::Store;
         // Rank 1 is silent, and rank 2 waits for rank 0's tuning.
-        let address = || [contexts[1].lock().unwrap().messenger.address(), vec![0]].concat();
-        store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
+        let address = || contexts[1].content(0).unwrap();
+        store.set("host/1", &claim::make(Version::OWN, contexts.len(), &address()).unwrap()).unwrap();
         contexts[1].listen_anywhere().unwrap();
         store.set("address/1", &address()).unwrap();
         let others = [0, 2].map(|rank| {

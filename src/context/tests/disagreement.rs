@@ -7,9 +7,9 @@ use crate::types::DataType;
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A collective, its number of elements, and its root.
-type Made = (Collective, usize, usize);
+pub type Made = (Collective, usize, usize);
 
-fn make(context: &Context, (collective, count, root): Made, timeout: Duration) -> Result<()> {
+pub fn make(context: &Context, (collective, count, root): Made, timeout: Duration) -> Result<()> {
     let is_root = root == context.rank();
     let inputs = usize::from(collective != Collective::Barrier && (collective != Collective::Broadcast || is_root));
     let outputs = usize::from(collective != Collective::Barrier && (collective != Collective::Gather || is_root));

@@ -78,8 +78,7 @@ fn who_is_claimed_twice_all_ranks_blame() {
     let store = InProcessStore::new();
     let contexts: Vec<_> = (0..3).map(|rank| Context::new(device(), rank, 3, &options()).unwrap()).collect();
     // Another process has the place of rank 1.
-    let own = contexts[1].lock().unwrap().messenger.address();
-    let mut other = claim::make(3, &[own, vec![0]].concat()).unwrap();
+    let mut other = claim::make(Version::OWN, 3, &contexts[1].content(0).unwrap()).unwrap();
     other[0] ^= 1;
     store.set("host/1", &other).unwrap();
     let twice = |context: &Arc<Context>| {
@@ -102,8 +101,8 @@ fn a_rank_that_is_replaced_after_others_have_opened_its_memory_shares_its_own() 
     let make = |rank| Context::new(own(), rank, 2, &options()).unwrap();
     let (zero, first) = (make(0), make(1));
     let store = InProcessStore::new();
-    let address = || [first.lock().unwrap().messenger.address(), vec![0]].concat();
-    store.set("host/1", &claim::make(2, &address()).unwrap()).unwrap();
+    let address = || first.content(0).unwrap();
+    store.set("host/1", &claim::make(Version::OWN, 2, &address()).unwrap()).unwrap();
     store.set("address/1", &address()).unwrap();
     zero.set_timeout(Duration::from_millis(300));
     assert_eq!(zero.connect(&*store).unwrap_err().kind(), ErrorKind::Timeout);
