@@ -3,7 +3,8 @@
 use super::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
 
 impl Schedule {
-    /// The same with every step that receives (or fetches) and reduces replaced by one that receives into scratch memory and a reduction.
+    /// The same with every step that receives (or fetches) and reduces replaced by one that receives into scratch memory and a reduction; a
+    /// fetch of no elements, which is a signal, by the fetch alone.
     pub fn without_receive_and_reduce(&self) -> Self {
         let mut out = Self { steps: Vec::with_capacity(self.steps.len()), scratch: self.scratch };
         // The new index of each step; of the reduction, if the step was replaced by two.
@@ -22,6 +23,11 @@ impl Schedule {
                         Action::RecvReduce { from, .. } => Action::Recv { from, into: arrived },
                         other => other,
                     };
+                    if into.len == 0 {
+                        out.steps.push(Step { action: recv, channel: step.channel, after });
+                        place.push(out.steps.len() as u32 - 1);
+                        continue;
+                    }
                     after.push(Dependency { step: out.steps.len() as u32, shift: 0 });
                     out.steps.push(Step { action: recv, channel: step.channel, after: Vec::new() });
                     let (left, right) = match incoming {
