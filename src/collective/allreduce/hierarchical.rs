@@ -11,9 +11,9 @@
 //! its group's sum to 3 and receives the other half of 3's; each adds its own, and they exchange these complete halves.
 //! Then 0 sends everything to 1 and 2, and 3 to 4 and 5.
 //!
-//! If the ranks of each group share memory, a member publishes its elements there. Its leader fetches and reduces them in rank
-//! order, each part when the ring needs it, and publishes each part of the result when the ring has completed it. Only leaders send
-//! messages then.
+//! If the ranks of each group share memory, a member publishes its elements there, part by part in the order in which the ring needs them.
+//! Its leader fetches and reduces each part when the ring needs it, in rank order, and publishes each part of the result when the ring has
+//! completed it. Only leaders send messages then.
 //!
 //! Steps: `2 (m - 1) + 2`, counting the concurrent receives of a leader from its `n - 1` members as one. A leader sends
 //! `2 S (m - 1) / m` bytes to other groups and `S` to each of its members; a member sends `S`.
@@ -26,12 +26,13 @@ use super::reduce_broadcast;
 use crate::error::Result;
 use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Readers, Schedule, Side, Span};
+use crate::transport::board::MAX_PUBLICATIONS;
 use crate::types::Rank;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "hierarchical", generate, cost, uses: Uses::Groups };
 
-/// Most publications of a leader.
-const MOST_PARTS: usize = 32;
+/// Most parts that are published one by one. With more groups, all are one publication.
+const MOST_PARTS: usize = MAX_PUBLICATIONS;
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
@@ -42,8 +43,10 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut current = contribution(&mut b, &sources(shape), 0, output.len, output);
     if shape.rank != leader {
         if in_memory {
-            b.publish(Readers::One(leader as u32), current);
-            for (number, part) in (0..).zip(published(output, groups.len(), home)) {
+            for part in parts(output, groups.len(), home + groups.len() - 1) {
+                b.publish(Readers::One(leader as u32), current.slice(part.offset, part.len));
+            }
+            for (number, part) in (0..).zip(parts(output, groups.len(), home)) {
                 b.fetch(leader, number, 0, part);
             }
             b.await_readers();
@@ -54,27 +57,32 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         fan_out(&mut b, shape, output);
         return Ok(b.build());
     }
-    if !in_memory {
-        for &member in members {
-            b.recv_reduce(member, output, current, Side::Right);
-            current = output;
+    let in_parts = in_memory && groups.len() <= MOST_PARTS;
+    for &member in members.iter().filter(|_| !in_parts) {
+        match in_memory {
+            true => b.fetch_reduce(member, 0, 0, output, current, Side::Right),
+            false => b.recv_reduce(member, output, current, Side::Right),
         }
+        current = output;
     }
     let ring = Ring::new(groups.iter().map(|group| group[0]).collect(), leader);
     let chunk = |position| output.part(ring.len(), position);
     let own = chunk(ring.position());
+    let mut fetched = 0;
     let complete = ring.reduce_scatter(&mut b, |b, position| {
         let into = chunk(position);
         let mut current = current.slice(into.offset, into.len);
-        for &member in members.iter().filter(|_| in_memory && into.len > 0) {
-            b.fetch_reduce(member, 0, into.offset, into, current, Side::Right);
-            current = into;
+        if in_parts && into.len > 0 {
+            for &member in members {
+                b.fetch_reduce(member, fetched, 0, into, current, Side::Right);
+                current = into;
+            }
+            fetched += 1;
         }
         (current, into)
     });
     b.copy(complete, own);
     b.divide(own, shape.divisor());
-    let in_parts = in_memory && groups.len() <= MOST_PARTS;
     let publish = |b: &mut Builder, part: Span| {
         if in_parts && part.len > 0 {
             b.publish(Readers::All, part);
@@ -99,12 +107,13 @@ pub(super) fn uses_memory(shape: &Shape<'_>, groups: &[Vec<Rank>]) -> bool {
     shape.shared && groups.len() > 1
 }
 
-/// What the leader of group `home` publishes of the result, in the order in which the ring completes it.
-fn published(output: Span, groups: usize, home: usize) -> Vec<Span> {
+/// The parts in which `output` is published: that of each of `groups`, in the order in which their ring comes to it, from the part of the
+/// group `first` on, modulo the number of groups.
+fn parts(output: Span, groups: usize, first: usize) -> Vec<Span> {
     if groups > MOST_PARTS {
         return vec![output];
     }
-    let parts = (0..groups).map(|distance| output.part(groups, (home + groups - distance) % groups));
+    let parts = (0..groups).map(|distance| output.part(groups, (first + groups - distance) % groups));
     parts.filter(|part| part.len > 0).collect()
 }
 
@@ -145,17 +154,20 @@ fn cost(case: &Case<'_>) -> Cost {
 
 /// Seconds if each group of a leader and `members` shares memory, and the ring of `leaders` alone takes `rings`. A leader receives the
 /// first part when it has reduced that part and the one that it sends; it goes on to reduce the others before it combines what it has
-/// received. At the end the members fetch the last part.
+/// received. With too many parts it reduces all of them first. At the end the members fetch the last part.
 fn in_memory(case: &Case<'_>, members: f64, leaders: f64, rings: f64) -> f64 {
     let (bytes, memory) = (case.bytes(), &case.network.memory);
     if members == 0.0 || bytes <= 0.0 {
         return rings;
     }
     let part = bytes / leaders;
-    let published = if leaders <= MOST_PARTS as f64 { part } else { bytes };
-    let combine = members * (memory.fetch(bytes, part, false) + case.network.gamma * part);
+    let in_parts = leaders <= MOST_PARTS as f64;
+    let published = if in_parts { part } else { bytes };
+    // How parts are published for one rank depends on whether there is room for all of them.
+    let combine = members * (memory.fetch(bytes, published, false) + case.network.gamma * published);
     let step = rings / (2.0 * (leaders - 1.0));
-    let first = memory.publish(bytes, false) + memory.near.signal + (2.0 * combine).max(leaders * combine - step);
+    let combined = if in_parts { (2.0 * combine).max(leaders * combine - step) } else { combine };
+    let first = memory.publish(bytes, false) * published / bytes + memory.near.signal + combined;
     let last = memory.publish(published, false) + memory.near.signal + memory.fetch(published, published, false);
     first + rings + last + memory.readers(bytes, false, false)
 }

@@ -9,8 +9,8 @@
 //! Six ranks in groups of `0 1 2` and `3 4 5`: 1 and 2 send everything to 0, as do 4 and 5 to 3. Ranks 0 and 3 send each other their
 //! groups' sums, and both add that of 3 to that of 0. Then 0 sends everything to 1 and 2, and 3 to 4 and 5.
 //!
-//! If the ranks of each group share memory, a member publishes its elements there. Its leader fetches and reduces them in rank order,
-//! part by part, so that it can send the first parts meanwhile, and publishes the parts of the result. Only leaders send messages then.
+//! If the ranks of each group share memory, a member publishes its elements there, part by part. Its leader fetches and reduces each part in
+//! rank order, so that it can send the first parts meanwhile, and publishes the parts of the result. Only leaders send messages then.
 //!
 //! Steps: 3, counting the concurrent receives of a leader from its `n - 1` members as one. A leader sends `S (m - 1)` bytes to other
 //! groups and `S` to each of its members, and has `m` buffers of scratch memory; a member sends `S`. Between the leaders this is the
@@ -31,7 +31,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "hierarchical_direct",
 /// Least elements of a part that is fetched or published at once, so that signals take a small part of the time.
 const PART: usize = 8192;
 
-/// Most publications of a leader.
+/// Most publications of a rank.
 const MOST_PARTS: usize = 32;
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
@@ -43,8 +43,11 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if shape.rank != leader {
         let own = contribution(&mut b, &sources, 0, output.len, output);
         if in_memory {
-            b.publish(Readers::One(leader as u32), own);
-            for (number, (offset, len)) in (0..).zip(parts(output.len)) {
+            let parts = parts(output.len);
+            for &(offset, len) in &parts {
+                b.publish(Readers::One(leader as u32), own.slice(offset, len));
+            }
+            for (number, (offset, len)) in (0..).zip(parts) {
                 b.fetch(leader, number, 0, output.slice(offset, len));
             }
             b.await_readers();
@@ -60,11 +63,11 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let target = if is_sum && groups.len() > 1 { b.scratch(output.len) } else { output };
     let mut own = contribution(&mut b, &sources, 0, output.len, target);
     let parts = if in_memory { parts(output.len) } else { vec![(0, output.len)] };
-    for &(offset, len) in &parts {
+    for (number, &(offset, len)) in (0..).zip(&parts) {
         let (mut with, into) = (own.slice(offset, len), target.slice(offset, len));
         for &member in members {
             if in_memory {
-                b.fetch_reduce(member, 0, offset, into, with, Side::Right);
+                b.fetch_reduce(member, number, 0, into, with, Side::Right);
             } else {
                 b.recv_reduce(member, into, with, Side::Right);
             }
@@ -167,7 +170,9 @@ fn in_memory(case: &Case<'_>, members: f64, between: &Case<'_>) -> f64 {
     let inside = |of: f64| of * (memory.fetch(bytes, part, false) / part + gamma);
     let outside = |of: f64| of * (others * gamma + memory.publish(part, false) / part);
     let fetch = |of: f64| of * memory.fetch(part, part, false) / part;
-    let signals = memory.publish(bytes, false) + 2.0 * memory.near.signal + memory.readers(bytes, false, false);
+    // How parts are published for one rank depends on whether there is room for all of them.
+    let publish = memory.publish(bytes, false) * part / bytes;
+    let signals = publish + 2.0 * memory.near.signal + memory.readers(bytes, false, false);
     // All fetches from the first members may come before any from the last.
     let first = (members - 1.0) * inside(bytes) + inside(unit) + transfer(between, unit) + outside(unit) + fetch(unit);
     let rest = bytes - unit;

@@ -16,8 +16,8 @@
 //! first with rank 2 and the second with rank 3.
 //!
 //! If rows are hosts whose ranks share memory, the reduce-scatter and the allgather along a row are those of `shared_slices`:
-//! every rank publishes its elements and reduces its chunk of those of all, in rank order, and later publishes the complete chunk
-//! and fetches the others. Messages are sent only along columns.
+//! every rank publishes a chunk of its elements for each other rank of the row and reduces its own chunk of those of all, in rank order, and
+//! later publishes the complete chunk and fetches the others. Messages are sent only along columns.
 //!
 //! Steps: `2 (n - 1) + 2 (m - 1)` for `m` rows of at most `n`. With equal rows every rank sends `2 S (n - 1) / n + 2 (S
 //! / n) (m - 1) / m` bytes, which is `2 S (P - 1) / P`.
@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 use super::super::grid::Grid;
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::ring::Ring;
-use super::super::shared::reduce_in_order;
+use super::super::shared::{number, reduce_in_order};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -59,14 +59,19 @@ pub(super) fn over(shape: &Shape<'_>, grid: &Grid) -> Schedule {
     let in_memory = grid.shares_rows(shape) && ring.len() > 1 && shape.count > 0;
     let current = if in_memory {
         let all = contribution(&mut b, &sources, 0, output.len, output);
-        b.publish(Readers::All, all);
+        // In the order of `number`.
+        for reader in (1..ring.len()).map(|distance| (position + ring.len() - distance) % ring.len()) {
+            let Span { offset, len, .. } = chunk(reader);
+            b.publish(Readers::One(grid.rows[row][reader] as u32), all.slice(offset, len));
+        }
         let mut current = all.slice(own.offset, own.len);
         // The first operand may be where the result is.
         if current == own && position > 0 {
             current = b.scratch(own.len);
             b.copy(own, current);
         }
-        reduce_in_order(&mut b, shape.rank, grid.rows[row].iter().copied(), |_| (0, own.offset), current, own);
+        let place = |from| (number(ring.len(), grid.find(from).1, position), 0);
+        reduce_in_order(&mut b, shape.rank, grid.rows[row].iter().copied(), place, current, own);
         own
     } else {
         ring.reduce_scatter(&mut b, |b, position| {
@@ -80,9 +85,10 @@ pub(super) fn over(shape: &Shape<'_>, grid: &Grid) -> Schedule {
         column.allreduce(&mut b, shape, current.slice(offset - own.offset, len), output.slice(offset, len));
     }
     if in_memory {
-        b.publish(Readers::All, own);
-        for other in (1..ring.len()).map(|distance| (position + distance) % ring.len()) {
-            b.fetch(grid.rows[row][other], 1, 0, chunk(other));
+        let number = b.publish(Readers::All, own);
+        // All in one order: a chunk may be written piece by piece, as fast as all others read it.
+        for other in (0..ring.len()).filter(|other| *other != position) {
+            b.fetch(grid.rows[row][other], number, 0, chunk(other));
             fan_out(&mut b, shape, chunk(other));
         }
         b.await_readers();
@@ -188,8 +194,9 @@ fn in_shared_memory(case: &Case<'_>, length: f64) -> f64 {
     if others == 0.0 {
         return 0.0;
     }
+    // How slices are published for one rank each depends on whether there is room for all of them. The own slice is not.
     let fetches = [(others, bytes, slice), (others, slice, slice)];
-    case.shared_path(2.0, &[(1.0, bytes), (1.0, slice)], &fetches, others * slice)
+    case.shared_path(2.0, &[(others / length, bytes), (1.0, slice)], &fetches, others * slice)
 }
 
 /// The number of ranges between the rows' cuts: the number of different fractions `i / n`.

@@ -17,6 +17,8 @@ pub(super) struct Memory<'a> {
     made: QuickMap<(u32, u32), (u64, u32)>,
     /// The fetches that wait for a publication: rank and step.
     waiting: QuickMap<(u32, u32), Vec<(usize, u32)>>,
+    /// For each rank: the bytes of all that it publishes for one rank each, in a call that sends messages; 0 in others.
+    for_one: Vec<f64>,
     /// For each rank: the fetches from it that are not done.
     unread: Vec<usize>,
     /// For each rank: the bytes of its largest publication.
@@ -42,11 +44,24 @@ impl<'a> Memory<'a> {
                 unread[program.fetched_from[step.slot as usize] as usize % period] += 1;
             }
         }
-        let largest = |program: &Program| {
-            let lens = program.structure.publications.iter().map(|&step| program.lens[step as usize]);
-            f64::from(lens.max().unwrap_or(0)) * element
+        let publications = |program: &Program| -> Vec<(f64, bool)> {
+            let lens =
+                program.structure.publications.iter().map(|&step| f64::from(program.lens[step as usize]) * element);
+            lens.zip(program.structure.is_for_one.iter().copied()).collect()
         };
-        let largest: Vec<f64> = programs[..period].iter().map(largest).collect();
+        let sends = programs.iter().any(|program| program.sent > 0);
+        let for_one = |program: &Program| match sends {
+            true => {
+                publications(program).into_iter().filter(|(_, is_for_one)| *is_for_one).map(|(bytes, _)| bytes).sum()
+            }
+            false => 0.0,
+        };
+        let for_one: Vec<f64> = programs[..period].iter().map(for_one).collect();
+        let largest = |(program, for_one): (&Program, &f64)| {
+            let lens = publications(program).into_iter().map(|(bytes, _)| bytes);
+            lens.fold(*for_one, f64::max)
+        };
+        let largest: Vec<f64> = programs[..period].iter().zip(&for_one).map(largest).collect();
         // Nothing is awaited where all publications are by value.
         for ((unread, largest), program) in unread.iter_mut().zip(&largest).zip(programs) {
             *unread *= usize::from(!costs.is_by_value(*largest, is_alone(program)));
@@ -57,6 +72,7 @@ impl<'a> Memory<'a> {
             gamma: options.network.gamma,
             element,
             period,
+            for_one,
             made: QuickMap::default(),
             waiting: QuickMap::default(),
             unread,
@@ -70,16 +86,26 @@ impl<'a> Memory<'a> {
     pub fn duration(&self, programs: &[Program], rank: usize, step: Step, len: u32) -> u64 {
         let bytes = f64::from(len) * self.element;
         let seconds = match step.kind {
-            Kind::Publish => self.costs.publish(bytes, is_alone(&programs[rank])),
+            Kind::Publish => {
+                let of = self.length(programs, rank, step.channel).max(bytes);
+                self.costs.publish(of, is_alone(&programs[rank])) * if of > 0.0 { bytes / of } else { 0.0 }
+            }
             kind => {
                 let publisher = self.publisher(programs, rank, step);
-                let from = &programs[publisher];
-                let of = from.lens[from.structure.publications[step.channel as usize] as usize];
+                let of = self.length(programs, publisher, step.channel);
                 let reducing = if kind == Kind::FetchReduce { self.gamma * bytes } else { 0.0 };
-                self.costs.fetch(f64::from(of) * self.element, bytes, self.is_far(rank, publisher)) + reducing
+                self.costs.fetch(of, bytes, self.is_far(rank, publisher)) + reducing
             }
         };
         picoseconds(seconds)
+    }
+
+    /// The length by which is decided how a publication is made. Between hosts, those for one rank each are copies as long as there is
+    /// room for all of them.
+    fn length(&self, programs: &[Program], rank: usize, number: u32) -> f64 {
+        let (program, number) = (&programs[rank], number as usize);
+        let own = f64::from(program.lens[program.structure.publications[number] as usize]) * self.element;
+        if program.structure.is_for_one[number] { own.max(self.for_one[rank]) } else { own }
     }
 
     /// When what a fetch reads becomes visible, with the longest chain of messages to it; `None` if it has not been

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Options, refuse};
 use crate::error::Result;
 use crate::hash::{QuickHasher, QuickMap};
-use crate::schedule::{Action, Dependency, Schedule};
+use crate::schedule::{Action, Dependency, Readers, Schedule};
 use crate::types::Rank;
 
 /// The operation of a step, as far as its duration depends on it.
@@ -63,6 +63,8 @@ pub(super) struct Structure {
     receives: Vec<u32>,
     /// The publications, in order.
     pub publications: Vec<u32>,
+    /// Which of them are for one rank.
+    pub is_for_one: Vec<bool>,
 }
 
 /// The schedule of one rank.
@@ -127,6 +129,7 @@ impl Structure {
                     + self.first_receive.len()
                     + self.receives.len()
                     + self.publications.len())
+            + self.is_for_one.len()
     }
 }
 
@@ -291,7 +294,7 @@ impl Compiler {
         }
         let too_long = |index: usize, what: &str| refuse(format!("rank {rank}, step {index}: {what}"));
         let (mut to, mut from, mut fetched_from) = (Peers::default(), Peers::default(), Peers::default());
-        let (mut publications, mut fetched) = (Vec::new(), Vec::new());
+        let (mut publications, mut is_for_one, mut fetched) = (Vec::new(), Vec::new(), Vec::new());
         let mut steps = Vec::with_capacity(count + 1);
         let mut lens = Vec::with_capacity(count);
         let mut after = Vec::with_capacity(2 * count);
@@ -335,8 +338,9 @@ impl Compiler {
                 }),
             };
             let channel = publication.map_or(step.channel, |(_, number, _)| number);
-            if kind == Kind::Publish {
+            if let Action::Publish { to, .. } = step.action {
                 publications.push(index as u32);
+                is_for_one.push(matches!(to, Readers::One(_)));
             }
             if matches!(kind, Kind::RecvReduce | Kind::Reduce | Kind::FetchReduce) {
                 reduced += len as u64;
@@ -356,7 +360,7 @@ impl Compiler {
         let (first_receive, receives) = by_slot(&incoming, from.ranks.len());
         shared.take(STATE_BYTES * count + size_of::<Program>() + 24 * to.ranks.len() + 8 * from.ranks.len())?;
         shared.take(12 * fetched.len())?;
-        let structure = Structure { steps, after, before, first_receive, receives, publications };
+        let structure = Structure { steps, after, before, first_receive, receives, publications, is_for_one };
         let bytes = structure.bytes();
         let lens_bytes = size_of_val(&lens[..]);
         let shifts_bytes = size_of_val(&shifts[..]);
