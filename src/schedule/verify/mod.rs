@@ -6,10 +6,11 @@
 //! 2. *Order* ([`race`]): on each rank, any two steps that access the same element, one of them writing, are ordered by
 //!    dependencies, element by element and for any segment size. So the result does not depend on timing, on when a
 //!    send reads its buffer, or on when a receive fills it.
-//! 3. *Shared memory* ([`shared`]): every publication is fetched, within its bounds, by exactly the ranks that it names,
+//! 3. *Shared memory* ([`shared`]): every publication is fetched, within its bounds, by exactly the ranks that it names, once by each,
 //!    and what they fetch is not written before they are done, whatever the timing.
 //! 4. *Progress* ([`execute`]): with synchronous sends, which complete only together with their receive, one segment per
-//!    message, and the steps of a rank on shared memory one after the other, every step finishes. A finished step never
+//!    message, the steps of a rank on shared memory one after the other, and publications that are written only as fast as all of their
+//!    readers read, every step finishes. A finished step never
 //!    blocks another one, so a single execution order suffices. Messages in segments of any length can do at least what
 //!    whole messages can: the dependencies of their first elements are a subset of those of all elements.
 //! 5. *Compiled programs* ([`compiled`]): where nothing but shared memory is used, what the schedules are compiled into ends, whether
@@ -161,7 +162,7 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
     shared::check(&program)?;
     let mut machine = Machine::new(&program, contract);
     machine.run(u32::MAX, false)?;
-    // Where messages are sent, the engine executes one step at a time, and has no streams.
+    // Where messages are sent, the engine executes the steps one by one, as the machine does.
     if shares && !sends {
         for (_, programs) in compiled {
             let programs: Option<Vec<_>> = programs.into_iter().collect();

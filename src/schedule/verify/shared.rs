@@ -94,20 +94,24 @@ impl Board {
     }
 
     /// The steps of other ranks that must be done so that these, too, can read the publication that step `index` fetches: it may be
-    /// written piece by piece, as fast as all of them read.
+    /// written piece by piece, as fast as all of them read. Readers begin with a fetch as soon as what is before it is done.
     pub fn abreast(&self, index: usize) -> impl Iterator<Item = u32> {
         let first = self.abreast.partition_point(|(step, _)| (*step as usize) < index);
         self.abreast[first..].iter().take_while(move |(step, _)| *step as usize == index).map(|(_, earlier)| *earlier)
     }
 
     /// See [`Board::abreast`].
-    fn readers_abreast(&self) -> Vec<(u32, u32)> {
+    fn readers_abreast(&self, program: &Program) -> Vec<(u32, u32)> {
         let mut abreast = Vec::new();
         for publication in self.publications.iter().flatten().filter(|publication| publication.elements > 0) {
-            for (other, ..) in &publication.fetches {
-                let Some(earlier) = self.previous(*other as usize) else { continue };
-                let fetches = publication.fetches.iter().map(|(step, ..)| *step).filter(|step| step != other);
-                abreast.extend(fetches.map(|step| (step, earlier)));
+            for &(other, ..) in &publication.fetches {
+                // Those on shared memory among its dependencies are before the previous one.
+                let others = program.after(other as usize).iter().map(|before| before.step);
+                let others = others.filter(|step| !program.steps[*step as usize].kind.is_shared());
+                for earlier in self.previous(other as usize).into_iter().chain(others) {
+                    let fetches = publication.fetches.iter().map(|(step, ..)| *step).filter(|step| *step != other);
+                    abreast.extend(fetches.map(|step| (step, earlier)));
+                }
             }
         }
         abreast.sort_unstable();
@@ -141,16 +145,12 @@ impl Board {
             }
             waits.extend(board.awaits[from].iter().map(|&end| (end, step)));
         }
-        // With messages, publications are not written piece by piece.
-        let in_pieces = program.steps.iter().all(|step| step.kind != Kind::Send);
         for (rank, publications) in board.publications.iter().enumerate() {
             for (number, publication) in publications.iter().enumerate() {
-                check_readers(program, contract, rank, number, publication, in_pieces)?;
+                check_readers(program, contract, rank, number, publication)?;
             }
         }
-        if in_pieces {
-            board.abreast = board.readers_abreast();
-        }
+        board.abreast = board.readers_abreast(program);
         if !waits.is_empty() {
             waits.sort_unstable();
             board.first =
@@ -162,19 +162,18 @@ impl Board {
     }
 }
 
-/// Checks that exactly the ranks to which `publication` is published fetch it; `once`: each in one step.
+/// Checks that exactly the ranks to which `publication` is published fetch it, each in one step.
 fn check_readers(
     program: &Program,
     contract: &dyn Contract,
     rank: Rank,
     number: usize,
     publication: &Publication,
-    once: bool,
 ) -> Result<()> {
     let mut reads = vec![false; program.ranks];
     for (step, ..) in &publication.fetches {
         let reader = program.steps[*step as usize].rank as usize;
-        if std::mem::replace(&mut reads[reader], true) && once {
+        if std::mem::replace(&mut reads[reader], true) {
             return Err(wrong(format!("rank {reader} fetches publication {number} of rank {rank} in several steps")));
         }
     }

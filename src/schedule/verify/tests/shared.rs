@@ -155,6 +155,73 @@ fn readers_of_the_same_publications_fetch_them_in_one_order() {
     verify(read(in_turns, Readers::One(0)), &contract).unwrap();
 }
 
+/// Rank 0 publishes for the others what may be written as fast as both read; rank 1 sends rank 2 a message, before or after it has read, for
+/// which rank 2 waits before it reads.
+#[test]
+fn a_reader_that_waits_for_a_message_of_another_reader() {
+    let read = |first: bool| {
+        schedules(3, |b, rank| match rank {
+            0 => {
+                b.publish(Readers::All, all(IN));
+                b.await_readers();
+            }
+            1 => {
+                b.fetch(0, 0, 0, all(OUT));
+                b.send(2, all(if first { IN } else { OUT }));
+            }
+            _ => {
+                b.recv(1, all(OUT));
+                b.fetch(0, 0, 0, all(OUT));
+            }
+        })
+    };
+    let contract = plain(3, 4, anything);
+    verify(read(true), &contract).unwrap();
+    refused(&read(false), &contract, "deadlock: ");
+    // So it is if that is said in shared memory.
+    let read = |first: bool| {
+        schedules(3, |b, rank| match rank {
+            0 => {
+                b.publish(Readers::All, all(IN));
+                b.await_readers();
+            }
+            1 => {
+                if first {
+                    b.publish(Readers::One(2), all(IN));
+                }
+                b.fetch(0, 0, 0, all(OUT));
+                if !first {
+                    b.publish(Readers::One(2), all(OUT));
+                }
+                b.await_readers();
+            }
+            _ => {
+                b.fetch(1, 0, 0, all(OUT));
+                b.fetch(0, 0, 0, all(OUT));
+            }
+        })
+    };
+    verify(read(true), &contract).unwrap();
+    refused(&read(false), &contract, "deadlock: ");
+}
+
+/// Also beside messages, each publication may be written piece by piece.
+#[test]
+fn a_publication_is_fetched_once_beside_messages() {
+    let twice = schedules(3, |b, rank| match rank {
+        0 => {
+            b.publish(Readers::One(1), all(IN));
+            b.await_readers();
+        }
+        1 => {
+            (0..2).for_each(|half| b.fetch(0, 0, 2 * half, Span::new(OUT, 2 * half, 2)));
+            b.send(2, all(OUT));
+        }
+        _ => b.recv(1, all(OUT)),
+    });
+    refused(&twice, &plain(3, 4, anything), "rank 1 fetches publication 0 of rank 0 in several steps");
+}
+
 #[test]
 fn two_ranks_that_fetch_before_they_publish() {
     let late = schedules(2, |b, rank| {
