@@ -10,6 +10,7 @@ mod combine;
 pub mod fuzz;
 pub mod part;
 pub mod program;
+mod publishing;
 mod quick;
 mod run;
 mod started;

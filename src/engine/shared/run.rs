@@ -3,10 +3,10 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-use super::program::{Memory, Program, ring_unit};
+use super::program::{Memory, Program};
 use super::started::Progress;
 use super::wait::Wait;
-use super::{CLAIMED, COPIED_IN_PLACE_BYTES, ENDED, Entry, Full, Refused, Shared, State, Workspace, excludes};
+use super::{CLAIMED, ENDED, Entry, Full, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,10 +14,6 @@ use crate::schedule::compiled::Op;
 use crate::schedule::{Buffer, Span};
 use crate::transport::board::{Desk, Members, Opening, Place, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
-
-/// After a publication of at least this many bytes, this rank looks at once whether peers sleep: one that is woken then is awake when this rank
-/// needs what it does next. To look takes a fence, so after shorter ones it looks only before it waits, and at the end of the call.
-const WAKING_BYTES: usize = 64 << 10;
 
 /// What a call executes, on which memory.
 #[derive(Clone, Copy)]
@@ -338,23 +334,6 @@ impl Call {
         }
     }
 
-    /// For a call that waits for a member: another one without which it does not end. It may be that other members, and so the first
-    /// one, wait for nothing but that this rank writes on, for which this one has to read: then nobody else would notice its end.
-    pub fn laggard(&mut self, work: &Work<'_>, wait: Wait) -> Option<Wait> {
-        let (from, number, bytes) = match wait {
-            Wait::Publication { member, number } => (member, number, 0),
-            Wait::Piece { member, number, bytes } => (member, number, bytes),
-            _ => return None,
-        };
-        let lags = |stream| work.shared.board.lags(stream).filter(|member| *member != from);
-        let member = self.workspace().outgoing.iter().find_map(lags)?;
-        Some(Wait::Laggard { member, from, number, bytes })
-    }
-
-    fn is_delayed_by(&mut self, work: &Work<'_>, member: usize) -> bool {
-        self.workspace().outgoing.iter().any(|stream| work.shared.board.lags(stream) == Some(member))
-    }
-
     /// Looks for the peer in a slot that is not the expected one, and wakes peers that sleep. For a thread that has waited a
     /// while.
     #[cold]
@@ -363,50 +342,6 @@ impl Call {
         if let Wait::Publication { member, .. } | Wait::Laggard { from: member, .. } = wait {
             work.shared.board.search(&mut self.workspace().seat, member);
         }
-    }
-
-    fn await_readers(&mut self, work: &Work<'_>) -> Option<Wait> {
-        let (next, last_fetch) = (self.next, &work.program.last_fetch);
-        let own = self.workspace();
-        // The end of the call acknowledges, too, unless peers may wait for the acknowledgement while this rank waits for them again.
-        if !own.seat.is_by_reference() && own.outgoing.is_empty() && next > work.program.last_shared {
-            return None;
-        }
-        // The peers' calls wait for this rank's acknowledgement as this call does for theirs.
-        let acknowledged = work.shared.board.acknowledge(&mut own.seat, |member| last_fetch[member] < next);
-        // A call that waits comes here again and again. If it woke others each time, two that wait would not let each other sleep.
-        self.unannounced |= acknowledged;
-        while self.write_streams(work) {}
-        self.missing_reader(work)
-    }
-
-    /// For what this rank waits before its buffers may be written again: that its streams are written to their ends, and its
-    /// publications by reference read.
-    fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
-        let (board, own) = (&work.shared.board, self.workspace());
-        let missing = match own.outgoing.first() {
-            Some(stream) => Some(board.slowest(stream)),
-            None if own.seat.is_by_reference() => board.missing_reader(&own.seat, work.program.readers),
-            None => None,
-        };
-        missing.map(|member| Wait::Reader { member })
-    }
-
-    /// Writes the next piece of each stream, where there is room for it. Returns whether there was.
-    #[inline]
-    pub(super) fn write_streams(&mut self, work: &Work<'_>) -> bool {
-        !self.workspace().outgoing.is_empty() && self.write_pieces(work)
-    }
-
-    #[cold]
-    fn write_pieces(&mut self, work: &Work<'_>) -> bool {
-        let mut any = false;
-        self.workspace().outgoing.retain_mut(|stream| {
-            any |= work.shared.board.write(stream);
-            !stream.is_written()
-        });
-        self.unannounced |= any;
-        any
     }
 
     #[inline(always)] // On the path of small collectives.
@@ -418,48 +353,6 @@ impl Call {
         };
         // The base of an empty buffer may be null.
         base.wrapping_add(span.offset * work.binding.element)
-    }
-
-    #[inline]
-    fn publish(&mut self, work: &Work<'_>, span: &Span) {
-        let bytes = span.len * work.binding.element;
-        let from = self.pointer(work, span);
-        let shared = work.shared;
-        // What takes the place of scratch memory may be replaced at once, so it is copied.
-        let is_aside = span.buffer == Buffer::Scratch;
-        let in_place =
-            shared.reads && bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.group.has_allocated(from, bytes);
-        self.unannounced = true;
-        let own = self.workspace();
-        let (Memory { mut copied, ring, .. }, number) = (own.memory, own.seat.published());
-        if shared.reads && work.program.is_by_reference(number, bytes) {
-            copied = 0;
-        } else if bytes > copied && !in_place {
-            let readers = work.program.to[number];
-            // A ring that is not longer than the publication, so that its pieces are short, too.
-            let ring = ring.min(bytes.next_multiple_of(ring_unit(work.binding.element)));
-            // SAFETY: as below; a stream is written to its end before the call ends.
-            let stream = unsafe { shared.board.publish_stream(&mut own.seat, from, bytes, ring, readers) };
-            if let Some(stream) = stream {
-                own.outgoing.push(stream);
-                self.write_streams(work);
-                return;
-            }
-        }
-        let copied = if in_place { COPIED_IN_PLACE_BYTES } else { copied };
-        // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended, which is after
-        // its readers have finished, or its publications were withdrawn.
-        unsafe { shared.board.publish(&mut own.seat, from, bytes, copied) };
-        if bytes >= WAKING_BYTES {
-            self.announce(work);
-        }
-    }
-
-    /// Wakes peers that sleep, after a publication or an acknowledgement.
-    pub fn announce(&mut self, work: &Work<'_>) {
-        if std::mem::take(&mut self.unannounced) {
-            work.shared.group.wake_others();
-        }
     }
 
     /// Ends the call: it has read all that it needed.
