@@ -166,9 +166,7 @@ impl Context {
     /// The algorithm that `run` selects for `shape` and `dtype` with `auto`.
     pub fn choose(&self, shape: &Shape<'_>, dtype: DataType) -> &'static str {
         // Only the name of an algorithm can be invalid, and none is given.
-        self.tuner_of(shape, dtype.size())
-            .decide(shape, dtype.size(), None)
-            .map_or("", |decision| decision.algorithm.name)
+        self.tuner_of(dtype.size()).decide(shape, dtype.size(), None).map_or("", |decision| decision.algorithm.name)
     }
 
     /// The tuning that the ranks agreed on when they connected: constants, measured or from a file, and recorded choices.
@@ -214,7 +212,7 @@ impl Context {
     #[inline]
     fn asked<'a>(&self, call: &Call<'a>) -> Option<Asked<'a>> {
         let counts = !self.check_calls && (call.shape.rank, call.shape.size) == (self.rank, self.size);
-        if counts { Asked::of(call, self.tuner_of(&call.shape, call.element()), self.hosts()) } else { None }
+        if counts { Asked::of(call, self.tuner_of(call.element()), self.hosts()) } else { None }
     }
 
     /// [`Context::run`] for a call that `check` has accepted; `known` is what that returned.
@@ -282,7 +280,7 @@ impl Context {
         base: Option<usize>,
         uses: Uses,
     ) -> Shape<'a> {
-        let tuner = self.tuner_of(shape, element);
+        let tuner = self.tuner_of(element);
         let or = |given: &'a [u32], known: &'a [u32]| if given.is_empty() { known } else { given };
         Shape {
             base: base.unwrap_or(shape.base),

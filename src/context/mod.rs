@@ -37,13 +37,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::collective::{Collective, Constants, Shape};
+use crate::collective::Constants;
 use crate::context::prepared::PreparedCalls;
 use crate::context::rounds::Rounds;
 use crate::context::versions::Versions;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
-use crate::engine::shared::program::{MOST_ELEMENT_BYTES, copies_all};
+use crate::engine::shared::program::MOST_ELEMENT_BYTES;
 use crate::engine::{Cores, Engine, Guard, Idle, Spin};
 use crate::environment;
 use crate::error::{self, Error, ErrorKind, Result};
@@ -399,14 +399,10 @@ impl Context {
         self.agreed.get().unwrap_or_else(|| self.built_in.get_or_init(built_in))
     }
 
-    /// The one that selects algorithms for calls of this shape, with elements of so many bytes.
-    fn tuner_of(&self, shape: &Shape<'_>, element: usize) -> &Tuner {
-        let needs_reads = || match self.shared_memory.get() {
-            Some(_) => element > MOST_ELEMENT_BYTES,
-            // Of several hosts, whose parts of a schedule have no streams. All ranks have the same count.
-            None => shape.collective == Collective::Allreduce && !copies_all(shape.count.saturating_mul(element)),
-        };
-        self.without_shared_memory.get().filter(|_| needs_reads()).unwrap_or_else(|| self.tuner())
+    /// The one that selects algorithms for calls with elements of so many bytes.
+    fn tuner_of(&self, element: usize) -> &Tuner {
+        let without = || self.without_shared_memory.get().filter(|_| element > MOST_ELEMENT_BYTES);
+        without().unwrap_or_else(|| self.tuner())
     }
 
     fn engine(&self) -> &Engine {

@@ -137,7 +137,7 @@ impl Context {
         }
         let combine = call.combine()?;
         let Decision { algorithm, segment_bytes, base } =
-            self.tuner_of(shape, element).decide(shape, element, call.algorithm)?;
+            self.tuner_of(element).decide(shape, element, call.algorithm)?;
         let shape = Shape {
             means: matches!(combine, Combine::Mean(_)),
             ..self.complete_shape(shape, element, base, algorithm.uses).only(algorithm.uses)

@@ -314,7 +314,7 @@ impl Execution {
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
             while self.failed.is_none() && self.step(plan, index, messenger) {}
         }
-        self.announce(plan);
+        self.settle_memory(plan, messenger);
     }
 
     /// Posts or executes the next segment of a step if its dependencies are met. Returns whether the following segment may be
@@ -380,7 +380,7 @@ impl Execution {
                 return false;
             }
             Action::Publish { .. } | Action::Fetch { .. } | Action::FetchReduce { .. } | Action::AwaitReaders => {
-                self.step_in_memory(plan, index, messenger);
+                self.step_in_memory(plan, index);
                 return false;
             }
             local => {

@@ -75,25 +75,29 @@ fn random_jobs_of_several_hosts() {
     run(&seeds(fixed, "", DRAWN), play_on_hosts, "simulation::shared", "Write a test of what it has found.");
 }
 
-/// Whether the ranks of two hosts have published anything in an allreduce of so many bytes, where `found` says whether they read each
-/// other's processes, and copies have at most 512 bytes.
-fn publishes(found: Sharing, bytes: usize) -> bool {
-    let before = LONGEST.replace((512, 512));
-    let network = Network::new(1, reliable());
-    let contexts = contexts_of_hosts(&network, &[1, 1, 2, 2], &Job::options(false), found);
-    let shared: Vec<_> = contexts.iter().map(|context| context.lock().unwrap().shared.clone().unwrap()).collect();
-    let call = CollectiveCall::plain(Collective::Allreduce, "hierarchical", 4, bytes / size_of::<i64>());
-    Job::over(network, contexts, &[Work::Call(call)]).check(None).unwrap();
-    LONGEST.set(before);
-    shared.iter().any(|shared| shared.last_call().is_some())
-}
-
+/// Copies, publications by reference or streams, in an allreduce of two hosts.
 #[test]
-fn where_no_process_may_read_another_hosts_combine_in_memory_what_is_copied_as_a_whole() {
-    for bytes in [8, 512, 520, 5000] {
-        assert!(publishes(Sharing::Processes, bytes), "{bytes}");
-        assert_eq!(publishes(Sharing::Segments, bytes), bytes <= 512, "{bytes}");
+fn hosts_combine_in_memory_whether_or_not_a_process_may_read_another() {
+    let before = LONGEST.replace((512, 512));
+    for (found, algorithm) in FORMS
+        .into_iter()
+        .flat_map(|found| ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd"].map(|name| (found, name)))
+    {
+        for (hosts, bytes) in [&[1, 1, 2, 2][..], &[1, 1, 1, 2, 2, 2, 1]]
+            .into_iter()
+            .flat_map(|hosts| [8, 512, 5000, 200_000].map(|bytes| (hosts, bytes)))
+        {
+            let network = Network::new(1, reliable());
+            let contexts = contexts_of_hosts(&network, hosts, &Job::options(false), found);
+            let shared: Vec<_> =
+                contexts.iter().map(|context| context.lock().unwrap().shared.clone().unwrap()).collect();
+            let call = CollectiveCall::plain(Collective::Allreduce, algorithm, hosts.len(), bytes / size_of::<i64>());
+            Job::over(network, contexts, &[Work::Call(call)]).check(None).unwrap();
+            let all_publish = shared.iter().all(|shared| shared.last_call().is_some());
+            assert!(all_publish, "{algorithm}, {hosts:?}, {found:?}, {bytes} bytes");
+        }
     }
+    LONGEST.set(before);
 }
 
 /// A scan of four ranks of one host, whose publications are longer than their rings, by the schedules of the algorithm or by others.

@@ -9,6 +9,7 @@ use crate::engine::shared::{Refused, Shared, Work};
 use crate::engine::uncounted;
 use crate::error::{Error, Result};
 use crate::messaging::{Messenger, Token};
+use crate::transport::board::each;
 use crate::wire::fingerprint::digest;
 
 /// The detail in the token of a wait for what a peer does in shared memory. Others are indices of steps.
@@ -35,27 +36,22 @@ impl Execution {
     }
 
     /// Executes a step on shared memory if it is the next one, or waits for what it needs.
-    pub(super) fn step_in_memory(&mut self, plan: &Plan, index: u32, messenger: &mut Messenger) {
+    pub(super) fn step_in_memory(&mut self, plan: &Plan, index: u32) {
         let (deadline, clock) = (self.deadline, self.clock.clone());
         let is_late = || is_past(deadline, clock.as_ref());
         let its_turn = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
         let act = |part: &mut Part, steps: &SharedSteps, work: &Work<'_>| {
-            its_turn(part, steps).then(|| part.execute(work, is_late).map(|done| (done, part.awaited(work.shared))))
+            its_turn(part, steps).then(|| part.execute(work, is_late))
         };
         match self.in_memory(plan, act) {
             None => self.fail("a schedule uses shared memory, which this run does not"),
-            Some(None) => {}
+            Some(None | Some(Ok(false))) => {}
             Some(Some(Err(error))) => self.failed = Some(error),
-            Some(Some(Ok((true, _)))) => {
+            Some(Some(Ok(true))) => {
                 let len = plan.steps[index as usize].len;
                 self.progress[index as usize].posted = len;
                 self.advance_done(plan, index, len);
                 self.work.extend(self.next_in_memory(plan));
-            }
-            Some(Some(Ok((false, rank)))) => {
-                if let Some(rank) = rank {
-                    messenger.wait_for_publication(rank, self.count * self.element, self.memory_token());
-                }
             }
         }
     }
@@ -73,7 +69,8 @@ impl Execution {
         self.failed.is_none() && self.part.as_ref().is_some_and(Part::waits)
     }
 
-    /// Looks for what it waits for in shared memory. If that has come, goes on, and returns true.
+    /// Looks for what it waits for in shared memory, and writes on what others read piece by piece. If there was anything to do, goes on, and
+    /// returns true.
     pub fn look(&mut self, messenger: &mut Messenger) -> bool {
         let Some(plan) = self.plan.take() else { return false };
         let found = self.in_memory(&plan, |part, _, work| part.look(work)) == Some(true);
@@ -100,11 +97,19 @@ impl Execution {
         }
     }
 
-    /// Lets peers know of the last steps.
-    pub(super) fn announce(&mut self, plan: &Plan) {
-        if self.part.is_some() {
-            self.in_memory(plan, |part, _, work| part.announce(work));
+    /// Lets peers know of the last steps on shared memory, and waits for those without which it does not go on.
+    pub(super) fn settle_memory(&mut self, plan: &Plan, messenger: &mut Messenger) {
+        if self.part.is_none() {
+            return;
         }
+        let (token, bytes) = (self.memory_token(), self.count * self.element);
+        self.in_memory(plan, |part, _, work| {
+            part.announce(work);
+            if let Some(awaited) = part.awaited(work) {
+                messenger.end_wait_for_publication(token);
+                each(awaited).for_each(|member| messenger.wait_for_publication(work.shared.rank(member), bytes, token));
+            }
+        });
     }
 
     /// Calls `act` for the steps on shared memory, if there are any.

@@ -1,5 +1,6 @@
 //! The steps on shared memory of a call that also sends messages, which the engine executes in the order of the list, beside its
-//! messages. Where one of them must wait for a peer, whoever progresses the context looks for what it needs.
+//! messages. Where one of them must wait for a peer, whoever progresses the context looks for what it needs. Publications that are streams
+//! are written on at the same time: whatever the next step waits for, also for messages, peers may wait for them.
 
 use super::program::Program;
 use super::run::Start;
@@ -8,6 +9,7 @@ use crate::engine::execution::too_slow;
 use crate::error::Result;
 use crate::schedule::weights::Weights;
 use crate::schedule::{Action, Readers, Schedule, Step};
+use crate::transport::board::Members;
 use crate::types::Rank;
 use crate::wire::fingerprint::number;
 
@@ -49,7 +51,7 @@ impl SharedSteps {
             own_weights.extend(weights.get(index));
         }
         let mut program = Program::new(&own, &own_weights, members.len(), false)?;
-        // A leader reads a part of a publication whenever it needs it.
+        // Streams are for ranks that cannot read each other's memory: a rank that waits for messages does not write on meanwhile.
         program.streams = false;
         debug_assert_eq!(program.ops.len(), steps.len(), "one operation for each step");
         Some(Self { program, steps: steps.into() })
@@ -64,6 +66,8 @@ pub struct Part {
     wait: Option<Wait>,
     /// Whether peers may not know of the last steps.
     unannounced: bool,
+    /// See [`Part::awaited`].
+    awaited: Members,
 }
 
 impl Part {
@@ -72,7 +76,7 @@ impl Part {
         if work.binding.counted && number(fingerprint) == 0 {
             return Err(Refused::Uncounted);
         }
-        Ok(Self { call: Call::join(work, fingerprint)?, wait: None, unannounced: false })
+        Ok(Self { call: Call::join(work, fingerprint)?, wait: None, unannounced: false, awaited: 0 })
     }
 
     /// The index of the step that is executed next, unless it waits.
@@ -97,25 +101,37 @@ impl Part {
     pub fn announce(&mut self, work: &Work<'_>) {
         if std::mem::take(&mut self.unannounced) {
             self.call.acknowledge_finished(work);
+        } else {
+            self.call.announce(work);
         }
     }
 
-    /// Whether the next step waits.
+    /// Whether it waits for peers: the next step, or a stream.
     pub fn waits(&self) -> bool {
-        self.wait.is_some()
+        self.wait.is_some() || self.call.is_writing()
     }
 
-    /// The rank for which the next step waits.
-    pub fn awaited(&self, shared: &Shared) -> Option<Rank> {
-        self.wait.and_then(Wait::member).map(|member| shared.rank(member))
+    /// The members for which it waits, if others than at the last time, or since [`Part::look`] has found something: that for which the
+    /// next step waits, and those that delay streams. If one of these ends, it may be that nobody else waits for it.
+    pub fn awaited(&mut self, work: &Work<'_>) -> Option<Members> {
+        let of_step = self.wait.and_then(Wait::member).map_or(0, |member| 1 << member);
+        let awaited = of_step | self.call.laggards(work);
+        (std::mem::replace(&mut self.awaited, awaited) != awaited).then_some(awaited)
     }
 
-    /// Looks for what the next step waits for, which then waits no more. Looks everywhere, since whoever looked in vain may sleep.
+    /// Looks for what the next step waits for, which then waits no more, and writes streams on. Looks everywhere, since whoever looked in
+    /// vain may sleep. Returns whether anything was found or written.
     pub fn look(&mut self, work: &Work<'_>) -> bool {
-        let Some(wait) = self.wait else { return false };
-        self.call.look_around(work, wait);
-        let found = self.call.is_ready(work, wait);
-        self.wait = self.wait.filter(|_| !found);
+        let found = match self.wait {
+            Some(wait) => {
+                self.call.look_around(work, wait);
+                self.call.is_ready(work, wait)
+            }
+            None => self.call.write_streams(work),
+        };
+        if found {
+            (self.wait, self.awaited) = (None, 0);
+        }
         found
     }
 
@@ -177,22 +193,23 @@ impl Call {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::COPIED_BYTES;
-    use super::super::program::{Memory, copies_all};
+    use super::super::program::{MOST_ELEMENT_BYTES, Memory};
     use super::*;
     use crate::collective::{Collective, Shape, Uses};
     use crate::transport::board::CELL_BYTES;
 
-    /// Of calls that are said to be so, where no process may read another, every publication is a copy, and all have room.
+    /// Where no process may read another, every publication is a copy or a stream, and all have room.
     #[test]
-    fn calls_that_are_copied_have_room_for_all_copies() {
+    fn each_publication_beside_messages_is_copied_or_has_a_ring() {
         let algorithms =
             || Collective::Allreduce.algorithms().iter().filter(|algorithm| algorithm.uses == Uses::Groups);
-        let mut parts = 0;
-        for (hosts, members) in [(2, 2), (2, 3), (3, 5), (40, 2), (2, 64)] {
+        let (mut copied_parts, mut streamed_parts) = (0, 0);
+        for (hosts, members) in [(2, 2), (2, 3), (3, 5), (40, 2), (70, 2), (2, 64)] {
             let groups: Vec<u32> = (0..hosts).flat_map(|host| vec![host; members]).collect();
             for (algorithm, rank) in algorithms().flat_map(|algorithm| [0, 1, members].map(|rank| (algorithm, rank))) {
-                for (count, element, in_place) in [(COPIED_BYTES, 1, true), (COPIED_BYTES / 96, 96, false)] {
-                    assert!(copies_all(count * element) && !copies_all(count * element + 96));
+                for (count, element, in_place) in
+                    [(COPIED_BYTES, 1, true), (7 * COPIED_BYTES, 8, false), (COPIED_BYTES, MOST_ELEMENT_BYTES, true)]
+                {
                     let inputs = usize::from(!in_place);
                     let shape = Shape::new(Collective::Allreduce, rank, groups.len(), count);
                     let shape = Shape { groups: &groups, shared: true, inputs, ..shape };
@@ -201,16 +218,17 @@ mod tests {
                     let here: Vec<Rank> = (first..first + members).collect();
                     let Some(steps) = SharedSteps::new(&schedule, &[], &here) else { continue };
                     let Memory { room, copied, ring } = steps.program.memory(element, false);
-                    let longest = steps.program.published.iter().max().map_or(0, |len| len * element);
-                    assert!(
-                        room <= CELL_BYTES && longest <= copied && ring == 0,
-                        "{}: {room}, {longest}",
-                        algorithm.name
-                    );
-                    parts += 1;
+                    let lens = || steps.program.published.iter().map(|len| len * element);
+                    let taken: usize = lens().map(|bytes| if bytes <= copied { bytes } else { ring }).sum();
+                    let is_streamed = lens().any(|bytes| bytes > copied);
+                    assert!(taken <= room && room <= CELL_BYTES, "{}: {taken} of {room}", algorithm.name);
+                    assert!(ring > 0 || !is_streamed, "{} of {count} elements of {element}", algorithm.name);
+                    assert_eq!(steps.program.memory(element, true).ring, 0, "others read it where it is");
+                    copied_parts += usize::from(!is_streamed);
+                    streamed_parts += usize::from(is_streamed);
                 }
             }
         }
-        assert!(parts > 100, "{parts}");
+        assert!(copied_parts > 20 && streamed_parts > 50, "{copied_parts}, {streamed_parts}");
     }
 }

@@ -15,7 +15,7 @@ pub struct Program {
     compiled: Compiled,
     /// Which publications may be by reference because one rank reads them.
     sole: Box<[bool]>,
-    /// Whether publications may be streams, of which readers read each once from the beginning to the end.
+    /// Whether long publications are streams even if readers can read the memory of the publisher's process.
     pub streams: bool,
     /// If so: lengths in bytes of those with one reader that are by reference.
     pub by_reference: RangeInclusive<usize>,
@@ -82,12 +82,6 @@ fn longest() -> (usize, usize) {
     LONGEST.get()
 }
 
-/// Whether all that each rank publishes for an allreduce of `bytes` between hosts is copied as a whole: at most half as much again, each
-/// publication from a line on.
-pub fn copies_all(bytes: usize) -> bool {
-    bytes <= longest().0
-}
-
 impl Program {
     /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared memory.
     pub fn new(schedule: &Schedule, weights: &[Weights], members: usize, fused: bool) -> Option<Self> {
@@ -128,13 +122,13 @@ impl Program {
     }
 
     /// How the publications use the board's memory, if elements have `element` bytes. `reads`: whether ranks read the memory of each other's
-    /// processes; if not, no publication is by reference: there are streams, and elements have at most [`MOST_ELEMENT_BYTES`], or the call
-    /// is one that [`copies_all`].
+    /// processes; if not, no publication is by reference, and elements have at most [`MOST_ELEMENT_BYTES`].
     pub fn memory(&self, element: usize, reads: bool) -> Memory {
+        let streams = self.streams || !reads;
         // While all ranks copy, none waits; but if only this one publishes, the others read while it writes.
         let (longest_copy, longest_ring) = longest();
         let alone = longest_copy.min(COPIED_ALONE_BYTES);
-        let (mut copied, mut ring) = (if self.fetches() || !self.streams { longest_copy } else { alone }, 0);
+        let (mut copied, mut ring) = (if self.fetches() || !streams { longest_copy } else { alone }, 0);
         let by_reference = |publication: usize, bytes: usize| reads && self.is_by_reference(publication, bytes);
         let all = || self.published.iter().map(|len| len * element).enumerate();
         let bytes = || all().filter(|(publication, bytes)| !by_reference(*publication, *bytes)).map(|(_, bytes)| bytes);
@@ -143,7 +137,7 @@ impl Program {
             bytes().map(one).sum()
         };
         let longer = |copied| bytes().filter(|bytes| *bytes > copied).count();
-        if self.streams && (longer(copied) > 0 || taken(copied, 0) > CELL_BYTES) {
+        if streams && (longer(copied) > 0 || taken(copied, 0) > CELL_BYTES) {
             let rings = |number: usize, room: usize| {
                 let unit = ring_unit(element);
                 let ring = (room / number.max(1)).min(longest_ring) / unit * unit;

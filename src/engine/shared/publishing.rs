@@ -5,6 +5,7 @@ use super::program::{Memory, ring_unit};
 use super::run::{Call, Work};
 use super::wait::Wait;
 use crate::schedule::{Buffer, Span};
+use crate::transport::board::Members;
 
 /// After a publication of at least this many bytes, this rank looks at once whether peers sleep: one that is woken then is awake when this rank
 /// needs what it does next. To look takes a fence, so after shorter ones it looks only before it waits, and at the end of the call.
@@ -51,6 +52,12 @@ impl Call {
         if std::mem::take(&mut self.unannounced) {
             work.shared.group.wake_others();
         }
+    }
+
+    /// Whether a stream of this rank is not written to its end.
+    pub(super) fn is_writing(&self) -> bool {
+        // SAFETY: as for the workspace.
+        !unsafe { &(*self.entry.as_ptr()).workspace }.outgoing.is_empty()
     }
 
     /// Writes the next piece of each stream, where there is room for it. Returns whether there was.
@@ -108,6 +115,12 @@ impl Call {
         let lags = |stream| work.shared.board.lags(stream).filter(|member| *member != from);
         let member = self.workspace().outgoing.iter().find_map(lags)?;
         Some(Wait::Laggard { member, from, number, bytes })
+    }
+
+    /// All members that delay streams of this rank.
+    pub(super) fn laggards(&mut self, work: &Work<'_>) -> Members {
+        let of = |stream| work.shared.board.laggards(stream);
+        self.workspace().outgoing.iter().flat_map(of).fold(0, |all, member| all | 1 << member)
     }
 
     pub(super) fn is_delayed_by(&mut self, work: &Work<'_>, member: usize) -> bool {

@@ -87,7 +87,7 @@ impl Default for PerMember {
 }
 
 /// The members of a set.
-fn each(mut set: Members) -> impl Iterator<Item = usize> {
+pub fn each(mut set: Members) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let member = (set != 0).then(|| set.trailing_zeros() as usize)?;
         set &= set - 1;

@@ -94,10 +94,15 @@ impl Board {
 
     /// A reader for which the next piece of `stream` has to wait.
     pub fn lags(&self, stream: &Outgoing) -> Option<usize> {
+        self.laggards(stream).next()
+    }
+
+    /// The readers for which the next piece of `stream` has to wait.
+    pub fn laggards(&self, stream: &Outgoing) -> impl Iterator<Item = usize> {
         let Outgoing { bytes, written, ring, cell, number, start, .. } = *stream;
         let needed = (written + (ring / PIECES).min(bytes - written)).saturating_sub(ring);
         let readers = if needed > 0 { stream.readers } else { 0 };
-        each(readers).find(|member| {
+        each(readers).filter(move |member| {
             let read = self.members[*member].consumed(self.index, cell, number).load(Ordering::Acquire);
             // A reader that has not begun has what is left from earlier publications: at most the start.
             (read.wrapping_sub(start) as i64) < needed as i64
