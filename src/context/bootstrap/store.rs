@@ -55,6 +55,9 @@ const MEMORY: Round =
 /// Key of rank 0's tuning.
 const TUNING: &str = "tuning";
 
+/// Prefix of the keys of refusals that do not fit into claims; the rank follows.
+const LONG_REFUSAL: &str = "refusal";
+
 /// Prefix of an error in place of a content, of a list, or of the tuning; the number of the error's kind follows, and what
 /// [`record::of_error`] returns. None of these begins with it.
 const REFUSAL: &[u8] = b"\0refused: ";
@@ -140,9 +143,15 @@ impl<'a> OverStore<'a> {
         }
     }
 
-    /// Claims this rank, with `refusal` in place of its content. It is as long as the others', so the text may be cut off.
+    /// Claims this rank, with `refusal` in place of its content. It is as long as the others', so the text may be cut off: then all of it is
+    /// at another key, first, since rank 0 looks for it as soon as it has the claim.
     fn claim_refusal(&self, rank: Rank, mut refusal: Vec<u8>) -> Result<()> {
-        refusal.resize(self.context.content(0)?.len(), 0);
+        let bytes = self.context.content(0)?.len();
+        if refusal.len() > bytes {
+            // The claim says the most important, even if the store does not take this.
+            let _ = self.store.set_within(&format!("{LONG_REFUSAL}/{rank}"), &refusal, self.limit.left());
+        }
+        refusal.resize(bytes, 0);
         let claim = claim::make(self.context.own_version().1, self.context.size, &refusal)?;
         claim::put(self.store, &HOSTS.rank_key(rank), &claim, self.limit.left())
     }
@@ -151,6 +160,15 @@ impl<'a> OverStore<'a> {
     fn refused(&self, rank: Rank, value: &[u8]) -> Option<Error> {
         let (kind, told) = value.strip_prefix(REFUSAL)?.split_first()?;
         Some(record::to_error(rank, self.context.size, *kind, told))
+    }
+
+    /// The whole of a refusal of `rank` of which its claim has `cut`; `None` if that may be all, or the store does not have it.
+    fn whole_refusal(&self, rank: Rank, cut: &[u8]) -> Option<Vec<u8>> {
+        if !cut.starts_with(REFUSAL) || cut.ends_with(&[0]) {
+            return None;
+        }
+        let whole = self.store.get(&format!("{LONG_REFUSAL}/{rank}"), LATE.min(self.limit.left())).ok()?;
+        whole.starts_with(cut).then_some(whole)
     }
 
     /// The first round: claims this rank, with the content `own`. Returns the contents of all ranks in their order.
@@ -212,7 +230,8 @@ impl<'a> OverStore<'a> {
         }
         let contents = values.iter().enumerate().map(|(rank, value)| {
             let content = content(rank, value)?;
-            self.refused(rank, content).map_or(Ok(content), Err)
+            let whole = if round.list == HOSTS.list { self.whole_refusal(rank, content) } else { None };
+            self.refused(rank, whole.as_deref().unwrap_or(content)).map_or(Ok(content), Err)
         });
         let list = contents.collect::<Result<Vec<_>>>().map(|contents| contents.concat());
         let list = list.inspect_err(|error| self.refuse(round, error))?;

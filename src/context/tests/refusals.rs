@@ -32,6 +32,17 @@ fn a_rank_that_fails_in_the_first_round_says_so_to_all() {
     }
 }
 
+/// Claims are shorter than that.
+#[test]
+fn a_rank_that_fails_in_the_first_round_for_a_long_reason_says_all_of_it() {
+    let reason = Error::new(ErrorKind::ConnectionLost, format!("{} and no more", "for many reasons, ".repeat(12)));
+    for odd in 0..3 {
+        let contexts: Vec<_> = (0..3).map(|rank| Context::new(device(), rank, 3, &options()).unwrap()).collect();
+        contexts[odd].lock().unwrap().break_with(&reason, None);
+        all_fail(&contexts, ErrorKind::InvalidOperation, odd, reason.message());
+    }
+}
+
 /// It cannot listen: its port is taken.
 #[test]
 fn a_rank_that_fails_in_the_second_round_says_so_to_all() {
