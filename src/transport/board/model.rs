@@ -97,7 +97,7 @@ impl Member {
     }
 
     /// The content of a publication by value.
-    fn content(&self, member: usize, publication: Publication) -> Vec<u8> {
+    pub fn content(&self, member: usize, publication: Publication) -> Vec<u8> {
         let Place::Here(from) = publication.place else { panic!("not here: {publication:?}") };
         // SAFETY: as in `new`.
         unsafe { View::new(self.memory.0[member]) }.content(from, publication.bytes)

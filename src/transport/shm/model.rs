@@ -3,14 +3,15 @@
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 
-use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
 
 use super::allocations::{Entry, Listed};
 use super::registration::Registration;
 use super::ring::{Consumer, Line, Producer, has_room};
-use super::segment::{MESSAGES, Waiting};
+use super::segment::{MESSAGES, PUBLICATIONS, Waiting};
 use crate::transport::board::model::{Member, Memory};
+use crate::transport::board::{Incoming, LINE, Members, Outgoing, Place, Publication, Seat};
 use crate::transport::sync::AtomicU64;
 
 /// An event for which a rank waits.
@@ -234,6 +235,112 @@ fn who_sleeps_is_woken_by_an_acknowledgement() {
         let seen = publisher.board.missing_reader(&own, u64::MAX).is_none();
         reader.join().unwrap();
         assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
+    });
+}
+
+/// A doorbell, and for what its owner waits.
+struct Doorbell {
+    waiting: Waiting,
+    /// When the peer has rung last.
+    rung_at: AtomicU64,
+    rung: Mutex<bool>,
+    rings: Condvar,
+}
+
+impl Doorbell {
+    fn new() -> Self {
+        let (rung, rings) = (Mutex::new(false), Condvar::new());
+        Self { waiting: Waiting::new(), rung_at: AtomicU64::new(0), rung, rings }
+    }
+
+    /// As `HostGroup::wake_others`.
+    fn wake(&self) {
+        if self.waiting.must_be_rung(PUBLICATIONS, &self.rung_at) {
+            *self.rung.lock().unwrap() = true;
+            self.rings.notify_one();
+        }
+    }
+
+    /// For the owner: repeats `turn`, which does what can be done and returns whether there was anything, until `is_done`, and sleeps while
+    /// there is nothing. As the engine does, it looks once more before that. A sleep that nobody ends is a deadlock, which loom reports.
+    fn work<T>(&self, its: &mut T, turn: impl Fn(&mut T) -> bool, is_done: impl Fn(&T) -> bool) {
+        while !is_done(its) {
+            if turn(its) {
+                continue;
+            }
+            self.waiting.begin(PUBLICATIONS);
+            let found = turn(its);
+            if !found {
+                let mut rung = self.rung.lock().unwrap();
+                while !*rung {
+                    rung = self.rings.wait(rung).unwrap();
+                }
+            }
+            self.waiting.end(PUBLICATIONS);
+            if !found {
+                *self.rung.lock().unwrap() = false;
+                self.waiting.answer();
+            }
+        }
+    }
+}
+
+/// What a rank has read of a stream.
+struct Reading {
+    member: Member,
+    seat: Seat,
+    stream: Option<Incoming>,
+    at: usize,
+}
+
+/// Two ranks that do in each turn what they can, and sleep if that is nothing, as those do whose calls also send messages: one writes three
+/// pieces into a ring of two, which the other reads.
+#[test]
+fn ranks_that_return_between_pieces_wake_each_other_until_all_is_read() {
+    const BYTES: usize = 3 * LINE;
+    model(|| {
+        let memory = Memory::new(2);
+        let bells = Arc::new([Doorbell::new(), Doorbell::new()]);
+        let mut publisher = Member::new(&memory, 0);
+        let its = bells.clone();
+        let publisher = loom::thread::spawn(move || {
+            let (mut seat, data) = (publisher.open(1, 2 * LINE), [7; BYTES]);
+            // SAFETY: the bytes live until all are written.
+            let stream =
+                unsafe { publisher.board.publish_stream(&mut seat, data.as_ptr(), BYTES, 2 * LINE, Members::MAX) };
+            its[1].wake();
+            let write = |stream: &mut Outgoing| {
+                let wrote = publisher.board.write(stream);
+                if wrote {
+                    its[1].wake();
+                }
+                wrote
+            };
+            its[0].work(&mut stream.expect("there is room for the ring"), write, Outgoing::is_written);
+        });
+        let mut member = Member::new(&memory, 1);
+        let seat = member.open(1, 0);
+        let read = |its: &mut Reading| {
+            let Some(stream) = its.stream else {
+                let found = its.member.board.find(&mut its.seat, 0, 0);
+                if let Some(Some(Publication { place: Place::Stream { cell }, .. })) = found {
+                    its.stream = its.member.board.incoming(0, 0, cell);
+                }
+                return its.stream.is_some();
+            };
+            if its.member.board.written(&stream) <= its.at {
+                return false;
+            }
+            let piece = Publication { bytes: LINE, place: Place::Here(stream.place(its.at).0) };
+            assert_eq!(its.member.content(0, piece), [7; LINE]);
+            its.at += LINE;
+            its.member.board.consume(&stream, its.at);
+            bells[0].wake();
+            true
+        };
+        let mut reading = Reading { member, seat, stream: None, at: 0 };
+        bells[1].work(&mut reading, read, |reading| reading.at == BYTES);
+        publisher.join().unwrap();
     });
 }
 
