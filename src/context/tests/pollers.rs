@@ -64,9 +64,9 @@ fn ranks_that_wait_in_different_ways_are_in_one_context() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_rank_whose_poller_fails_says_so_at_once() {
-    for shared_memory in [false, true] {
-        // With at most four connections, a rank reads each of them and asks no poller.
-        let contexts = connect(&vec![Transport::Tcp; 6], shared_memory);
+    // With at most four connections, a rank reads each of them, and asks the poller only before it sleeps.
+    for (size, shared_memory) in [(2, false), (5, false), (6, false), (6, true)] {
+        let contexts = connect(&vec![Transport::Tcp; size], shared_memory);
         let mut sources = Vec::new();
         contexts[0].lock().unwrap().messenger.descriptors(&mut sources);
         let pollers = sources.iter().filter_map(|source| match source {
@@ -75,7 +75,7 @@ fn a_rank_whose_poller_fails_says_so_at_once() {
         });
         pollers.for_each(|poller| poller.break_down());
         // The others make no call.
-        let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, 0, 6, 0) };
+        let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, 0, size, 0) };
         // SAFETY: there are no buffers.
         let error = unsafe { contexts[0].run(&Call::new(shape, DataType::Uint8)) }.unwrap_err();
         let why = if shared_memory { "of the ranks of this host" } else { "of this rank's connections" };

@@ -134,12 +134,15 @@ impl Poller {
 
 #[cfg(all(test, target_os = "linux"))]
 impl Poller {
-    /// Puts another file in the place of epoll's descriptor, so that waits fail.
+    /// Puts a file that is never readable in the place of epoll's descriptor, so that waits fail, and nothing wakes who sleeps until the
+    /// poller is readable.
     pub fn break_down(&self) {
         let Self::Epoll(epoll) = self else { panic!("only epoll has a descriptor") };
-        let other = std::fs::File::open("/dev/null").unwrap();
+        let (other, writer) = std::io::pipe().unwrap();
         // SAFETY: the number stays that of an open descriptor, which the poller closes.
         assert_eq!(unsafe { libc::dup2(super::AsRaw::raw(&other), epoll.fd()) }, epoll.fd());
+        // Without a writer, it would be readable.
+        std::mem::forget(writer);
     }
 }
 

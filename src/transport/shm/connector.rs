@@ -388,8 +388,13 @@ impl Connector for ShmConnector {
     }
 
     fn sleep(&mut self, publications: bool) -> bool {
-        let inner = self.inner.sleep(publications);
-        let Some(group) = &self.group else { return inner };
+        let Some(group) = self.group.clone() else { return self.inner.sleep(publications) };
+        if self.has_others {
+            // If it must be asked, it is busy in the next turn.
+            self.inner.sleep(publications);
+        }
+        // If that does not work, nothing wakes whoever sleeps until it is readable.
+        self.look_at_poller();
         group.waiting().begin(if publications { MESSAGES | PUBLICATIONS } else { MESSAGES });
         true
     }

@@ -133,6 +133,10 @@ pub struct TcpConnector {
     arrivals: Arrivals,
     /// The links that hold bytes, if links do.
     held: Option<Arc<Held>>,
+    /// Whether the poller must be asked before a thread sleeps until it is readable.
+    must_ask: bool,
+    /// Whether it was asked since the last [`Connector::wake`].
+    has_asked: bool,
     /// Whether the context is closed; then, the notice for peers that connect later, if it has failed.
     closed: Option<Option<CloseNotice>>,
 }
@@ -172,6 +176,8 @@ impl TcpConnector {
             poller,
             _held: watched,
             held: held.map(Arc::new),
+            must_ask: false,
+            has_asked: false,
             shared,
             created: Instant::now(),
             addresses: QuickMap::default(),
@@ -400,7 +406,7 @@ impl Connector for TcpConnector {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        !self.pending.is_empty() || self.held.as_ref().is_some_and(|held| !held.is_empty())
+        self.must_ask || !self.pending.is_empty() || self.held.as_ref().is_some_and(|held| !held.is_empty())
     }
 
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
@@ -414,6 +420,7 @@ impl Connector for TcpConnector {
         for rank in self.held.iter().flat_map(|held| held.ready()) {
             events.push(ConnectorEvent::Ready { rank, of: Interest { readable: true, writable: true } });
         }
+        (self.must_ask, self.has_asked) = (false, true);
         let mut ready = [Event::default(); 64];
         let n = self.poller.wait(&mut ready, Some(Duration::ZERO)).unwrap_or_else(|error| {
             let error = Error::io("cannot look for events of this rank's connections", &error);
@@ -450,6 +457,16 @@ impl Connector for TcpConnector {
 
     fn descriptors(&self, into: &mut Vec<Pollable>) {
         into.push(self.poller.clone().into());
+    }
+
+    /// Whoever reads a few links without asking the poller does not know whether that works, and nothing else wakes it.
+    fn sleep(&mut self, _: bool) -> bool {
+        self.must_ask = !self.has_asked;
+        self.must_ask
+    }
+
+    fn wake(&mut self, _: bool) {
+        self.has_asked = false;
     }
 
     fn set_streams(&mut self, streams: u8) {
