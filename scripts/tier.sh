@@ -4,8 +4,8 @@
 #   The parts up to the first `--` run one after the other. Then each group between two `--` is a lane: its parts run one after the other, and
 #   the lanes side by side. What a part of a lane prints is shown as a whole when the part has ended. The lanes from number LOWEST on run at the
 #   lowest priority: their results do not depend on time.
-# scripts/seconds.txt has what each part of each tier took when it was recorded: a part whose share of the whole is twice the recorded one is
-# marked. RECORD_SECONDS=1 writes what this run took into that file.
+# scripts/seconds.txt has the processor time of each part of each tier when it was recorded, which lanes beside it change little: a part whose share
+# of the whole is twice the recorded one is marked. RECORD_SECONDS=1 writes what this run took into that file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 recorded=scripts/seconds.txt
@@ -76,21 +76,21 @@ if run_lane 0 && ((${#lanes[@]} > 1)); then
 fi
 whole=$((SECONDS - began))
 
-printf '\n==> Seconds of each part, slowest first\n'
+printf '\n==> Seconds of each part, by the clock and of the processors, most of these first\n'
 # The recorded shares are of the same parts.
-sort -k2,2nr "$at/took" | awk -v whole="$whole" '
+sort -k5,5nr "$at/took" | awk -v whole="$whole" '
   FILENAME != "-" { if (!/^#/) recorded[$1] = $2; next }
-  { name[++n] = $1; took[n] = $2; lane[n] = $3; status[n] = $4; cpu[n] = $5; all += $5; if ($1 in recorded) { sum += $2; before += recorded[$1] } }
+  { name[++n] = $1; took[n] = $2; lane[n] = $3; status[n] = $4; cpu[n] = $5; all += $5; if ($1 in recorded) { sum += $5; before += recorded[$1] } }
   END {
-    printf "%-18s %8s %8s %4s %8s\n", "part", "seconds", "CPU", "lane", "recorded"
+    printf "%-18s %4s %8s %8s %8s\n", "part", "lane", "seconds", "CPU", "recorded"
     for (i = 1; i <= n; i++) {
       was = name[i] in recorded ? recorded[name[i]] : "-"
       note = ""
-      if (was != "-" && took[i] >= 10 && before && took[i] / sum > 2 * was / before) note = note "  <- twice its recorded share"
+      if (was != "-" && cpu[i] >= 10 && before && cpu[i] / sum > 2 * was / before) note = note "  <- twice its recorded share"
       if (status[i] != 0) note = note "  FAILED"
-      printf "%-18s %8d %8d %4d %8s%s\n", name[i], took[i], cpu[i], lane[i], was, note
+      printf "%-18s %4d %8d %8d %8s%s\n", name[i], lane[i], took[i], cpu[i], was, note
     }
-    printf "%-18s %8d %8d\n", "all", whole, all
+    printf "%-18s %4s %8d %8d\n", "all", "", whole, all
   }' "$recorded" -
 passed=$(awk '$4 == 0' "$at/took" | wc -l)
 if [ -e "$at/failed" ]; then
@@ -99,8 +99,8 @@ if [ -e "$at/failed" ]; then
   exit 1
 fi
 if [ -n "${RECORD_SECONDS:-}" ]; then
-  sort -k1,1 -o "$recorded.part" <(awk '{ print $1, $2 }' "$at/took") <(awk -v took="$at/took" 'BEGIN { while ((getline line < took) > 0) { split(line, f, " "); there[f[1]] = 1 } } !/^#/ && !($1 in there)' "$recorded")
-  { echo "# Part, and the seconds that it took, as the last RECORD_SECONDS=1 on $(nproc) cores of $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1) found it."; cat "$recorded.part"; } >"$recorded.new"
+  sort -k1,1 -o "$recorded.part" <(awk '{ print $1, $5 }' "$at/took") <(awk -v took="$at/took" 'BEGIN { while ((getline line < took) > 0) { split(line, f, " "); there[f[1]] = 1 } } !/^#/ && !($1 in there)' "$recorded")
+  { echo "# Tier and part, and its processor time in seconds, as the last RECORD_SECONDS=1 on $(nproc) cores of $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1) found it."; cat "$recorded.part"; } >"$recorded.new"
   rm "$recorded.part"
   mv "$recorded.new" "$recorded"
 fi
