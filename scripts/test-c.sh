@@ -41,8 +41,7 @@ cmake --build "$at" --parallel "$(nproc)" "${targets[@]}" >"$at/build.log" 2>&1 
 rm -rf "$at/valgrind"
 mkdir -p "$at/valgrind"
 if ! ctest --test-dir "$at" "${selected[@]}" --parallel "$(nproc)" --output-on-failure --no-tests=error; then
-  [ "$kind" != valgrind ] ||
-    find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;
+  find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;
   exit 1
 fi
 if [ "$kind" = valgrind ]; then
