@@ -108,13 +108,13 @@ in_one_guest() { # LABEL SECONDS GROUP...: these groups, of those that are wante
   list_c_tests "$1" plain
   for group in "${groups[@]}"; do
     if [[ $group == asan* ]]; then list_c_tests_with_asan "$1"; fi
+    if [ "$group" = example ]; then build_digits; fi
   done
-  build_digits
   echo "test-ibverbs: in one guest: ${groups[*]}"
   in_guests 1 "$2" one-guest.sh || failed+=("one guest: ${groups[*]}")
 }
-if [[ $which == one* ]]; then in_one_guest ibverbs 1500 verbs gloo links rust failures asan example; fi
-if [[ $which == *more* ]]; then in_one_guest ibverbs-more 1500 yama gloo-more asan-more; fi
+if [[ $which == one* ]]; then in_one_guest ibverbs 1500 verbs plain links rust failures asan tool; fi
+if [[ $which == *more* ]]; then in_one_guest ibverbs-more 1500 yama plain-more asan-more example; fi
 if [[ $which == *two ]]; then
   echo "test-ibverbs: in two guests"
   groups=("${wanted[@]}")

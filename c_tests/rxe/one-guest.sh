@@ -15,7 +15,7 @@ if group verbs "the guest's devices work, without gloo_rs"; then
   try "nothing is left of them" bash -c 'rdma resource show qp | grep -v "type GSI" | (! grep .)'
 fi
 
-if group gloo "programs written for Gloo, over $TRANSPORT"; then
+if group plain "programs written for Gloo, and contexts, over $TRANSPORT"; then
   . ./c-tests-ibverbs-plain.sh
 fi
 
@@ -59,13 +59,15 @@ if group asan "C tests, over $TRANSPORT, with AddressSanitizer, as the library b
   with_asan c-tests-ibverbs-asan.sh
 fi
 
-if group example "the tool and the digits example"; then
+if group tool "the tool shows the devices"; then
   try info ./checks.sh info
+fi
+if group example "the digits example"; then
   try digits ./checks.sh digits "$DIGITS" "$DIGITS_DATA"
 fi
 
 # The same of what has no code of its own for ibverbs.
-if group gloo-more "more programs written for Gloo, over $TRANSPORT"; then
+if group plain-more "more programs written for Gloo, over $TRANSPORT"; then
   . ./c-tests-ibverbs-more-plain.sh
 fi
 if group asan-more "more C tests, over $TRANSPORT, with AddressSanitizer"; then
