@@ -28,7 +28,7 @@ fn most_ranks() -> usize {
 /// Numbers of ranks, unless a test says otherwise. `make test` takes some of the larger ones, since [`sweep`] takes all up to 128.
 fn ranks() -> impl Iterator<Item = usize> {
     let all = Tier::from_environment() == Tier::More;
-    (1..=most_ranks()).filter(move |size| all || *size <= 24 || matches!(size, 31..=33 | 48 | 63 | 64))
+    (1..=most_ranks()).filter(move |size| all || *size <= 24 || matches!(size, 31..=33 | 64))
 }
 
 /// The shape on rank 0 of a call with one input, one output and no average.
