@@ -74,7 +74,7 @@ unsafe fn plain(context: &Arc<Context>, call: &Call<'_>) -> Result<()> {
 
 /// Rounds in which every shape is used, and rounds after them, in which nothing may be allocated.
 const WARM: usize = 20;
-const STEADY: usize = 100;
+const STEADY: usize = 40;
 
 /// Messages up to this length are queued if they are unexpected; longer ones wait for their receives.
 const EAGER: usize = 64 << 10;
