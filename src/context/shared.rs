@@ -1,9 +1,10 @@
 //! Executes calls whose ranks share memory, on the calling thread.
 
+mod waiting;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Context;
@@ -14,27 +15,13 @@ use crate::context::rounds::may_share_counts;
 use crate::engine::execution::{no_room, too_slow};
 use crate::engine::plan::Plan;
 use crate::engine::shared::{Call, Claim, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
-use crate::engine::{Binding, Guard, Idle, already_running, uncounted};
+use crate::engine::{Binding, Idle, already_running, uncounted};
 use crate::error::{Error, ErrorKind, Result};
-use crate::messaging::Token;
 use crate::transport::board::MAX_MEMBERS;
 use crate::transport::shm::Sharing;
 use crate::types::DataType;
 use crate::wire::fingerprint::kind;
-
-/// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core: some tens of
-/// microseconds.
-const LOOKS: u32 = 2000;
-/// How often it looks before that, where it needs the publication: it goes on at once.
-const FIRST_LOOKS: u32 = 100;
-/// How often it looks and gives up its core, if ranks share cores.
-const SHARED_LOOKS: u32 = 50;
-/// After so many looks it wakes peers that sleep, and looks at all slots of the peer; if ranks share cores, after so many each time.
-const LOOKS_AROUND: u32 = 100;
-const SHARED_LOOKS_AROUND: u32 = 8;
-
-/// How long a thread waits for one of two members before it waits for the other.
-const TURN: Duration = Duration::from_millis(10);
+use waiting::first_looks;
 
 /// A call on shared memory.
 pub(super) struct SharedCall {
@@ -159,51 +146,6 @@ impl Context {
         }
     }
 
-    /// [`Context::wait_shared`], and if there is another member without which the call does not end, for that in turns, so that the
-    /// end of either is noticed.
-    #[cold]
-    fn wait_in_turns(
-        &self,
-        run: &Run<'_>,
-        work: &Work<'_>,
-        call: &mut SharedCall,
-        wait: Wait,
-        idle: &mut Idle,
-    ) -> Result<()> {
-        let until = |is_last| if is_last { run.deadline } else { run.deadline.min(self.engine().now() + TURN) };
-        let laggard = call.call.laggard(work, wait);
-        if !self.wait_shared(run, work, call, wait, idle, until(laggard.is_none()))?
-            && let Some(laggard) = call.call.laggard(work, wait)
-        {
-            self.wait_shared(run, work, call, laggard, idle, until(false))?;
-        }
-        Ok(())
-    }
-
-    /// Looks for what the call waits for, for some microseconds. Returns whether it has come.
-    #[inline]
-    fn look(&self, call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
-        let shares = work.shared.shares_cores();
-        for turn in 0..if shares { SHARED_LOOKS } else { LOOKS } {
-            if call.is_ready(work, wait) {
-                return true;
-            }
-            if shares {
-                call.announce(work);
-                if turn % SHARED_LOOKS_AROUND == SHARED_LOOKS_AROUND - 1 {
-                    call.look_around(work, wait);
-                }
-                std::thread::yield_now();
-            } else {
-                if turn == LOOKS_AROUND {
-                    call.look_around(work, wait);
-                }
-                std::hint::spin_loop();
-            }
-        }
-        false
-    }
-
     /// Starts a call of a request without waiting, in few steps, and ends it if it can; then sets its `claim`. `None`: it must be started by
     /// [`Context::begin_shared`]. `shared` is the memory that all ranks share, and is not inherited.
     ///
@@ -300,67 +242,6 @@ impl Context {
             call.call.withdraw(shared);
         }
         let _ = self.end_shared(call);
-    }
-
-    fn attend(&self, run: &Run<'_>, guard: &mut Guard<'_>, call: &mut SharedCall) -> Result<u32> {
-        match call.attended {
-            Some(index) => Ok(index),
-            None => {
-                let index = guard.attend(&run.binding, call.call.fingerprint());
-                Ok(*call.attended.insert(index.map_err(|error| self.described(run, &error))?))
-            }
-        }
-    }
-
-    /// Waits with the context's lock, and progresses the context meanwhile, until `until`, the call's deadline or an earlier time.
-    /// Returns whether the wait may be over. A failure ends the call.
-    #[cold]
-    fn wait_shared(
-        &self,
-        run: &Run<'_>,
-        work: &Work<'_>,
-        call: &mut SharedCall,
-        wait: Wait,
-        idle: &mut Idle,
-        until: Instant,
-    ) -> Result<bool> {
-        call.call.look_around(work, wait);
-        let mut guard = self.lock()?;
-        let index = match self.attend(run, &mut guard, call) {
-            Ok(index) => index,
-            Err(error) => {
-                call.call.withdraw(work.shared);
-                return Err(error);
-            }
-        };
-        let rank = wait.member().map(|member| work.shared.rank(member));
-        let earlier = call.awaited.replace(wait);
-        if earlier != Some(wait) {
-            if earlier.is_some() {
-                guard.messenger.cancel(index);
-            }
-            let bytes = run.binding.count * run.binding.element;
-            let token = Token { owner: index, detail: 0 };
-            rank.into_iter().for_each(|rank| guard.messenger.wait_for_publication(rank, bytes, token));
-        }
-        let (mut guard, ready) = self.engine().wait_for(guard, rank, idle, until, |core| {
-            call.call.look_around(work, wait);
-            if call.call.is_ready(work, wait) {
-                return Some(true);
-            }
-            core.is_over(index).then_some(false)
-        });
-        if ready == Some(true) {
-            guard.messenger.cancel(index);
-            call.awaited = None;
-            *idle = Idle::default();
-        }
-        if ready == Some(true) || (ready.is_none() && until < run.deadline) {
-            self.engine().hand_over(guard);
-            return Ok(ready.is_some());
-        }
-        call.call.withdraw(work.shared);
-        self.conclude(run, guard, index, ready.is_some()).map(|()| true)
     }
 
     /// Runs a plain call, if an equal one was remembered: its steps from here to the first publication are few. `None` if it must be
@@ -520,11 +401,6 @@ impl Context {
         };
         self.described(run, &error)
     }
-}
-
-/// How often a call looks for a publication where it needs that.
-fn first_looks(shared: &Shared) -> u32 {
-    if shared.shares_cores() { 0 } else { FIRST_LOOKS }
 }
 
 /// The least that a rank shares with the others of its host; nothing if no host has several ranks, or one has too many. `hosts`: the host of

@@ -4,6 +4,7 @@
 //! of the context, its own and those of other threads. Other waiting threads sleep until they are notified. If no thread waits,
 //! the device progresses the context; see [`Watch`](crate::transport::Watch).
 
+mod alone;
 pub mod execution;
 #[cfg(all(test, loom))]
 mod model;
@@ -278,6 +279,13 @@ impl Core {
     /// How long a thread polls that waits only for `peer`, or for several if `None`.
     fn spin(&self, peer: Option<Rank>) -> Spin {
         peer.and_then(|peer| self.pair_spins.get(&peer)).copied().unwrap_or(self.spin)
+    }
+
+    /// How long the only thread that waits on the context, for `peer`, polls; `None` if there are others, or calls that were started.
+    fn spin_alone(&self, peer: Option<Rank>) -> Option<Spin> {
+        let is_alone = !self.polling && self.waiting.is_empty();
+        let has_started = self.shared.as_ref().is_some_and(|shared| shared.has_started());
+        (is_alone && !has_started).then(|| self.spin(peer))
     }
 
     /// How long the polling thread polls, which itself waits for `peer`: the longest time of all waiting threads.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::engine::numbers::Numbers;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::Kept;
-use crate::engine::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Waker, yield_now};
+use crate::engine::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Waker, yield_now};
 use crate::engine::{Core, Idle, Next, Spin};
 use crate::error::{Error, Result};
 use crate::hash::QuickMap;
@@ -37,6 +37,8 @@ pub struct Engine {
     contenders: AtomicUsize,
     /// As `polling` in the core, for a thread without the lock: 0 or 1.
     polls: AtomicUsize,
+    /// Whether a thread polls in shared memory without the lock, see [`Engine::poll_alone`].
+    pub(super) is_polled_alone: AtomicBool,
     /// How often a thread of the program has left something to the watch, or has begun to poll without disarming the watch, and that number
     /// when the watch last looked, or progressed the context.
     visits: AtomicUsize,
@@ -61,6 +63,7 @@ impl Engine {
             kept: kept.clone(),
             contenders: AtomicUsize::new(0),
             polls: AtomicUsize::new(0),
+            is_polled_alone: AtomicBool::new(false),
             visits: AtomicUsize::new(0),
             seen_visits: AtomicUsize::new(0),
             ended: Condvar::new(),

@@ -2,7 +2,7 @@
 
 #[cfg(not(all(test, loom)))]
 pub use std::{
-    sync::atomic::AtomicUsize,
+    sync::atomic::{AtomicBool, AtomicUsize},
     sync::{Condvar, Mutex, MutexGuard},
     thread::yield_now,
 };
@@ -12,7 +12,7 @@ pub use crate::sys::Waker;
 
 #[cfg(all(test, loom))]
 pub use loom::{
-    sync::atomic::AtomicUsize,
+    sync::atomic::{AtomicBool, AtomicUsize},
     sync::{Condvar, Mutex, MutexGuard},
     thread::yield_now,
 };

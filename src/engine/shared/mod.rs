@@ -192,6 +192,11 @@ impl Shared {
         self.usable.store(false, Ordering::Release);
     }
 
+    /// Whether there are calls that were started, and for which no thread waits.
+    pub fn has_started(&self) -> bool {
+        !self.started.is_empty()
+    }
+
     /// Number of calls that were started.
     pub fn begun(&self) -> u64 {
         self.state().begun

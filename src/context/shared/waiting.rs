@@ -1,0 +1,190 @@
+//! How the thread that executes a call on shared memory waits for its peers: it looks for a moment, polls without the context's lock, and then
+//! waits in the engine, where it may sleep.
+
+use std::time::{Duration, Instant};
+
+use super::SharedCall;
+use crate::context::Context;
+use crate::context::call::Run;
+use crate::engine::shared::{Call, Shared, Wait, Work};
+use crate::engine::{Guard, Idle};
+use crate::error::Result;
+use crate::messaging::Token;
+
+/// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core: some tens of
+/// microseconds.
+const LOOKS: u32 = 2000;
+/// How often it looks before that, where it needs the publication: it goes on at once.
+const FIRST_LOOKS: u32 = 100;
+/// How often it looks and gives up its core, if ranks share cores.
+const SHARED_LOOKS: u32 = 50;
+/// Looks of a thread that polls for longer before it gives up its core for a moment, and how often it does that before it progresses the
+/// context: some microseconds, and some tens of them.
+const LOOKS_PER_YIELD: u32 = 100;
+const YIELDS_PER_TURN: u32 = 20;
+/// After so many looks it wakes peers that sleep, and looks at all slots of the peer; if ranks share cores, after so many each time.
+const LOOKS_AROUND: u32 = 100;
+const SHARED_LOOKS_AROUND: u32 = 8;
+
+/// How long a thread waits for one of two members before it waits for the other.
+const TURN: Duration = Duration::from_millis(10);
+
+impl Context {
+    /// [`Context::wait_shared`], and if there is another member without which the call does not end, for that in turns, so that the
+    /// end of either is noticed.
+    #[cold]
+    pub(super) fn wait_in_turns(
+        &self,
+        run: &Run<'_>,
+        work: &Work<'_>,
+        call: &mut SharedCall,
+        wait: Wait,
+        idle: &mut Idle,
+    ) -> Result<()> {
+        if self.poll_alone(run, work, call, wait, idle)? {
+            return Ok(());
+        }
+        let until = |is_last| if is_last { run.deadline } else { run.deadline.min(self.engine().now() + TURN) };
+        let laggard = call.call.laggard(work, wait);
+        if !self.wait_shared(run, work, call, wait, idle, until(laggard.is_none()))?
+            && let Some(laggard) = call.call.laggard(work, wait)
+        {
+            self.wait_shared(run, work, call, laggard, idle, until(false))?;
+        }
+        Ok(())
+    }
+
+    /// Polls for what the call waits for without the context's lock, as long as the thread may poll and nothing else is waited for on the
+    /// context; now and then it progresses the context, and notices the end of a peer. Returns whether the wait may be over. Where each rank
+    /// has its own core, what has come is found by the next look, and the call goes on at once: the last of two ranks was 100 µs late, and
+    /// an allreduce of 8 bytes ended 0.4 µs after its arrival in place of 1.2; 1.5 in place of 2.1 if it was 1 ms late.
+    fn poll_alone(
+        &self,
+        run: &Run<'_>,
+        work: &Work<'_>,
+        call: &mut SharedCall,
+        wait: Wait,
+        idle: &mut Idle,
+    ) -> Result<bool> {
+        if work.shared.shares_cores() || run.timeout.is_zero() {
+            return Ok(false);
+        }
+        let rank = wait.member().map(|member| work.shared.rank(member));
+        loop {
+            let Some(alone) = self.engine().poll_alone(&self.lock()?, rank) else { return Ok(false) };
+            idle.resume();
+            for _ in 0..YIELDS_PER_TURN {
+                for _ in 0..LOOKS_PER_YIELD {
+                    if call.call.is_ready(work, wait) {
+                        return Ok(true);
+                    }
+                    std::hint::spin_loop();
+                }
+                let now = self.engine().now();
+                if now >= run.deadline || !idle.polls_on(alone.spin, now) {
+                    return Ok(false);
+                }
+                std::thread::yield_now();
+            }
+            drop(alone);
+            if self.wait_shared(run, work, call, wait, idle, self.engine().now())? {
+                return Ok(true);
+            }
+            if let Some(laggard) = call.call.laggard(work, wait)
+                && self.wait_shared(run, work, call, laggard, idle, self.engine().now())?
+            {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Looks for what the call waits for, for some microseconds. Returns whether it has come.
+    #[inline]
+    pub(super) fn look(&self, call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
+        let shares = work.shared.shares_cores();
+        for turn in 0..if shares { SHARED_LOOKS } else { LOOKS } {
+            if call.is_ready(work, wait) {
+                return true;
+            }
+            if shares {
+                call.announce(work);
+                if turn % SHARED_LOOKS_AROUND == SHARED_LOOKS_AROUND - 1 {
+                    call.look_around(work, wait);
+                }
+                std::thread::yield_now();
+            } else {
+                if turn == LOOKS_AROUND {
+                    call.look_around(work, wait);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        false
+    }
+
+    pub(super) fn attend(&self, run: &Run<'_>, guard: &mut Guard<'_>, call: &mut SharedCall) -> Result<u32> {
+        match call.attended {
+            Some(index) => Ok(index),
+            None => {
+                let index = guard.attend(&run.binding, call.call.fingerprint());
+                Ok(*call.attended.insert(index.map_err(|error| self.described(run, &error))?))
+            }
+        }
+    }
+
+    /// Waits with the context's lock, and progresses the context meanwhile, until `until`, the call's deadline or an earlier time.
+    /// Returns whether the wait may be over. A failure ends the call.
+    #[cold]
+    pub(super) fn wait_shared(
+        &self,
+        run: &Run<'_>,
+        work: &Work<'_>,
+        call: &mut SharedCall,
+        wait: Wait,
+        idle: &mut Idle,
+        until: Instant,
+    ) -> Result<bool> {
+        call.call.look_around(work, wait);
+        let mut guard = self.lock()?;
+        let index = match self.attend(run, &mut guard, call) {
+            Ok(index) => index,
+            Err(error) => {
+                call.call.withdraw(work.shared);
+                return Err(error);
+            }
+        };
+        let rank = wait.member().map(|member| work.shared.rank(member));
+        let earlier = call.awaited.replace(wait);
+        if earlier != Some(wait) {
+            if earlier.is_some() {
+                guard.messenger.cancel(index);
+            }
+            let bytes = run.binding.count * run.binding.element;
+            let token = Token { owner: index, detail: 0 };
+            rank.into_iter().for_each(|rank| guard.messenger.wait_for_publication(rank, bytes, token));
+        }
+        let (mut guard, ready) = self.engine().wait_for(guard, rank, idle, until, |core| {
+            call.call.look_around(work, wait);
+            if call.call.is_ready(work, wait) {
+                return Some(true);
+            }
+            core.is_over(index).then_some(false)
+        });
+        if ready == Some(true) {
+            guard.messenger.cancel(index);
+            call.awaited = None;
+            *idle = Idle::default();
+        }
+        if ready == Some(true) || (ready.is_none() && until < run.deadline) {
+            self.engine().hand_over(guard);
+            return Ok(ready.is_some());
+        }
+        call.call.withdraw(work.shared);
+        self.conclude(run, guard, index, ready.is_some()).map(|()| true)
+    }
+}
+
+/// How often a call looks for a publication where it needs that.
+pub(super) fn first_looks(shared: &Shared) -> u32 {
+    if shared.shares_cores() { 0 } else { FIRST_LOOKS }
+}
