@@ -3,32 +3,15 @@
 
 use super::*;
 use crate::collective::{Collective, Shape};
+use crate::sys::seccomp::forbid;
 use crate::types::{DataType, ElementType, ReduceOp};
-
-/// No thread that this one starts may read another process's memory from now on.
-fn forbid_reads() {
-    let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-    let mut filter = [
-        // The number of the system call comes first.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_process_vm_readv as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program is a valid one, of which the system makes a copy.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
 
 /// Connected contexts of ranks that share memory, or that use sockets.
 fn contexts(size: usize, shared: bool) -> Vec<Arc<Context>> {
     let options = ContextOptions { timeout: Duration::from_secs(60), ..Default::default() };
     std::thread::scope(|scope| {
         let connected = scope.spawn(|| {
-            forbid_reads();
+            forbid(libc::SYS_process_vm_readv, libc::EPERM);
             agreement::on_this_host(size, shared, options)
         });
         connected.join().unwrap()
