@@ -20,6 +20,7 @@ fn copies(choice: &Choice, count: u32, [cached, streamed]: [f32; 2]) -> u32 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many turns, without unsafe code")]
 fn the_faster_way_is_taken_and_the_other_one_tried_now_and_then() {
     for times in [NEAR, ONE] {
         assert_eq!(copies(&Choice::default(), 10 * TRIAL, times), 10);
@@ -30,6 +31,7 @@ fn the_faster_way_is_taken_and_the_other_one_tried_now_and_then() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many turns, without unsafe code")]
 fn a_rank_that_is_moved_to_another_core_takes_the_other_way_soon() {
     let choice = Choice::default();
     for _ in 0..3 {
@@ -41,6 +43,7 @@ fn a_rank_that_is_moved_to_another_core_takes_the_other_way_soon() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many turns, without unsafe code")]
 fn interruptions_make_no_difference() {
     for (times, past) in [(NEAR, 1), (FAR, TRIAL - 1)] {
         let choice = Choice::default();
