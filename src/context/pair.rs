@@ -8,6 +8,7 @@ use crate::context::{BoundBuffer, Context};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Rank, Slot};
+use crate::version::Version;
 
 /// The connection to one peer.
 pub struct Pair {
@@ -46,6 +47,12 @@ impl Pair {
         let connect = || {
             self.context.check_open()?;
             self.context.listen_anywhere()?;
+            if Version::decode(peer).is_none() {
+                return Err(Error::invalid(format!(
+                    "what was given is not the address of a pair: {} bytes",
+                    peer.len()
+                )));
+            }
             let address = self.context.published(self.rank, peer)?;
             self.context.lock()?.messenger.set_peer(self.rank, address)?;
             self.context.await_connection(self.rank, deadline, timeout)

@@ -6,6 +6,7 @@ use super::*;
 use crate::net::address::Address;
 use crate::net::closed;
 use crate::rendezvous::in_process::InProcessStore;
+use crate::version::Version;
 
 /// A device without a given address listens when the ranks' hosts are known.
 #[test]
@@ -33,6 +34,18 @@ fn a_device_listens_on_loopback_once_all_ranks_turn_out_to_be_on_this_host() {
             });
         }
     });
+}
+
+/// It is an argument of the caller's, unlike what other ranks publish.
+#[test]
+fn what_is_no_address_of_a_pair_is_an_invalid_argument() {
+    let contexts = group(2);
+    let pair = contexts[0].pair(1).unwrap();
+    let version = Version::OWN.encode();
+    for bytes in [&[][..], &[0; 7], &[0; 100], &version, &[&version[..], &[7; 30]].concat()] {
+        let error = pair.connect(bytes).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
 }
 
 #[test]
