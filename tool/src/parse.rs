@@ -16,11 +16,6 @@ pub fn size(text: &str) -> Result<usize, String> {
     gloo_rs::size::parse(text).map_err(|error| error.message().to_owned())
 }
 
-/// Checks the name or address of a host.
-pub fn host(text: &str) -> Result<String, String> {
-    gloo_rs::net::host::check(text).map(|()| text.to_owned()).map_err(str::to_owned)
-}
-
 /// Parses seconds, which may have a fraction; at most a year, so that deadlines can be computed.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let error = || format!("{text:?} is not a number of seconds between 0 and 31536000");
@@ -29,12 +24,6 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         return Err(error());
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
-}
-
-/// [`seconds`], at least a millisecond.
-pub fn timeout(text: &str) -> Result<Duration, String> {
-    let long = |timeout: &Duration| *timeout >= Duration::from_millis(1);
-    seconds(text).ok().filter(long).ok_or_else(|| format!("{text:?} is not a number of seconds from 0.001 to 31536000"))
 }
 
 /// Parses a duration with a unit, in seconds: `250ns`, `10us` or `10µs`, `1.5ms`, `2s`, `5ps`.
@@ -377,20 +366,6 @@ mod tests {
         ];
         for (seconds, text) in cases {
             assert_eq!(duration_text(seconds), text);
-        }
-    }
-
-    #[test]
-    fn hosts() {
-        assert_eq!(host("node-0.cluster"), Ok("node-0.cluster".to_owned()));
-        assert!(host("node0:29500").unwrap_err().contains("port"));
-    }
-
-    #[test]
-    fn timeouts() {
-        assert_eq!(timeout("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "0.0001", "-1", "x", "31536001"] {
-            assert!(timeout(text).unwrap_err().contains("from 0.001"), "{text}");
         }
     }
 

@@ -54,7 +54,7 @@ pub struct Args {
     remote_path: Option<OsString>,
 
     /// Name or address by which the other hosts reach the first host; default: its name in the file
-    #[arg(long, value_name = "HOST", requires = "places", value_parser = crate::parse::host)]
+    #[arg(long, value_name = "HOST", requires = "places", value_parser = host)]
     master_addr: Option<String>,
 
     /// Time without data after which a host counts as lost, and the launcher on a host; also the time to start there
@@ -85,11 +85,11 @@ pub struct Args {
     grace: Duration,
 
     /// Time for the ranks to find each other, and timeout of calls that name none: sets GLOO_RS_TIMEOUT, whose default is 30
-    #[arg(long, value_name = "SECONDS", value_parser = crate::parse::timeout)]
+    #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     start_timeout: Option<Duration>,
 
     /// End the job after this time, with exit status 124
-    #[arg(long, value_name = "SECONDS", value_parser = crate::parse::timeout)]
+    #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     timeout: Option<Duration>,
 
     /// When a rank has failed, and the others have been ended, start all of them again, at most N times. GLOO_RS_RESTART_COUNT says how
@@ -105,6 +105,20 @@ pub struct Args {
     /// The program of every rank, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
+}
+
+/// Checks the name or address of a host.
+fn host(text: &str) -> Result<String, String> {
+    gloo_rs::net::host::check(text).map(|()| text.to_owned()).map_err(str::to_owned)
+}
+
+/// [`seconds`](crate::parse::seconds), at least a millisecond.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let long = |timeout: &Duration| *timeout >= Duration::from_millis(1);
+    crate::parse::seconds(text)
+        .ok()
+        .filter(long)
+        .ok_or_else(|| format!("{text:?} is not a number of seconds from 0.001 to 31536000"))
 }
 
 /// Checks the command that connects to a host.
@@ -265,6 +279,20 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts() {
+        assert_eq!(host("node-0.cluster"), Ok("node-0.cluster".to_owned()));
+        assert!(host("node0:29500").unwrap_err().contains("port"));
+    }
+
+    #[test]
+    fn timeouts() {
+        assert_eq!(timeout("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "0.0001", "-1", "x", "31536001"] {
+            assert!(timeout(text).unwrap_err().contains("from 0.001"), "{text}");
+        }
+    }
 
     #[test]
     fn the_number_of_ranks_may_be_asked_for_as_of_mpirun() {
