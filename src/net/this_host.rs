@@ -30,11 +30,20 @@ pub fn network() -> Result<u32> {
     Ok((digest >> 32) as u32 ^ digest as u32)
 }
 
+/// Whether there are these files. Another system may have some of that name: wine shows Linux's.
+const IS_LINUX: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
 fn boot() -> Result<Vec<u8>> {
+    if !IS_LINUX {
+        return Ok(Vec::new());
+    }
     told("read /proc/sys/kernel/random/boot_id", std::fs::read("/proc/sys/kernel/random/boot_id"))
 }
 
 fn namespace() -> Result<PathBuf> {
+    if !IS_LINUX {
+        return Ok(PathBuf::new());
+    }
     told("read /proc/self/ns/net", std::fs::read_link("/proc/self/ns/net"))
 }
 
