@@ -65,6 +65,19 @@ enum Alias {
     All,
 }
 
+impl Alias {
+    /// The operands of a call, of these three buffers.
+    fn operands(self, into: *mut u8, left: *mut u8, right: *mut u8) -> (*mut u8, *mut u8) {
+        match self {
+            Self::None => (left, right),
+            Self::Left => (into, right),
+            Self::Right => (left, into),
+            Self::Operands => (left, left),
+            Self::All => (into, into),
+        }
+    }
+}
+
 const ALIASES: [Alias; 5] = [Alias::None, Alias::Left, Alias::Right, Alias::Operands, Alias::All];
 
 /// Number of bytes around a buffer that must not change.
@@ -117,13 +130,7 @@ fn check<R: AsRef<[u8]>>(
     let mut buffers =
         [Buffer::new(&initial, offsets[0]), Buffer::new(left, offsets[1]), Buffer::new(right, offsets[2])];
     let [into, l, r] = buffers.each_mut().map(Buffer::pointer);
-    let (l, r) = match alias {
-        Alias::None => (l, r),
-        Alias::Left => (into, r),
-        Alias::Right => (l, into),
-        Alias::Operands => (l, l),
-        Alias::All => (into, into),
-    };
+    let (l, r) = alias.operands(into, l, r);
     let kernel = (level.kernel)(dtype, op).unwrap();
     // SAFETY: every buffer has `left.len()` bytes; they are identical or disjoint; `levels` returns only levels that
     // this CPU supports.
@@ -392,13 +399,7 @@ fn means_are_those_of_the_reference() {
                         Buffer::new(right, offsets[2]),
                     ];
                     let [into, l, r] = buffers.each_mut().map(Buffer::pointer);
-                    let (l, r) = match alias {
-                        Alias::None => (l, r),
-                        Alias::Left => (into, r),
-                        Alias::Right => (l, into),
-                        Alias::Operands => (l, l),
-                        Alias::All => (into, into),
-                    };
+                    let (l, r) = alias.operands(into, l, r);
                     // SAFETY: every buffer has `count` elements; they are identical or disjoint; the CPU supports the level.
                     unsafe { (level.mean)(into, l, r, count, contributions) };
                     let bits = |bytes: &[u8]| f16::from_le_bytes(bytes.try_into().unwrap());
