@@ -24,7 +24,8 @@ impl Engine {
     pub fn poll_alone<'a>(&'a self, guard: &Guard<'_>, peer: Option<Rank>) -> Option<Alone<'a>> {
         let spin = guard.spin_alone(peer)?;
         let was = self.is_polled_alone.swap(true, Ordering::Relaxed);
-        (!was).then_some(Alone { engine: self, spin })
+        // Made only for this thread: a dropped one would end what another thread has begun.
+        (!was).then(|| Alone { engine: self, spin })
     }
 
     /// Whether a thread polls in shared memory without the lock.

@@ -365,3 +365,17 @@ fn a_reply_during_a_reduction_function_says_so() {
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains("inside its reduction function"), "{text}");
 }
+
+/// A second thread that asks gets nothing, and takes nothing from the first one.
+#[test]
+fn one_thread_polls_alone() {
+    let (engine, _waker) = engine(Full { has_room: true }, false);
+    let first = engine.poll_alone(&engine.lock(), None).unwrap();
+    for _ in 0..2 {
+        assert!(engine.poll_alone(&engine.lock(), None).is_none());
+        assert!(engine.is_polled_alone());
+    }
+    drop(first);
+    assert!(!engine.is_polled_alone());
+    assert!(engine.poll_alone(&engine.lock(), None).is_some());
+}
