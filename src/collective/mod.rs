@@ -35,6 +35,7 @@ mod tests;
 pub use calls::Calls;
 pub use constants::Constants;
 pub use contract::{CollectiveContract, verify};
+pub use shape::DEFAULT_BASE;
 
 use crate::error::{Error, Result};
 use crate::nearest::hint;

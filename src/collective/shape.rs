@@ -10,6 +10,9 @@ use crate::types::{Rank, ReduceOp};
 const ANY: RangeInclusive<usize> = 0..=u32::MAX as usize;
 const SOME: RangeInclusive<usize> = 1..=u32::MAX as usize;
 
+/// [`Shape::base`] where the caller sets none.
+pub const DEFAULT_BASE: usize = 2;
+
 impl Shape<'static> {
     /// The shape of a call with `count` elements, one input, one output, root 0 and defaults for the rest; meant for
     /// `Shape { …, ..Shape::new(…) }`.
@@ -26,7 +29,7 @@ impl Shape<'static> {
             outputs: 1,
             average: false,
             means: false,
-            base: 2,
+            base: DEFAULT_BASE,
             destinations: 0,
             groups: &[],
             shared: false,

@@ -291,6 +291,7 @@ impl Context {
             let _ = self.without_shared_memory.set(without);
         }
         let _ = self.agreed.set(tuner);
+        self.forget_calls();
         Ok(())
     }
 

@@ -8,9 +8,10 @@ use crate::collective::mean::MAX_MEAN_RANKS;
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
 use crate::context::digest::{explain, explain_kind};
-use crate::context::prepared::{Asked, Prepared, Selection};
+use crate::engine::cache::CallKey;
 use crate::engine::plan::{self, Plan};
-use crate::engine::{Binding, Combine, Core, Guard, UserFunction};
+use crate::engine::prepared::Function;
+use crate::engine::{Binding, Combine, Core, Guard, Prepared, UserFunction};
 use crate::error::{Details, Error, ErrorKind, Result, after};
 use crate::messaging::{Replies, Unmatched};
 use crate::reduce;
@@ -82,7 +83,7 @@ impl Call<'_> {
             return Ok(Combine::Nothing);
         }
         match self.reduction {
-            Reduction::User { function, user } => Ok(Combine::User(function, user)),
+            Reduction::User { .. } => Ok(Combine::User),
             Reduction::Op(op) => {
                 if self.is_mean() {
                     return Ok(Combine::Mean(reduce::mean()));
@@ -117,18 +118,11 @@ impl Call<'_> {
         )))
     }
 
-    /// Converts results that are a single contribution as a reduction of several would; see [`reduce::settle`].
-    ///
-    /// # Safety
-    /// The outputs are valid for as many elements as the shape says.
-    pub(super) unsafe fn settle(&self) {
-        if let (Reduction::Op(op), ElementType::Known(dtype)) = (self.reduction, self.dtype)
-            && self.shape.has_lone_result()
-        {
-            for (index, output) in self.outputs.iter().enumerate() {
-                // SAFETY: the caller guarantees that each output is valid for its length in the shape.
-                unsafe { reduce::settle(dtype, op, *output, self.shape.output_len(index)) };
-            }
+    /// The caller's function, if it combines by one.
+    pub(super) fn function(&self) -> Option<Function> {
+        match self.reduction {
+            Reduction::User { function, user } if self.shape.collective.reduces() => Some((function, user)),
+            _ => None,
         }
     }
 
@@ -152,13 +146,10 @@ impl Call<'_> {
         if self.shape.collective == Collective::Barrier { 1 } else { self.dtype.size() }
     }
 
-    pub(super) fn describe(&self, rank: usize, algorithm: &str) -> String {
-        let (collective, count) = (self.shape.collective, self.count(rank));
-        let what = match collective {
-            Collective::Barrier => String::new(),
-            _ => format!(" of {count} {} ({} bytes)", self.dtype, count * self.dtype.size()),
-        };
-        format!("rank {rank}: {} {algorithm}{what}, tag {}", collective.name(), self.tag)
+    /// The buffers of a run of `prepared`, which is this call.
+    pub(super) fn binding<'a>(&'a self, prepared: &'a Prepared) -> Binding<'a> {
+        let Call { inputs, outputs, tag, .. } = *self;
+        Binding { call: prepared, inputs, outputs, function: self.function(), tag }
     }
 }
 
@@ -194,81 +185,69 @@ impl Context {
     /// Every pointer of `call` is valid for the elements that the shape says ([`Shape::input_len`], [`Shape::output_len`]) until
     /// this returns. Outputs overlap no other buffer.
     pub unsafe fn run(&self, call: &Call<'_>) -> Result<()> {
-        let known = self.check(call)?;
+        let key = self.key_of(call);
+        let cached = self.check(call, key.as_ref())?;
         // SAFETY: the caller guarantees the pointers, and `check` has accepted this call.
-        unsafe { self.run_checked(call, known) }
+        unsafe { self.run_checked(call, key.as_ref(), cached) }
     }
 
-    /// Checks the shape, see [`Shape::check`]. Returns the cached preparation if an equal call was prepared before.
-    pub(crate) fn check(&self, call: &Call<'_>) -> Result<Option<Prepared>> {
-        let known = self.asked(call).as_ref().and_then(|asked| self.prepared.get(asked));
-        if known.is_none() {
+    /// Checks the shape, see [`Shape::check`]. Returns an equal call that was prepared before, if the cache has one by `key`.
+    pub(crate) fn check(&self, call: &Call<'_>, key: Option<&CallKey<'_>>) -> Result<Option<Arc<Prepared>>> {
+        let cached = key.and_then(|key| self.cached(key));
+        if cached.is_none() {
             call.shape.check()?;
             plan::check_size(&call.shape)?;
         }
-        Ok(known)
+        Ok(cached)
     }
 
-    #[inline]
-    fn asked<'a>(&self, call: &Call<'a>) -> Option<Asked<'a>> {
-        let counts = !self.check_calls && (call.shape.rank, call.shape.size) == (self.rank, self.size);
-        if counts { Asked::of(call, self.tuner_of(call.element()), self.hosts()) } else { None }
-    }
-
-    /// [`Context::run`] for a call that `check` has accepted; `known` is what that returned.
+    /// [`Context::run`] for a call that `check` has accepted; `cached` is what that returned.
     ///
     /// # Safety
     /// As for `run`; `check` has accepted this very call.
-    pub(crate) unsafe fn run_checked(&self, call: &Call<'_>, known: Option<Prepared>) -> Result<()> {
+    pub(crate) unsafe fn run_checked(
+        &self,
+        call: &Call<'_>,
+        key: Option<&CallKey<'_>>,
+        cached: Option<Arc<Prepared>>,
+    ) -> Result<()> {
         let started = self.engine().now();
         call.check_buffers()?;
-        match known {
-            Some(Prepared { algorithm, segment, check, plan }) => {
-                let combine = call.combine()?;
-                let selection = Selection { algorithm, segment, check, combine };
-                self.execute(&self.run_of(call, selection, started), plan)?;
+        let prepared = match cached {
+            Some(prepared) => {
+                let binding = call.binding(&prepared);
+                // SAFETY: the caller guarantees the pointers.
+                let ended = unsafe { self.run_quick(&binding, call.timeout) };
+                ended.unwrap_or_else(|| self.execute(&self.run_of(binding, call.timeout, started), &prepared))?;
+                prepared
             }
-            None => self.prepare_and_run(call, started)?,
-        }
+            None => self.prepare_and_run(call, key, started)?,
+        };
         // SAFETY: the caller guarantees that the outputs are valid for their lengths in the shape, which `check` has accepted.
-        unsafe { call.settle() };
+        unsafe { prepared.settle(call.outputs) };
         Ok(())
     }
 
-    /// Runs a call that is not in the cache of prepared calls.
-    fn prepare_and_run(&self, call: &Call<'_>, started: Instant) -> Result<()> {
-        let asked = self.asked(call);
-        let (call, selection) = self.select(call)?;
-        let Selection { algorithm, segment, check, .. } = selection;
-        let mut run = self.run_of(&call, selection, started);
+    /// Runs a call that is not in the cache. Returns the call.
+    fn prepare_and_run(&self, call: &Call<'_>, key: Option<&CallKey<'_>>, started: Instant) -> Result<Arc<Prepared>> {
+        let (tuner, selected) = (self.tuner(), self.select(call)?);
+        let mut run = self.run_of(call.binding(&selected), call.timeout, started);
         let _operation = self.begin_rounds_of(&mut run)?;
         if self.compares_calls() {
             self.compare_calls(&run)?;
         }
-        let plan = self.plan_of(&run)?;
-        if let Some(asked) = asked.filter(|_| algorithm.uses != Uses::Counts) {
-            self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
-        }
-        self.execute(&run, plan)
+        let (plan, is_round) = (self.plan_in_rounds(&run)?, run.is_round);
+        let prepared = self.planned(selected, plan, key, tuner)?;
+        let run = self.run_of(call.binding(&prepared), call.timeout, started);
+        self.execute(&Run { is_round, ..run }, &prepared)?;
+        Ok(prepared)
     }
 
-    /// The run of `call`, which starts at `started`.
+    /// The run with `binding`, which starts at `started`; `own_timeout` is the call's, if it has one.
     #[inline(always)] // Otherwise the result would be built in one place and copied to another.
-    pub(super) fn run_of<'a>(&self, call: &'a Call<'a>, selection: Selection, started: Instant) -> Run<'a> {
-        let Selection { algorithm, segment, check, combine } = selection;
-        let (deadline, timeout) = self.deadline_after(started, call.timeout);
-        let binding = Binding {
-            inputs: call.inputs,
-            outputs: call.outputs,
-            element: call.element(),
-            segment,
-            combine,
-            digest: check,
-            tag: call.tag,
-            counted: true,
-            count: call.count(self.rank),
-        };
-        Run { call, algorithm, binding, started, deadline, timeout, is_round: false }
+    pub(super) fn run_of<'a>(&self, binding: Binding<'a>, own_timeout: Option<Duration>, started: Instant) -> Run<'a> {
+        let (deadline, timeout) = self.deadline_after(started, own_timeout);
+        Run { call: binding.call, binding, started, deadline, timeout, own_timeout, is_round: false }
     }
 
     /// `shape`, for elements of `element` bytes and an algorithm with `uses`, with the context's defaults for fields that the caller has
@@ -296,14 +275,14 @@ impl Context {
         }
     }
 
-    /// The plan of `algorithm` for `shape`.
+    /// The plan of `algorithm` for `shape`; `by_function`: a function of the caller combines elements.
     pub(super) fn plan(
         &self,
         shape: &Shape<'_>,
         algorithm: &'static Algorithm,
-        binding: &Binding<'_>,
+        by_function: bool,
     ) -> Result<Arc<Plan>> {
-        let plan = self.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)));
+        let plan = self.plans.get(shape, algorithm, by_function);
         plan.map_err(|error| self.unplanned(shape.collective, algorithm, error))
     }
 
@@ -324,23 +303,23 @@ impl Context {
         error.context(format_args!("the algorithm {}{by}", algorithm.name))
     }
 
-    /// Executes `plan`, which is of the call of `run` or prepares it.
+    /// Executes `call`, which is that of the binding of `run`.
     #[inline(never)]
-    pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
+    pub(super) fn execute(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<()> {
         let admitted = self.admit(run)?;
-        if let Some(work) = self.shared_work(&plan, &run.binding) {
+        if let Some(work) = self.shared_work(&run.binding) {
             let mut call = self.begin_shared(run, &work)?;
             drop(admitted);
             return self.complete_shared(run, &work, &mut call);
         }
-        let (guard, index) = self.begin(run, plan)?;
+        let (guard, index) = self.begin(run, call)?;
         drop(admitted);
         self.complete(run, guard, index)
     }
 
-    /// Starts `plan`: posts what can be posted without waiting. Returns its index in the engine.
+    /// Starts `call`: posts what can be posted without waiting. Returns its index in the engine.
     #[inline(always)] // Both this and `complete` are parts of `execute`, which costs no more for being in two.
-    pub(super) fn begin(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<(Guard<'_>, u32)> {
+    pub(super) fn begin(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<(Guard<'_>, u32)> {
         let mut guard = self.lock()?;
         let described = |e: &Error| self.described(run, e);
         if let Some(error) = self.unconnected(&guard) {
@@ -348,7 +327,7 @@ impl Context {
         }
         // A call without any time may do what needs no waiting.
         let deadline = (!run.timeout.is_zero()).then_some(run.deadline);
-        let index = match guard.start(plan, &run.binding, deadline) {
+        let index = match guard.start(call.clone(), &run.binding, deadline) {
             Ok(index) => index,
             Err(error) => {
                 let error = self.described(run, &error);
@@ -361,7 +340,7 @@ impl Context {
                 return Err(error);
             }
         };
-        guard.begun += u64::from(run.binding.counted);
+        guard.begun += u64::from(call.counted);
         Ok((guard, index))
     }
 
@@ -458,14 +437,14 @@ impl Context {
 
     #[cold]
     pub(super) fn described(&self, run: &Run<'_>, error: &Error) -> Error {
-        let error = error.context(run.call.describe(self.rank, run.algorithm.name));
-        self.amended(run.call.timeout, run.deadline, error.during(run.call.shape.collective.name()))
+        let error = error.context(run.call.describe(self.rank, run.binding.tag));
+        self.amended(run.own_timeout, run.deadline, error.during(run.call.collective().name()))
     }
 
     /// The error for a completed run if a peer has sent more messages for it, or for an earlier run on its tag, than expected.
     /// Only needed for gatherv, scatterv and alltoallv; other collectives detect a wrong count by the messages themselves.
     fn left_over(&self, run: &Run<'_>, guard: &Guard<'_>, index: u32) -> Option<Error> {
-        if !matches!(run.call.shape.collective, Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv) {
+        if !matches!(run.call.collective(), Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv) {
             return None;
         }
         // Not an error: messages for later calls, since a peer may be ahead, and for calls without a number.
@@ -532,13 +511,15 @@ fn unexpected(guard: &Guard<'_>, index: u32) -> Option<Unexpected> {
 /// A call in progress, or an exchange that prepares one.
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
-    pub call: &'a Call<'a>,
-    pub algorithm: &'static Algorithm,
-    /// Arguments of the execution.
+    /// The caller's call, which errors describe.
+    pub call: &'a Prepared,
+    /// The call that is executed, and its buffers.
     pub binding: Binding<'a>,
     pub started: Instant,
     pub deadline: Instant,
     pub timeout: Duration,
+    /// The timeout of the call, if it has one, else the context's counts.
+    pub own_timeout: Option<Duration>,
     /// Whether it is a round of an operation that excludes others; see [`rounds`](super::rounds).
     pub is_round: bool,
 }

@@ -4,12 +4,13 @@
 //! the context stays usable.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
-use crate::context::call::{Call, Run};
-use crate::context::digest::op_text;
-use crate::engine::{Binding, Combine};
+use crate::context::call::Run;
+use crate::context::digest::{numbers, op_text};
+use crate::engine::{Binding, Prepared};
 use crate::environment;
 use crate::error::{Details, Error, ErrorKind, Result, first_few};
 use crate::reserve::{check_room, try_collect, try_with_capacity, try_zeros};
@@ -41,19 +42,19 @@ const LISTS: usize = 4;
 /// The record of a call: `FIELDS` numbers, then the lists. These are the sent and the received counts, the groups of the ranks, and dims;
 /// zeros if the collective has none, or its algorithm uses none.
 fn record(run: &Run<'_>) -> Result<Vec<u64>> {
-    let Call { shape, dtype, .. } = run.call;
-    let Shape { collective, size, .. } = *shape;
-    let algorithm = run.algorithm;
-    let (inputs, base, destinations) = run.call.numbers(algorithm);
+    let Prepared { dtype, algorithm, .. } = *run.call;
+    let shape = run.call.shape.get();
+    let Shape { collective, size, .. } = shape;
+    let (inputs, base, destinations) = numbers(&shape, algorithm);
     let dtype = if collective == Collective::Barrier { 0 } else { dtype.code() as usize };
     let only = |holds: bool, value: usize| if holds { value } else { 0 };
     let fields: [usize; FIELDS] = [
         collective as usize,
         tuner::position(collective, algorithm),
         dtype,
-        run.call.op_code() as usize,
+        run.call.operation as usize,
         only(has_root(collective), shape.root),
-        only(collective != Collective::Barrier, run.binding.segment),
+        only(collective != Collective::Barrier, run.call.segment),
         shape.count,
         if collective == Collective::Allgather { inputs } else { only(shape.average, shape.contributions()) },
         base,
@@ -252,20 +253,14 @@ impl Context {
         let own = record(run)?;
         let mut all = try_zeros::<u64>(own.len().saturating_mul(self.size), "the records of all ranks' calls")?;
         let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
-        let binding = Binding {
-            inputs: &[own.as_ptr().cast()],
-            outputs: &[all.as_mut_ptr().cast()],
-            element: size_of::<u64>(),
-            segment: own.len(),
-            combine: Combine::Nothing,
-            digest: Purpose::Comparison.alone(),
-            count: own.len(),
-            ..run.binding
-        };
         let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;
         let shape = self.complete_shape(&shape, size_of::<u64>(), None, algorithm.uses).only(algorithm.uses);
-        let plan = self.plan(&shape, algorithm, &binding)?;
-        self.execute(&Run { binding, ..*run }, plan)?;
+        let (plan, digest) = (self.plan(&shape, algorithm, false)?, Purpose::Comparison.alone());
+        let exchange = Arc::new(Prepared::internal(plan, (&shape, algorithm), size_of::<u64>(), digest, true)?);
+        let (inputs, outputs) = ([own.as_ptr().cast()], [all.as_mut_ptr().cast()]);
+        let tag = run.binding.tag;
+        let binding = Binding { call: &exchange, inputs: &inputs, outputs: &outputs, function: None, tag };
+        self.execute(&Run { binding, ..*run }, &exchange)?;
         let records = all.chunks_exact(own.len()).map(|record| Ok(Record(record)));
         let records = try_collect(records, "the list of all ranks' calls")?;
         check_room(self.size.saturating_mul(BYTES_PER_RANK), "the comparison of all ranks' calls")?;

@@ -39,7 +39,7 @@ impl Call<'_> {
             Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
             _ => shape.count.hash(&mut hasher),
         }
-        self.numbers(algorithm).hash(&mut hasher);
+        numbers(shape, algorithm).hash(&mut hasher);
         match algorithm.uses {
             Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
             Uses::Links => shape.links.hash(&mut hasher),
@@ -62,14 +62,6 @@ impl Call<'_> {
         digest.encode()
     }
 
-    /// Numbers besides counts that must be equal on all ranks if the collective or `algorithm` uses them, else 0: the inputs of an allgather, the
-    /// base, and the destinations.
-    pub(super) fn numbers(&self, algorithm: &Algorithm) -> (usize, usize, usize) {
-        let Shape { collective, inputs, base, destinations, .. } = self.shape;
-        let inputs = if collective == Collective::Allgather { inputs.max(1) } else { 0 };
-        (inputs, if algorithm.name == "bcube" { base } else { 0 }, destinations)
-    }
-
     /// The reduction operation, as encoded in the digest.
     pub(super) fn op_code(&self) -> u32 {
         match self.reduction {
@@ -78,6 +70,14 @@ impl Call<'_> {
             Reduction::User { .. } => USER_OPERATION,
         }
     }
+}
+
+/// Numbers besides counts that must be equal on all ranks if the collective or `algorithm` uses them, else 0: the inputs of an allgather, the
+/// base, and the destinations.
+pub(super) fn numbers(shape: &Shape<'_>, algorithm: &Algorithm) -> (usize, usize, usize) {
+    let Shape { collective, inputs, base, destinations, .. } = *shape;
+    let inputs = if collective == Collective::Allgather { inputs.max(1) } else { 0 };
+    (inputs, if algorithm.name == "bcube" { base } else { 0 }, destinations)
 }
 
 /// Describes the call that a peer's digest stands for, for errors.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::collective::{Collective, Shape};
 use crate::context::Context;
 use crate::engine::plan::Plan;
-use crate::engine::{Binding, Combine};
+use crate::engine::{Binding, Prepared};
 use crate::reduce;
 use crate::reserve::try_zeros;
 use crate::schedule::cost::Link;
@@ -35,8 +36,8 @@ const LAST: u8 = 2;
 /// Separates these messages from those of collectives: one that was not received in time may remain in a queue.
 const DIGEST: u64 = Purpose::Measurement.alone();
 
-/// One side's schedule for one round trip.
-fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
+/// One side of one round trip.
+fn prepared(context: &Context, peer: Rank, bytes: usize, asks: bool) -> Option<Arc<Prepared>> {
     let (input, output) = (Span::new(Buffer::Input(0), 0, bytes), Span::new(Buffer::Output(0), 0, bytes));
     let mut builder = Builder::new();
     if asks {
@@ -46,7 +47,10 @@ fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
         builder.recv(peer, output);
         builder.send(peer, output);
     }
-    Arc::new(Plan::new(&builder.build()))
+    let shape = Shape::new(Collective::PairwiseExchange, context.rank, context.size, bytes);
+    let (plan, algorithm) = (Arc::new(Plan::new(&builder.build())), shape.collective.algorithms().first()?);
+    // Not counted, since one side may time out alone.
+    Prepared::internal(plan, (&shape, algorithm), 1, DIGEST, false).map(Arc::new).ok()
 }
 
 /// The measured properties of a link.
@@ -57,32 +61,15 @@ pub(super) struct Measured {
     pub overhead: f64,
 }
 
-/// Runs one side of a round trip, until `until`. `bytes` is at most the length of the buffers; the answering side returns what it
+/// Runs one side of a round trip, until `until`. Its bytes are at most the length of the buffers; the answering side returns what it
 /// receives. Returns the seconds that it took to post the message, including sending it if it was sent at once; `None` if it
 /// failed.
-fn exchange(
-    context: &Context,
-    plan: &Arc<Plan>,
-    bytes: usize,
-    from: &[u8],
-    into: &mut [u8],
-    until: Instant,
-) -> Option<f64> {
-    let binding = Binding {
-        inputs: &[from.as_ptr()],
-        outputs: &[into.as_mut_ptr()],
-        element: 1,
-        segment: bytes,
-        combine: Combine::Nothing,
-        digest: DIGEST,
-        tag: 0,
-        // One side may time out alone.
-        counted: false,
-        count: bytes,
-    };
+fn exchange(context: &Context, call: &Arc<Prepared>, from: &[u8], into: &mut [u8], until: Instant) -> Option<f64> {
+    let (inputs, outputs) = ([from.as_ptr()], [into.as_mut_ptr()]);
+    let binding = Binding { call, inputs: &inputs, outputs: &outputs, function: None, tag: 0 };
     let mut guard = context.lock().ok()?;
     let began = Instant::now();
-    let index = guard.start(plan.clone(), &binding, None).ok()?;
+    let index = guard.start(call.clone(), &binding, None).ok()?;
     guard.progress();
     let posted = began.elapsed().as_secs_f64();
     let engine = context.engine();
@@ -104,7 +91,7 @@ pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64
     let mut connected = None;
     let measured = |best: &[(usize, f64)], overhead| Some(Measured { link: fitted(best, bandwidth)?, overhead });
     for (index, (bytes, times)) in SCRIPT.into_iter().enumerate() {
-        let ready = plan(peer, bytes, true);
+        let ready = prepared(context, peer, bytes, true)?;
         for time in 0..times {
             let follows = match connected {
                 None => AGAIN,
@@ -112,7 +99,7 @@ pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64
             };
             from[0] = follows;
             let sent = Instant::now();
-            let Some(posted) = exchange(context, &ready, bytes, &from, &mut into, until) else {
+            let Some(posted) = exchange(context, &ready, &from, &mut into, until) else {
                 return measured(&best, overhead);
             };
             let half = sent.elapsed().as_secs_f64() / 2.0;
@@ -168,9 +155,9 @@ fn fitted(best: &[(usize, f64)], bandwidth: f64) -> Option<Link> {
 pub(super) fn answer(context: &Context, peer: Rank, until: Instant) {
     let Ok(mut memory) = try_zeros(LARGEST, "a measurement") else { return };
     for (bytes, times) in SCRIPT {
-        let ready = plan(peer, bytes, false);
+        let Some(ready) = prepared(context, peer, bytes, false) else { return };
         for _ in 0..times {
-            if exchange(context, &ready, bytes, &[], &mut memory, until).is_none() {
+            if exchange(context, &ready, &[], &mut memory, until).is_none() {
                 return;
             }
             match memory[0] {

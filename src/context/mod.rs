@@ -28,19 +28,18 @@ pub use bootstrap::AllgatherFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use pair::Pair;
-pub(crate) use prepared::Prepared;
 pub use remote_key::RemoteKey;
 pub use request::Request;
 pub use unbound_buffer::UnboundBuffer;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::collective::Constants;
-use crate::context::prepared::PreparedCalls;
 use crate::context::rounds::Rounds;
 use crate::context::versions::Versions;
+use crate::engine::cache::CallCache;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
 use crate::engine::shared::program::MOST_ELEMENT_BYTES;
@@ -201,7 +200,8 @@ pub struct Context {
     shared_memory: OnceLock<Arc<SharedMemory>>,
     /// Memory for data of the caller.
     allocations: Allocations,
-    prepared: PreparedCalls,
+    /// The prepared calls, unless all ranks share memory: `shared_memory` has them then.
+    cache: Mutex<CallCache>,
     plans: PlanCache,
     rounds: Rounds,
     versions: Versions,
@@ -270,7 +270,7 @@ impl Context {
             hosts: OnceLock::new(),
             shared_memory: OnceLock::new(),
             allocations,
-            prepared: PreparedCalls::default(),
+            cache: Mutex::default(),
             plans: PlanCache::default(),
             rounds: Rounds::default(),
             shared,

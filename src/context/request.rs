@@ -6,21 +6,22 @@ use std::time::{Duration, Instant};
 
 use crate::collective::Uses;
 use crate::context::Context;
-use crate::context::call::{Call, Reduction, Run};
-use crate::context::prepared::Selection;
+use crate::context::call::{Call, Run};
 use crate::context::shared::{Begun, SharedCall};
-use crate::engine::plan::{OwnedShape, Plan, boxed};
-use crate::engine::shared::{Attempted, Claim, Known, Progress, Shared, Unattended, Work};
+use crate::engine::cache::CallKey;
+use crate::engine::plan::boxed;
+use crate::engine::prepared::Function;
+use crate::engine::shared::{Attempted, Claim, Progress, Shared, Unattended};
+use crate::engine::{Binding, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport;
-use crate::types::ElementType;
 
 /// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls that its
 /// state does not allow are refused.
 pub struct Request {
     body: Arc<Body>,
-    /// Empty if the call cannot be started in few steps.
-    quick: Option<Quick>,
+    /// The memory that all ranks share, if the call can be started in few steps there.
+    quick: Option<Arc<Shared>>,
     /// A [`State`].
     state: AtomicU8,
     /// That of a call on shared memory that has ended, until the wait has.
@@ -30,27 +31,19 @@ pub struct Request {
 /// What is needed to go on with the call.
 struct Body {
     context: Arc<Context>,
-    shape: OwnedShape,
-    dtype: ElementType,
-    reduction: Reduction,
+    call: Arc<Prepared>,
+    /// The same with a plan, once it has one, if that depends on counts of other ranks: from the first start on.
+    counted: OnceLock<Arc<Prepared>>,
+    function: Option<Function>,
     inputs: Box<[*const u8]>,
     outputs: Box<[*mut u8]>,
+    /// The first of each; null if there is none.
+    first: (*const u8, *mut u8),
     tag: u64,
     timeout: Option<Duration>,
-    selection: Selection,
-    /// Empty until the first start if the plan depends on counts of other ranks.
-    plan: OnceLock<Arc<Plan>>,
     /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request busy, and by
     /// threads that progress the context while they go on with the call.
     running: Attempted<Option<(Running, Times)>>,
-}
-
-/// What a call on shared memory needs to start in few steps.
-struct Quick {
-    shared: Arc<Shared>,
-    known: Known,
-    /// The input, if there is one, and the output.
-    buffers: (*const u8, *mut u8),
 }
 
 // SAFETY: the caller of `Context::request` keeps the buffers valid, on whichever thread they are used, and passes a function that
@@ -58,10 +51,6 @@ struct Quick {
 unsafe impl Send for Body {}
 // SAFETY: as above.
 unsafe impl Sync for Body {}
-// SAFETY: as above, for the buffers in `quick`.
-unsafe impl Send for Request {}
-// SAFETY: as above.
-unsafe impl Sync for Request {}
 
 #[derive(Clone, Copy)]
 #[repr(u8)]
@@ -99,48 +88,49 @@ impl Context {
     /// From each start until the wait for it has returned, or until the request is dropped, the pointers of `call` are valid as
     /// [`Context::run`] demands, and only the library uses them. A reduction function may be called by the thread that waits.
     pub unsafe fn request(self: &Arc<Self>, call: &Call<'_>) -> Result<Request> {
-        self.check(call)?;
+        let key = self.key_of(call);
+        let cached = self.check(call, key.as_ref())?;
         // SAFETY: the caller guarantees the pointers, and `check` has accepted this call.
-        unsafe { self.request_checked(call) }
+        unsafe { self.request_checked(call, key.as_ref(), cached) }
     }
 
-    /// [`Context::request`] for a call that `check` has accepted.
+    /// [`Context::request`] for a call that `check` has accepted; `cached` is what that returned.
     ///
     /// # Safety
     /// As for `request`; `check` has accepted this very call.
-    pub(crate) unsafe fn request_checked(self: &Arc<Self>, call: &Call<'_>) -> Result<Request> {
+    pub(crate) unsafe fn request_checked(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+        key: Option<&CallKey<'_>>,
+        cached: Option<Arc<Prepared>>,
+    ) -> Result<Request> {
         call.check_buffers()?;
-        let (call, selection) = self.select(call)?;
-        let run = self.run_of(&call, selection, self.engine().now());
+        let prepared = cached.map_or_else(|| self.prepare(call, key), Ok)?;
         {
             let guard = self.lock()?;
             let broken = guard.broken.as_ref().map(|error| error.context("the context is broken"));
             if let Some(error) = self.unconnected(&guard).or(broken) {
+                let run = self.run_of(call.binding(&prepared), call.timeout, guard.now);
                 return Err(self.described(&run, &error));
             }
         }
-        let is_local = selection.algorithm.uses != Uses::Counts;
-        let plan = is_local.then(|| self.plan_of(&run)).transpose()?;
-        let known = plan.as_ref().and_then(|plan| self.known(&call, selection.algorithm, selection.check, plan));
-        let (input, output) = (call.inputs.first(), call.outputs.first());
-        let buffers = (input.copied().unwrap_or(std::ptr::null()), output.copied().unwrap_or(std::ptr::null_mut()));
-        let shared = self.shared_memory.get().cloned();
+        let shared = self.shared_memory.get().filter(|_| prepared.quick_start.is_some()).cloned();
+        let first = call.binding(&prepared).first();
         let body = Body {
             context: self.clone(),
-            shape: OwnedShape::new(&call.shape)?,
-            dtype: call.dtype,
-            reduction: call.reduction,
+            call: prepared,
+            counted: OnceLock::new(),
+            function: call.function(),
             inputs: boxed(call.inputs)?,
             outputs: boxed(call.outputs)?,
+            first,
             tag: call.tag,
             timeout: call.timeout,
-            selection,
-            plan: plan.map_or_else(OnceLock::new, OnceLock::from),
             running: Attempted::default(),
         };
         Ok(Request {
             body: Arc::new(body),
-            quick: shared.zip(known).map(|(shared, known)| Quick { shared, known, buffers }),
+            quick: shared,
             state: AtomicU8::new(State::Inactive as u8),
             claim: Claim::default(),
         })
@@ -158,10 +148,12 @@ impl Request {
     /// Starts the call if that takes few steps. If not, does nothing: [`Request::start_any`] starts it, or fails.
     #[inline(always)] // On the path of small collectives.
     pub(crate) fn start_quick(&self) -> Option<Result<()>> {
-        let quick = self.quick.as_ref().filter(|quick| !quick.shared.is_inherited())?;
+        let shared = self.quick.as_ref().filter(|shared| !shared.is_inherited())?;
+        let (body, call) = (&*self.body, &*self.body.call);
+        let quick = call.quick_start.as_ref()?;
         self.enter(State::Inactive).ok()?;
-        // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended; `known` is of this call.
-        match unsafe { self.body.context.begin_known(&quick.shared, &quick.known, quick.buffers, &self.claim) } {
+        // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended.
+        match unsafe { body.context.begin_quick(shared, (call, quick), body.tag, body.first, &self.claim) } {
             Some(Begun::Ended) => {
                 self.leave(State::Complete);
                 Some(Ok(()))
@@ -187,7 +179,7 @@ impl Request {
     /// nothing and returns false: [`Request::wait_any`] waits, or fails.
     #[inline(always)] // On the path of small collectives.
     pub(crate) fn wait_quick(&self, last: impl FnOnce()) -> bool {
-        let is_quick = self.quick.as_ref().is_some_and(|quick| !quick.shared.is_inherited());
+        let is_quick = self.quick.as_ref().is_some_and(|shared| !shared.is_inherited());
         let has_ended = is_quick && self.enter(State::Complete).is_ok();
         if has_ended {
             last();
@@ -245,34 +237,35 @@ impl Request {
 
     /// Returns whether the call has ended.
     fn begin_any(&self, begun: Option<SharedCall>) -> Result<bool> {
-        let (context, call) = (&*self.body.context, self.body.call());
-        let mut run = context.run_of(&call, self.body.selection, context.engine().now());
-        let is_prepared = self.body.plan.get().is_some() && !context.compares_calls();
+        let (body, context) = (&*self.body, &*self.body.context);
+        let mut run = context.run_of(body.binding(), body.timeout, context.engine().now());
+        let is_prepared = body.executed().is_some() && !context.compares_calls();
         let operation = if is_prepared { None } else { context.begin_rounds_of(&mut run)? };
         if context.compares_calls() {
             context.compare_calls(&run)?;
         }
-        let plan = match self.body.plan.get() {
-            Some(plan) => plan.clone(),
+        let call = match body.executed() {
+            Some(call) => call,
             None => {
-                let plan = context.plan_of(&run)?;
-                self.body.plan.get_or_init(|| plan).clone()
+                let counted = body.call.with_plan(context.plan_in_rounds(&run)?)?;
+                body.counted.get_or_init(|| Arc::new(counted))
             }
         };
+        run.binding.call = call;
         let admitted = context.admit(&run)?;
-        let running = match context.shared_work(&plan, &run.binding) {
+        let running = match context.shared_work(&run.binding) {
             Some(work) => {
-                let mut call = begun.map_or_else(|| context.begin_shared(&run, &work), Ok)?;
-                call.make_claim();
+                let mut started = begun.map_or_else(|| context.begin_shared(&run, &work), Ok)?;
+                started.make_claim();
                 // Peers find what it publishes.
-                if context.advance_shared(&run, &work, &mut call)? {
-                    call.keep(&self.claim);
+                if context.advance_shared(&run, &work, &mut started)? {
+                    started.keep(&self.claim);
                     return Ok(true);
                 }
-                Running::Shared(call)
+                Running::Shared(started)
             }
             None => {
-                let (guard, index) = context.begin(&run, plan)?;
+                let (guard, index) = context.begin(&run, call)?;
                 context.engine().leave(guard);
                 Running::Messages(index)
             }
@@ -317,10 +310,9 @@ impl Request {
                 Ok(over || now >= times.deadline)
             }
             Some((Running::Shared(shared), times)) => {
-                let call = self.body.call();
-                let run = self.body.run(&call, times);
-                let done =
-                    self.body.work(&run).map_or(Ok(true), |work| self.body.context.test_shared(&run, &work, shared));
+                let (run, context) = (self.body.run(times), &self.body.context);
+                let work = context.shared_work(&run.binding);
+                let done = work.map_or(Ok(true), |work| context.test_shared(&run, &work, shared));
                 if matches!(done, Ok(false)) {
                     drop(running);
                     let progress = self.body.running.attempt_if_wanted(|running| self.body.go_on_with(running));
@@ -341,35 +333,32 @@ impl Request {
 
     /// Waits for the run, and ends it. The request becomes inactive.
     fn complete(&self, last: impl FnOnce()) -> Result<()> {
-        let call = self.body.call();
-        let running = self.body.running.lock().take();
+        let (body, context) = (&*self.body, &self.body.context);
+        let running = body.running.lock().take();
         let result = match running {
             None => Ok(()),
             Some((Running::Messages(index), times)) => {
-                let run = self.body.run(&call, &times);
-                self.body.context.lock().and_then(|guard| self.body.context.complete(&run, guard, index))
+                context.lock().and_then(|guard| context.complete(&body.run(&times), guard, index))
             }
             Some((Running::Shared(mut shared), times)) => {
                 self.attend();
-                let finish = |Quick { shared: memory, known, buffers }: &Quick| {
-                    // SAFETY: these are the arguments of the start.
-                    unsafe { shared.finish(memory, known, buffers.1) }
-                };
-                let ended = if self.quick.as_ref().is_some_and(finish) {
-                    Ok(())
-                } else {
-                    let run = self.body.run(&call, &times);
-                    self.body
-                        .work(&run)
-                        .map_or(Ok(()), |work| self.body.context.complete_shared(&run, &work, &mut shared))
-                };
+                let quick = self.quick.as_ref().zip(body.call.quick_start.as_ref());
+                // SAFETY: these are the arguments of the start.
+                let ended =
+                    if quick.is_some_and(|(memory, quick)| unsafe { shared.finish(memory, quick, body.first.1) }) {
+                        Ok(())
+                    } else {
+                        let run = body.run(&times);
+                        let work = context.shared_work(&run.binding);
+                        work.map_or(Ok(()), |work| context.complete_shared(&run, &work, &mut shared))
+                    };
                 ended.inspect(|()| shared.keep(&self.claim))
             }
         };
         if result.is_ok() {
             // SAFETY: the outputs are valid for their lengths in the shape, by the contract of `Context::request`, until the
             // request is inactive.
-            unsafe { call.settle() };
+            unsafe { body.call.settle(&body.outputs) };
             last();
         }
         self.leave_inactive();
@@ -413,45 +402,38 @@ impl Request {
             RETIRED => "the request was freed",
             _ => "the request is active: wait for it first",
         };
-        let (rank, algorithm) = (self.body.context.rank, self.body.selection.algorithm.name);
-        let text = format!("{}: cannot {doing}: {why}", self.body.call().describe(rank, algorithm));
-        Error::new(ErrorKind::InvalidOperation, text).during(self.body.shape.get().collective.name())
+        let Body { context, call, tag, .. } = &*self.body;
+        let text = format!("{}: cannot {doing}: {why}", call.describe(context.rank, *tag));
+        Error::new(ErrorKind::InvalidOperation, text).during(call.collective().name())
     }
 }
 
 impl Body {
-    fn run<'a>(&self, call: &'a Call<'a>, times: &Times) -> Run<'a> {
-        let Times { at, deadline, timeout } = *times;
-        Run { deadline, timeout, ..self.context.run_of(call, self.selection, at) }
+    /// The call with its plan, if it has one.
+    fn executed(&self) -> Option<&Arc<Prepared>> {
+        match self.call.algorithm.uses {
+            Uses::Counts => self.counted.get(),
+            _ => Some(&self.call),
+        }
     }
 
-    fn work<'a>(&'a self, run: &'a Run<'a>) -> Option<Work<'a>> {
-        self.plan.get().and_then(|plan| self.context.shared_work(plan, &run.binding))
+    fn binding(&self) -> Binding<'_> {
+        let call = self.executed().unwrap_or(&self.call);
+        Binding { call, inputs: &self.inputs, outputs: &self.outputs, function: self.function, tag: self.tag }
+    }
+
+    fn run(&self, times: &Times) -> Run<'_> {
+        let Times { at, deadline, timeout } = *times;
+        Run { deadline, timeout, ..self.context.run_of(self.binding(), self.timeout, at) }
     }
 
     /// Goes on with the call that is `running`, without waiting.
     fn go_on_with(&self, running: &mut Option<(Running, Times)>) -> Progress {
         let Some((Running::Shared(shared), times)) = running else { return Progress::Ended };
-        let call = self.call();
-        let run = self.run(&call, times);
+        let run = self.run(times);
         // A call without any time may do what needs no waiting.
         let is_late = || !times.timeout.is_zero() && self.context.engine().now() >= times.deadline;
-        self.work(&run).map_or(Progress::None, |work| shared.go_on(&work, is_late))
-    }
-
-    /// The call, which owns nothing.
-    fn call(&self) -> Call<'_> {
-        Call {
-            shape: self.shape.get(),
-            algorithm: None,
-            dtype: self.dtype,
-            reduction: self.reduction,
-            inputs: &self.inputs,
-            outputs: &self.outputs,
-            tag: self.tag,
-            timeout: self.timeout,
-            max_segment_bytes: None,
-        }
+        self.context.shared_work(&run.binding).map_or(Progress::None, |work| shared.go_on(&work, is_late))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::collective::{Collective, Uses};
 use crate::context::Context;
 use crate::context::call::Run;
 use crate::context::digest::explain;
-use crate::engine::already_running;
+use crate::engine::errors::already_running;
 use crate::engine::shared::Line;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::fingerprint::{COMPARISON, Purpose, SETUP, kind};
@@ -65,8 +65,8 @@ impl Context {
 
     /// Begins the call of `run`, if it has several rounds; its other rounds are copies of `run`, too.
     pub(super) fn begin_rounds_of(&self, run: &mut Run<'_>) -> Result<Option<Operation<'_>>> {
-        let (digest, tag) = (run.binding.digest, run.binding.tag);
-        let line = match run.algorithm.uses {
+        let (digest, tag) = (run.binding.call.digest, run.binding.tag);
+        let line = match run.call.algorithm.uses {
             _ if self.size == 1 => return Ok(None),
             _ if self.check_calls => (COMPARISON, tag),
             Uses::Counts => (kind(digest), tag),
@@ -92,12 +92,12 @@ impl Context {
     /// begins.
     #[inline(always)] // On the path of small collectives.
     pub(super) fn admit(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
-        if may_share_counts(run.call.shape.collective) && !run.is_round { self.admit_alone(run) } else { Ok(None) }
+        if may_share_counts(run.call.collective()) && !run.is_round { self.admit_alone(run) } else { Ok(None) }
     }
 
     fn admit_alone(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
         self.check_process().map_err(|error| self.described(run, &error))?;
-        let (operations, line) = (self.rounds.lock(), (kind(run.binding.digest), run.binding.tag));
+        let (operations, line) = (self.rounds.lock(), (run.binding.call.kind(), run.binding.tag));
         match find(&operations, line) {
             Some(other) => Err(self.described(run, &refused(other, line))),
             None => Ok(Some(operations)),

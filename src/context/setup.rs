@@ -1,15 +1,16 @@
 //! Collectives of the library itself, with which contexts are made. They have a kind of their own, which no caller's collective
 //! has.
 
+use std::sync::Arc;
+
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
 use crate::context::bootstrap::{Limit, record};
-use crate::context::call::{Call, Run};
+use crate::context::call::Run;
 use crate::engine::plan;
-use crate::engine::{Binding, Combine};
+use crate::engine::{Binding, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::try_zeros;
-use crate::types::DataType;
 use crate::wire::fingerprint::Purpose;
 
 /// The tag of the exchanges of a split, and of the broadcasts to the ranks of a context that connects.
@@ -69,22 +70,13 @@ impl Context {
         let algorithm = shape.collective.algorithm(algorithm)?;
         let outputs = [output.as_mut_ptr()];
         // It may be that of another context.
-        let timeout = (!limit.by_default).then_some(limit.timeout);
-        let call = Call { inputs, outputs: &outputs, tag, timeout, ..Call::new(shape, DataType::Uint8) };
-        let binding = Binding {
-            inputs,
-            outputs: &outputs,
-            element: 1,
-            segment: shape.count.max(1),
-            combine: Combine::Nothing,
-            digest: Purpose::Setup.alone(),
-            tag,
-            counted: false,
-            count: shape.count,
-        };
-        let plan = self.plan(&shape, algorithm, &binding)?;
+        let own_timeout = (!limit.by_default).then_some(limit.timeout);
+        let plan = self.plan(&shape, algorithm, false)?;
+        let digest = Purpose::Setup.alone();
+        let exchange = Arc::new(Prepared::internal(plan, (&shape, algorithm), 1, digest, false)?);
+        let binding = Binding { call: &exchange, inputs, outputs: &outputs, function: None, tag };
         let Limit { deadline, timeout, .. } = limit;
-        let started = self.engine().now();
-        self.execute(&Run { call: &call, algorithm, binding, started, deadline, timeout, is_round: true }, plan)
+        let run = self.run_of(binding, own_timeout, self.engine().now());
+        self.execute(&Run { deadline, timeout, is_round: true, ..run }, &exchange)
     }
 }

@@ -3,10 +3,12 @@
 //! Gatherv and scatterv: the root broadcasts its counts. Alltoallv: all ranks gather the counts of all. Each rank then compares
 //! them with its own call. A rank whose call differs fails, and breaks the context, so that other ranks do not wait for it.
 
+use std::sync::Arc;
+
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
 use crate::context::call::Run;
-use crate::engine::{Binding, Combine};
+use crate::engine::{Binding, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::{try_collect, try_copy, try_zeros};
 use crate::wire::fingerprint::Purpose;
@@ -29,11 +31,11 @@ fn invalid_counts(shape: &Shape<'_>, element: usize) -> Option<String> {
 impl Context {
     /// Returns [`Shape::counts`] for this call. Collective.
     pub(super) fn share_counts(&self, run: &Run<'_>) -> Result<Vec<usize>> {
-        let shape = &run.call.shape;
+        let shape = &run.call.shape.get();
         let own = if shape.collective == Collective::Gatherv { shape.recv_counts } else { shape.send_counts };
         let counts =
             if self.size == 1 { try_copy(own, "the counts of this rank")? } else { self.exchange_counts(run, own)? };
-        let Some(why) = invalid_counts(&Shape { counts: &counts, ..*shape }, run.binding.element) else {
+        let Some(why) = invalid_counts(&Shape { counts: &counts, ..*shape }, run.call.element) else {
             return Ok(counts);
         };
         let error = self.described(run, &Error::new(ErrorKind::Mismatch, why));
@@ -44,7 +46,7 @@ impl Context {
     }
 
     fn exchange_counts(&self, run: &Run<'_>, own: &[usize]) -> Result<Vec<usize>> {
-        let call = &run.call.shape;
+        let call = &run.call.shape.get();
         let gathers = call.collective == Collective::Alltoallv;
         let tells = gathers || self.rank == call.root;
         let (collective, name, entries) = match gathers {
@@ -59,18 +61,15 @@ impl Context {
             ..Shape::new(collective, self.rank, self.size, self.size)
         };
         let input = [own.as_ptr().cast()];
-        let binding = Binding {
-            inputs: if tells { &input } else { &[] },
-            outputs: &[all.as_mut_ptr().cast()],
-            element: size_of::<u64>(),
-            segment: entries,
-            combine: Combine::Nothing,
-            digest: Purpose::Counts.of(run.binding.digest),
-            count: self.size,
-            ..run.binding
-        };
-        let plan = self.plan(&shape, collective.algorithm(name)?, &binding)?;
-        self.execute(&Run { binding, ..*run }, plan)?;
+        let outputs = [all.as_mut_ptr().cast()];
+        let inputs = if tells { &input[..] } else { &[] };
+        let algorithm = collective.algorithm(name)?;
+        let plan = self.plan(&shape, algorithm, false)?;
+        let digest = Purpose::Counts.of(run.call.digest);
+        let exchange = Prepared::internal(plan, (&shape, algorithm), size_of::<u64>(), digest, true)?;
+        let exchange = Arc::new(Prepared { segment: entries, ..exchange });
+        let binding = Binding { call: &exchange, inputs, outputs: &outputs, function: None, tag: run.binding.tag };
+        self.execute(&Run { binding, ..*run }, &exchange)?;
         let counts = all.into_iter().map(|count| Ok(usize::try_from(count).unwrap_or(usize::MAX)));
         try_collect(counts, "the counts of all ranks")
     }

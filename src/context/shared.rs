@@ -5,22 +5,19 @@ mod waiting;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Context;
 use crate::context::call::Run;
 use crate::context::digest::explain;
-use crate::context::prepared::Prepared;
-use crate::context::rounds::may_share_counts;
-use crate::engine::execution::{no_room, too_slow};
-use crate::engine::plan::Plan;
-use crate::engine::shared::{Call, Claim, First, Key, Known, Pair, Progress, Refused, Room, Shared, Start, Wait, Work};
-use crate::engine::{Binding, Idle, already_running, uncounted};
+use crate::engine::cache::{CallKey, Key};
+use crate::engine::errors::{already_running, no_room, too_slow, uncounted};
+use crate::engine::shared::quick_start::QuickStart;
+use crate::engine::shared::{Call, Claim, Progress, Refused, Shared, Wait, Work};
+use crate::engine::{Binding, Idle, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::board::MAX_MEMBERS;
 use crate::transport::shm::Sharing;
-use crate::types::DataType;
-use crate::wire::fingerprint::kind;
 use waiting::first_looks;
 
 /// A call on shared memory.
@@ -58,10 +55,10 @@ impl SharedCall {
     /// Ends a call, if it can be done in few steps. Returns whether it has ended.
     ///
     /// # Safety
-    /// If it was started by [`Context::begin_known`], then with these arguments.
-    pub(super) unsafe fn finish(&mut self, shared: &Shared, known: &Known, output: *mut u8) -> bool {
+    /// If it was started by [`Context::begin_quick`], then with these arguments.
+    pub(super) unsafe fn finish(&mut self, shared: &Shared, quick: &QuickStart, output: *mut u8) -> bool {
         // SAFETY: by the contract.
-        self.attended.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, known, output) }
+        self.attended.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, quick, output) }
     }
 
     /// Goes on without waiting, for a thread that does not wait for the call. The call fails if `is_late` while there is more to do.
@@ -103,11 +100,11 @@ impl Context {
         Ok(sharing)
     }
 
-    /// What to execute for `plan`, if its ranks share memory.
+    /// What to execute in memory that all ranks share, if the plan is for that.
     #[inline]
-    pub(super) fn shared_work<'a>(&'a self, plan: &'a Plan, binding: &'a Binding<'a>) -> Option<Work<'a>> {
-        match (&plan.program, self.shared_memory.get()) {
-            (Some(program), Some(shared)) => Some(Work { shared, plan, program, binding }),
+    pub(super) fn shared_work<'a>(&'a self, binding: &'a Binding<'a>) -> Option<Work<'a>> {
+        match (&binding.call.plan.program, self.shared_memory.get()) {
+            (Some(program), Some(shared)) => Some(Work { shared, program, binding }),
             _ => None,
         }
     }
@@ -116,7 +113,7 @@ impl Context {
     #[inline]
     pub(super) fn begin_shared(&self, run: &Run<'_>, work: &Work<'_>) -> Result<SharedCall> {
         self.check_process()?;
-        let call = Call::start(work).map_err(|refused| self.refused(run, work, &refused))?;
+        let call = Call::start(work).map_err(|refused| self.refused(run, &refused))?;
         Ok(SharedCall::new(call))
     }
 
@@ -150,25 +147,26 @@ impl Context {
     /// [`Context::begin_shared`]. `shared` is the memory that all ranks share, and is not inherited.
     ///
     /// # Safety
-    /// `known` is of a call with these buffers; all are valid until the call has ended.
+    /// `call` has `quick`, and allows these buffers; all are valid until the call has ended.
     #[inline(always)] // On the path of small collectives.
-    pub(super) unsafe fn begin_known(
+    pub(super) unsafe fn begin_quick(
         &self,
         shared: &Shared,
-        known: &Known,
+        (call, quick): (&Prepared, &QuickStart),
+        tag: u64,
         (input, output): (*const u8, *mut u8),
         claim: &Claim,
     ) -> Option<Begun> {
         // SAFETY: by the contract.
-        let mut call = unsafe { Call::start_known(shared, known, input, output) }?;
-        call.claims = true;
-        // SAFETY: `known` and the buffers are the same.
-        let has_ended = unsafe { call.finish_pair(shared, known, output) };
+        let mut started = unsafe { Call::start_prepared(shared, (call, quick), tag, input, output) }?;
+        started.claims = true;
+        // SAFETY: the call and the buffers are the same.
+        let has_ended = unsafe { started.finish_pair(shared, quick, output) };
         if has_ended {
-            claim.set(&call);
+            claim.set(&started);
             return Some(Begun::Ended);
         }
-        Some(Begun::Runs(SharedCall::new(call)))
+        Some(Begun::Runs(SharedCall::new(started)))
     }
 
     /// Executes a call that has just started as far as possible without waiting, and without calling the caller's function. Returns
@@ -241,142 +239,116 @@ impl Context {
         {
             call.call.withdraw(shared);
         }
-        let _ = self.end_shared(call);
+        let Some(index) = call.attended else { return };
+        if let Ok(mut guard) = self.lock() {
+            guard.end(index);
+        }
     }
 
-    /// Runs a plain call, if an equal one was remembered: its steps from here to the first publication are few. `None` if it must be
-    /// prepared and checked.
+    /// Runs a call of at most one input and one output, tag 0 and the context's timeout that the cache has by these numbers. In memory that all
+    /// ranks share, its steps from here to the first publication are few. `None` if it must be checked and prepared.
     ///
     /// # Safety
-    /// As for [`Context::run`], if the arguments are those of the call that was remembered.
+    /// As for [`Context::run`], for the call that is in the cache.
     #[inline]
-    pub unsafe fn run_quick(&self, key: &Key, input: *const u8, output: *mut u8) -> Option<Result<()>> {
+    pub unsafe fn run_cached(&self, key: &Key, input: *const u8, output: *mut u8) -> Option<Result<()>> {
+        if let Some(shared) = self.shared_memory.get().filter(|shared| !shared.is_inherited())
+            // SAFETY: by the contract, the buffers are valid until this returns.
+            && let Some((mut started, call)) = unsafe { Call::start_cached(shared, key, input, output) }
+        {
+            // SAFETY: valid until the call has ended, and not used afterwards.
+            let call = unsafe { call.as_ref() };
+            let quick = call.quick_start.as_ref()?;
+            // SAFETY: the call and the buffers are the same.
+            if unsafe { started.finish_pair(shared, quick, output) } {
+                return Some(Ok(()));
+            }
+            let (inputs, outputs) = ([input], [output]);
+            let (inputs, outputs) = call.used(&inputs, &outputs);
+            let binding = Binding { call, inputs, outputs, function: None, tag: 0 };
+            // SAFETY: the same.
+            return unsafe { self.run_on(shared, quick, started, &binding, None) };
+        }
+        // SAFETY: by the contract.
+        unsafe { self.run_cached_any(key, input, output) }
+    }
+
+    /// [`Context::run_cached`] for a call that starts as others do.
+    ///
+    /// # Safety
+    /// As for that.
+    #[inline(never)]
+    unsafe fn run_cached_any(&self, key: &Key, input: *const u8, output: *mut u8) -> Option<Result<()>> {
+        let call = self.cached(&CallKey::from(*key)).filter(|call| call.allows(input, output))?;
+        let (inputs, outputs) = ([input], [output]);
+        let (inputs, outputs) = call.used(&inputs, &outputs);
+        let binding = Binding { call: &call, inputs, outputs, function: None, tag: 0 };
+        let ended = self.execute(&self.run_of(binding, None, self.engine().now()), &call);
+        // SAFETY: by the contract.
+        Some(ended.inspect(|()| unsafe { call.settle(outputs) }))
+    }
+
+    /// Runs a call that needs few steps to start. `None` if it needs more, or does not start. `own_timeout` is the call's, if it has one.
+    ///
+    /// # Safety
+    /// The buffers of `binding` are valid until this returns.
+    pub(super) unsafe fn run_quick(&self, binding: &Binding<'_>, own_timeout: Option<Duration>) -> Option<Result<()>> {
         let shared = self.shared_memory.get().filter(|shared| !shared.is_inherited())?;
-        // SAFETY: by the contract, the buffers are valid until this returns.
-        let (mut call, known) = unsafe { Call::start_quick(shared, key, input, output) }?;
-        // SAFETY: valid until the call has ended, and not used afterwards.
-        let known = unsafe { known.as_ref() };
-        // SAFETY: `known` and the buffers are the same.
-        if unsafe { call.finish_pair(shared, known, output) } {
+        let quick = binding.call.quick_start.as_ref()?;
+        let (input, output) = binding.first();
+        // SAFETY: by the contract.
+        let mut started = unsafe { Call::start_prepared(shared, (binding.call, quick), binding.tag, input, output) }?;
+        // SAFETY: the call and the buffers are the same.
+        if unsafe { started.finish_pair(shared, quick, output) } {
             return Some(Ok(()));
         }
         // SAFETY: the same.
-        unsafe { self.run_on(shared, (key, known), call, (input, output)) }
+        unsafe { self.run_on(shared, quick, started, binding, own_timeout) }
     }
 
     /// The rest of a quick call that is not a pair's, or must wait.
     ///
     /// # Safety
-    /// `known` and the buffers are those of the call.
+    /// `quick` and the buffers are those of the call.
     #[inline(never)]
     unsafe fn run_on(
         &self,
         shared: &Shared,
-        (key, known): (&Key, &Known),
+        quick: &QuickStart,
         mut call: Call,
-        (input, output): (*const u8, *mut u8),
+        binding: &Binding<'_>,
+        own_timeout: Option<Duration>,
     ) -> Option<Result<()>> {
-        let waits = self.timeout.load(Ordering::Relaxed) > 0;
+        let waits = match own_timeout {
+            None => self.timeout.load(Ordering::Relaxed) > 0,
+            Some(timeout) => !timeout.is_zero(),
+        };
         let looks = if waits { first_looks(shared) } else { 0 };
-        for _ in 0..if call.is_pair(known) { looks } else { 0 } {
+        let (_, output) = binding.first();
+        for _ in 0..if call.is_pair(quick) { looks } else { 0 } {
             std::hint::spin_loop();
             // SAFETY: by the contract.
-            if unsafe { call.finish_pair(shared, known, output) } {
+            if unsafe { call.finish_pair(shared, quick, output) } {
                 return Some(Ok(()));
             }
         }
-        let program = known.plan.program.as_ref()?;
-        let (inputs, outputs) = ([input], [output]);
-        let binding = Binding {
-            inputs: &inputs[..usize::from(known.input.is_some())],
-            outputs: &outputs[..usize::from(known.output.is_some())],
-            element: known.element,
-            segment: usize::MAX,
-            combine: known.combine,
-            digest: known.start.digest,
-            tag: 0,
-            counted: true,
-            count: known.count,
-        };
-        let work = Work { shared, plan: &known.plan, program, binding: &binding };
+        let work = Work { shared, program: binding.call.plan.program.as_ref()?, binding };
         loop {
             call.looks = looks;
             match call.advance(&work) {
                 Ok(None) => return Some(Ok(())),
                 Ok(Some(wait)) if waits && wait != Wait::Clock && self.look(&mut call, &work, wait) => {}
-                Ok(Some(_)) | Err(_) => return Some(self.finish_quick(key, known, &work, call)),
+                Ok(Some(_)) | Err(_) => {
+                    let run = self.run_of(*binding, own_timeout, self.engine().now());
+                    return Some(self.complete_shared(&run, &work, &mut SharedCall::new(call)));
+                }
             }
         }
     }
 
-    /// The rest of a quick call that must wait, or has failed.
-    #[cold]
-    fn finish_quick(&self, key: &Key, known: &Known, work: &Work<'_>, call: Call) -> Result<()> {
-        let collective = Collective::ALL[usize::from(key.collective())];
-        let shape = Shape {
-            root: usize::try_from(key.root()).unwrap_or_default(),
-            ..Shape::new(collective, self.rank, self.size, key.count())
-        };
-        let dtype = DataType::try_from(u32::from(key.dtype()).wrapping_sub(1)).unwrap_or(DataType::Uint8);
-        let described = super::Call::new(shape, dtype);
-        let algorithm = collective.algorithm(known.algorithm)?;
-        let started = self.engine().now();
-        let (deadline, timeout) = self.deadline_after(started, None);
-        let run =
-            Run { call: &described, algorithm, binding: *work.binding, started, deadline, timeout, is_round: false };
-        self.complete_shared(&run, work, &mut SharedCall::new(call))
-    }
-
-    /// Remembers a plain call that was prepared and checked, for [`Context::run_quick`].
-    pub(crate) fn remember(&self, key: Key, call: &super::Call<'_>, prepared: &Prepared) {
-        let Prepared { algorithm, check, ref plan, .. } = *prepared;
-        if let (Some(shared), Some(known)) = (self.shared_memory.get(), self.known(call, algorithm, check, plan)) {
-            shared.remember(key, known);
-        }
-    }
-
-    /// What `call` needs to start in few steps; `None` if it must be started as others are.
-    pub(super) fn known(
-        &self,
-        call: &super::Call<'_>,
-        algorithm: &'static Algorithm,
-        check: u64,
-        plan: &Arc<Plan>,
-    ) -> Option<Known> {
-        let (Some(shared), Some(program)) = (self.shared_memory.get(), &plan.program) else { return None };
-        let (shape, element) = (&call.shape, call.element());
-        let combine = call.combine().ok()?;
-        // A call that an operation of several rounds may exclude must be admitted first.
-        let may_be_excluded = self.check_calls || may_share_counts(shape.collective);
-        if may_be_excluded || shape.inputs > 1 || shape.outputs > 1 || shape.has_lone_result() {
-            return None;
-        }
-        let room = |len: usize| Room::new(len * element, call.dtype.align());
-        let first = First::of(plan, program, element);
-        Some(Known {
-            plan: plan.clone(),
-            algorithm: algorithm.name,
-            combine,
-            start: Start {
-                line: (kind(check), call.tag),
-                digest: check,
-                counted: true,
-                from_table: false,
-                memory: program.memory(element, shared.reads()),
-                readers: program.readers,
-            },
-            element,
-            count: call.count(self.rank),
-            input: (shape.inputs > 0).then(|| room(shape.input_len(0))),
-            output: (shape.outputs > 0).then(|| room(shape.output_len(0))),
-            pair: first.and_then(|first| Pair::of(program, &first, element, combine)),
-            first,
-        })
-    }
-
     /// The error for a call that does not start.
     #[cold]
-    fn refused(&self, run: &Run<'_>, work: &Work<'_>, refused: &Refused) -> Error {
+    fn refused(&self, run: &Run<'_>, refused: &Refused) -> Error {
         let broken = match self.lock() {
             Ok(guard) => guard.broken.clone(),
             Err(error) => return error,
@@ -387,7 +359,7 @@ impl Context {
             (Refused::NoMemory | Refused::Uncounted, _) => {
                 let error = match refused {
                     Refused::Uncounted => uncounted(run.binding.tag),
-                    _ => no_room(work.plan.scratch, run.binding.element),
+                    _ => no_room(run.binding.call.plan.scratch, run.binding.call.element),
                 };
                 let error = self.described(run, &error);
                 // The other ranks wait for this one, so they are sent the reason.
@@ -397,7 +369,7 @@ impl Context {
                 }
                 return error;
             }
-            (Refused::Running(other), _) => already_running(*other, run.binding.tag, kind(run.binding.digest), explain),
+            (Refused::Running(other), _) => already_running(*other, run.binding.tag, run.binding.call.kind(), explain),
         };
         self.described(run, &error)
     }

@@ -10,46 +10,21 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::errors::{no_room, too_slow};
 use crate::engine::plan::Plan;
+use crate::engine::prepared::{Binding, Combine, Function, Prepared, UserFunction};
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::Shared;
 use crate::engine::shared::part::Part;
+use crate::engine::spin::LOOK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
-use crate::reduce::{Divide, Kernel, Mean, Pairwise};
+use crate::reduce::Pairwise;
 use crate::reserve::try_reserve;
 use crate::schedule::{Action, Buffer, Span};
 use crate::transport::Clock;
-use crate::types::{DataType, ReduceOp, Space};
+use crate::types::Space;
 use crate::wire::fingerprint::fingerprint;
-
-/// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
-/// `into` may equal `left` or `right`. Called only from the thread that made the collective call, without any lock.
-pub type UserFunction = unsafe extern "C" fn(
-    into: *mut c_void,
-    left: *const c_void,
-    right: *const c_void,
-    count: usize,
-    user: *mut c_void,
-) -> i32;
-
-/// How elements are combined.
-#[derive(Clone, Copy, Default)]
-pub enum Combine {
-    /// The collective does not reduce.
-    #[default]
-    Nothing,
-    /// By a kernel of the library and, for averages, the division; with the type and the operation.
-    Kernel(Kernel, Option<Divide>, (DataType, ReduceOp)),
-    /// By the mean of operands, with the weights in the plan.
-    Mean(Mean),
-    /// By the caller's function, with its `user` pointer.
-    User(UserFunction, *mut c_void),
-}
-
-/// After so many bytes of results in memory, whoever executes a call looks at the clock. If each of their pages is touched for the first time,
-/// they take some 20 ms.
-pub const LOOK_BYTES: usize = 8 << 20;
 
 /// Most segments of one receive step that are posted at the same time.
 const WINDOW: usize = 8;
@@ -63,8 +38,8 @@ struct Progress {
 /// One run of a plan.
 #[derive(Default)]
 pub struct Execution {
-    /// The plan. Taken out while a method needs it beside `&mut self`.
-    plan: Option<Arc<Plan>>,
+    /// The call. Taken out while a method needs it beside `&mut self`.
+    call: Option<Arc<Prepared>>,
     progress: Vec<Progress>,
     unfinished: usize,
     /// Steps that may have a segment to post, in this order.
@@ -79,7 +54,7 @@ pub struct Execution {
     scratch: Scratch,
     element: usize,
     segment: usize,
-    combine: Combine,
+    function: Option<Function>,
     /// When it fails, even if it waits for nobody.
     deadline: Option<Instant>,
     /// The context's clock.
@@ -129,46 +104,22 @@ impl Reduction {
     }
 }
 
-/// Arguments of an execution.
-#[derive(Clone, Copy)]
-pub struct Binding<'a> {
-    /// The caller's inputs.
-    pub inputs: &'a [*const u8],
-    /// The caller's outputs.
-    pub outputs: &'a [*mut u8],
-    /// Bytes of one element.
-    pub element: usize,
-    /// Elements of one segment; at least 1.
-    pub segment: usize,
-    /// How elements are combined.
-    pub combine: Combine,
-    /// Digest of the call; sender and receiver compare it.
-    pub digest: u64,
-    /// The collective's tag.
-    pub tag: u64,
-    /// Whether the call is numbered. Only calls that all ranks run are.
-    pub counted: bool,
-    /// Elements of the call, for error messages.
-    pub count: usize,
-}
-
 impl Execution {
-    /// Prepares for a run of `plan`; `shared` is the memory that ranks of this host share. Allocates only if no earlier run needed as
-    /// much memory.
+    /// Prepares for a run of `call`, which is that of `binding`; `shared` is the memory that ranks of this host share. Allocates only if no
+    /// earlier run needed as much memory.
     pub fn reset(
         &mut self,
-        plan: Arc<Plan>,
+        call: Arc<Prepared>,
         binding: &Binding<'_>,
-        kind: u8,
         number: u32,
         shared: Option<&Arc<Shared>>,
         kept: &Arc<Kept>,
     ) -> Result<()> {
-        let n = plan.steps.len();
-        self.fingerprint = fingerprint(binding.digest, number);
+        let (plan, n) = (&*call.plan, call.plan.steps.len());
+        self.fingerprint = fingerprint(call.digest, number);
         let scratch = if plan.shared_steps.is_some() { 0 } else { plan.scratch };
-        self.make_room(&plan, scratch, binding, kept)?;
-        self.enter_memory(&plan, binding, shared)?;
+        self.make_room(plan, scratch, binding, kept)?;
+        self.enter_memory(binding, shared)?;
         self.progress.clear();
         self.progress.resize(n, Progress::default());
         self.unfinished = n;
@@ -177,14 +128,14 @@ impl Execution {
         self.reducing = false;
         self.inputs.extend_from_slice(binding.inputs);
         self.outputs.extend_from_slice(binding.outputs);
-        self.element = binding.element;
-        self.segment = binding.segment.max(1);
-        self.combine = binding.combine;
-        self.kind = kind;
+        self.element = call.element;
+        self.segment = call.segment.max(1);
+        self.function = binding.function;
+        self.kind = call.kind();
         self.tag = binding.tag;
-        self.count = binding.count;
+        self.count = call.count;
         self.failed = None;
-        self.plan = Some(plan);
+        self.call = Some(call);
         Ok(())
     }
 
@@ -200,15 +151,16 @@ impl Execution {
     }
 
     /// Describes a call that its own thread executes.
-    pub fn attend(&mut self, binding: &Binding<'_>, kind: u8, fingerprint: u64) {
-        (self.plan, self.unfinished, self.reducing, self.failed) = (None, 1, false, None);
+    pub fn attend(&mut self, binding: &Binding<'_>, fingerprint: u64) {
+        (self.call, self.unfinished, self.reducing, self.failed) = (None, 1, false, None);
         self.work.clear();
         self.reductions.clear();
-        (self.kind, self.tag, self.count, self.fingerprint) = (kind, binding.tag, binding.count, fingerprint);
+        (self.kind, self.tag, self.fingerprint) = (binding.call.kind(), binding.tag, fingerprint);
+        self.count = binding.call.count;
     }
 
     fn make_room(&mut self, plan: &Plan, scratch: usize, binding: &Binding<'_>, kept: &Arc<Kept>) -> Result<()> {
-        let element = binding.element;
+        let element = binding.call.element;
         self.inputs.clear();
         self.outputs.clear();
         try_reserve(&mut self.inputs, binding.inputs.len(), "the list of inputs")?;
@@ -235,10 +187,10 @@ impl Execution {
 
     /// A posted segment of step `detail` is done. Posts segments that depended on it.
     pub fn segment_done(&mut self, detail: u32, bytes: usize, messenger: &mut Messenger) {
-        if let Some(plan) = self.plan.take() {
-            self.advance_done(&plan, detail, bytes / self.element);
-            self.work_off(&plan, messenger, false);
-            self.plan = Some(plan);
+        if let Some(call) = self.call.take() {
+            self.advance_done(&call.plan, detail, bytes / self.element);
+            self.post(&call, messenger, false);
+            self.call = Some(call);
         }
     }
 
@@ -250,10 +202,10 @@ impl Execution {
     /// For the thread that made the call: the segment that its function is to reduce next. Pass the result to
     /// [`Execution::reduced`].
     pub fn next_reduction(&mut self) -> Option<Reduction> {
-        let Combine::User(function, user) = self.combine else { return None };
+        let (function, user) = self.function?;
         let step = self.reductions.pop_front()?;
         let Progress { posted, done } = self.progress[step as usize];
-        let action = self.plan.as_ref()?.steps[step as usize].action;
+        let action = self.call.as_ref()?.plan.steps[step as usize].action;
         let Action::Reduce { left, right, into } = action else { return None };
         let (into, left, right) = (self.pointer(&into, done), self.pointer(&left, done), self.pointer(&right, done));
         self.reducing = true;
@@ -301,25 +253,26 @@ impl Execution {
 
     /// Starts the run: posts all segments without unmet dependencies.
     pub fn begin(&mut self, messenger: &mut Messenger) {
-        if let Some(plan) = self.plan.take() {
-            self.work_off(&plan, messenger, true);
-            self.plan = Some(plan);
+        if let Some(call) = self.call.take() {
+            self.post(&call, messenger, true);
+            self.call = Some(call);
         }
     }
 
     /// Posts all segments that can be posted. `begins`: checks all steps first, in the order of the schedule, because that is the
     /// order in which messages should be sent.
-    fn work_off(&mut self, plan: &Plan, messenger: &mut Messenger, begins: bool) {
-        let mut all = 0..if begins { plan.steps.len() as u32 } else { 0 };
+    fn post(&mut self, call: &Prepared, messenger: &mut Messenger, begins: bool) {
+        let mut all = 0..if begins { call.plan.steps.len() as u32 } else { 0 };
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
-            while self.failed.is_none() && self.step(plan, index, messenger) {}
+            while self.failed.is_none() && self.step(call, index, messenger) {}
         }
-        self.settle_memory(plan, messenger);
+        self.settle_memory(call, messenger);
     }
 
     /// Posts or executes the next segment of a step if its dependencies are met. Returns whether the following segment may be
     /// next.
-    fn step(&mut self, plan: &Plan, index: u32, messenger: &mut Messenger) -> bool {
+    fn step(&mut self, call: &Prepared, index: u32, messenger: &mut Messenger) -> bool {
+        let plan = &*call.plan;
         let step = &plan.steps[index as usize];
         let Progress { posted, done } = self.progress[index as usize];
         if posted == step.len {
@@ -362,7 +315,7 @@ impl Execution {
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), None)) };
             }
             Action::RecvReduce { from, into, with, incoming } => {
-                let Some(kernel) = self.pairwise(plan, index) else {
+                let Some(kernel) = pairwise(call, index) else {
                     self.fail("a schedule reduces, but the call has no operation");
                     return false;
                 };
@@ -371,7 +324,7 @@ impl Execution {
                 // SAFETY: as for sends; in a verified schedule no other step accesses `into`, or writes to `with`, meanwhile.
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), reduce)) };
             }
-            Action::Reduce { .. } if matches!(self.combine, Combine::User(..)) => {
+            Action::Reduce { .. } if matches!(call.combine, Combine::User) => {
                 // The function is called for one segment at a time.
                 if posted == done {
                     self.progress[index as usize].posted = end;
@@ -380,15 +333,15 @@ impl Execution {
                 return false;
             }
             Action::Publish { .. } | Action::Fetch { .. } | Action::FetchReduce { .. } | Action::AwaitReaders => {
-                self.step_in_memory(plan, index);
+                self.step_in_memory(call, index);
                 return false;
             }
             local => {
                 self.touched = self.touched.saturating_add(bytes);
-                let kernel = self.pairwise(plan, index);
+                let kernel = pairwise(call, index);
                 match self.touched > LOOK_BYTES {
-                    true => self.do_long(&local, kernel, posted, count),
-                    false => self.do_local(&local, kernel, posted, count),
+                    true => self.do_long(call, (&local, kernel), posted, count),
+                    false => self.do_local(call, (&local, kernel), posted, count),
                 }
                 self.progress[index as usize].posted = end;
                 self.advance_done(plan, index, count);
@@ -399,22 +352,12 @@ impl Execution {
         end < step.len
     }
 
-    /// How step `index` reduces, unless by the caller's function.
-    #[inline(always)] // Into the steps of small calls.
-    fn pairwise(&self, plan: &Plan, index: u32) -> Option<Pairwise> {
-        match self.combine {
-            Combine::Kernel(kernel, ..) => Some(Pairwise::Kernel(kernel)),
-            Combine::Mean(mean) => plan.weights.get(index as usize).map(|weights| Pairwise::Mean(mean, *weights)),
-            Combine::Nothing | Combine::User(..) => None,
-        }
-    }
-
     /// [`Execution::do_local`] in pieces, with a look at the clock after each.
     #[cold]
-    fn do_long(&mut self, action: &Action, kernel: Option<Pairwise>, at: usize, count: usize) {
+    fn do_long(&mut self, call: &Prepared, local: Local<'_>, at: usize, count: usize) {
         let piece = (LOOK_BYTES / self.element).max(1);
         for done in (0..count).step_by(piece) {
-            self.do_local(action, kernel, at + done, piece.min(count - done));
+            self.do_local(call, local, at + done, piece.min(count - done));
             if self.is_late() {
                 self.failed = Some(too_slow());
                 return;
@@ -424,7 +367,7 @@ impl Execution {
     }
 
     #[inline(always)] // Into the steps of small calls.
-    fn do_local(&mut self, action: &Action, kernel: Option<Pairwise>, at: usize, count: usize) {
+    fn do_local(&mut self, call: &Prepared, (action, kernel): Local<'_>, at: usize, count: usize) {
         match (*action, kernel) {
             (Action::Copy { from, into }, _) => {
                 let (from, into) = (self.pointer(&from, at), self.pointer(&into, at));
@@ -439,7 +382,7 @@ impl Execution {
                 unsafe { kernel.run(into, left, right, count) };
             }
             (Action::Divide { span, by }, _) => {
-                let Combine::Kernel(_, Some(divide), _) = self.combine else {
+                let Combine::Kernel(_, Some(divide), _) = call.combine else {
                     return self.fail("a schedule divides, but the call is no average");
                 };
                 let data = self.pointer(&span, at);
@@ -455,23 +398,23 @@ impl Execution {
     }
 }
 
+/// A step in this rank's memory, and how it combines, unless by the caller's function.
+type Local<'a> = (&'a Action, Option<Pairwise>);
+
+/// How step `index` of `call` combines, unless by the caller's function.
+#[inline(always)] // Into the steps of small calls.
+fn pairwise(call: &Prepared, index: u32) -> Option<Pairwise> {
+    match call.combine {
+        Combine::Kernel(kernel, ..) => Some(Pairwise::Kernel(kernel)),
+        Combine::Mean(mean) => call.plan.weights.get(index as usize).map(|weights| Pairwise::Mean(mean, *weights)),
+        Combine::Nothing | Combine::User => None,
+    }
+}
+
 fn is_past(deadline: Option<Instant>, clock: Option<&Arc<dyn Clock>>) -> bool {
     deadline.zip(clock).is_some_and(|(deadline, clock)| clock.now() >= deadline)
 }
 
-/// The error of a call whose deadline passes while it waits for nobody.
-#[cold]
-pub fn too_slow() -> Error {
-    Error::new(ErrorKind::Timeout, "the timeout has passed while this rank was copying or combining in its own memory")
-}
-
 fn internal(text: &str) -> Error {
     Error::new(ErrorKind::Internal, text)
-}
-
-/// The error for a call without scratch memory.
-#[cold]
-pub fn no_room(elements: usize, element: usize) -> Error {
-    let text = format!("no memory for {elements} elements of {element} bytes that the algorithm keeps aside");
-    Error::new(ErrorKind::ResourceExhausted, text)
 }

@@ -5,11 +5,14 @@
 //! the device progresses the context; see [`Watch`](crate::transport::Watch).
 
 mod alone;
+pub mod cache;
+pub mod errors;
 pub mod execution;
 #[cfg(all(test, loom))]
 mod model;
 mod numbers;
 pub mod plan;
+pub mod prepared;
 mod progress;
 pub mod requests;
 pub mod scratch;
@@ -20,16 +23,17 @@ mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use execution::{Binding, Combine, Reduction, UserFunction};
+pub use execution::Reduction;
+pub use prepared::{Binding, Combine, Prepared, UserFunction};
 pub use progress::{Engine, Guard};
 pub use spin::{Cores, Idle, Spin};
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::errors::already_running;
 use crate::engine::execution::Execution;
-use crate::engine::numbers::{MOST, Numbers};
-use crate::engine::plan::Plan;
+use crate::engine::numbers::Numbers;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::{Line, Progress, Shared, excludes};
@@ -39,7 +43,7 @@ use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
 use crate::transport::Clock;
 use crate::types::Rank;
-use crate::wire::fingerprint::{COMPARISON, digest, fingerprint, is_earlier, kind, number, replaces};
+use crate::wire::fingerprint::{digest, fingerprint, is_earlier, kind, number, replaces};
 
 /// Token owners from this number on are buffers, lower ones are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -119,27 +123,27 @@ impl Core {
         self.begun + self.shared.as_ref().map_or(0, |shared| shared.begun())
     }
 
-    /// Starts a run of `plan` and returns its index. Fails if another call of its kind runs on its tag. A comparison of calls
+    /// Starts a run of `call`, which is that of `binding`, and returns its index. Fails if another call of its kind runs on its tag. A comparison of calls
     /// fails if any call runs on its tag: ranks that start the same two calls in different orders would look like ranks that make
     /// different calls. The run fails at `deadline` even if it waits for nobody.
-    pub fn start(&mut self, plan: Arc<Plan>, binding: &Binding<'_>, deadline: Option<Instant>) -> Result<u32> {
+    pub fn start(&mut self, call: Arc<Prepared>, binding: &Binding<'_>, deadline: Option<Instant>) -> Result<u32> {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
-        let (own, tag) = (kind(binding.digest), binding.tag);
+        let (own, tag) = (call.kind(), binding.tag);
         if let Some(other) = self.executing((own, tag)) {
             return Err(already_running(other, tag, own, self.explain));
         }
         let number = match &self.shared {
             Some(shared) => {
-                let claimed = shared.claim((own, tag), binding.digest, binding.counted);
+                let claimed = shared.claim((own, tag), call.digest, call.counted);
                 claimed.map_err(|other| already_running(other, tag, own, self.explain))?
             }
-            None if binding.counted => self.numbers.next((own, tag)),
+            None if call.counted => self.numbers.next((own, tag)),
             None => 0,
         };
         let mut execution = self.spare.pop().unwrap_or_default();
-        if let Err(error) = execution.reset(plan, binding, own, number, self.shared.as_ref(), &self.kept) {
+        if let Err(error) = execution.reset(call, binding, number, self.shared.as_ref(), &self.kept) {
             self.spare.push(execution);
             self.release(own, tag);
             return Err(error);
@@ -159,7 +163,7 @@ impl Core {
             return Err(error.context("the context is broken"));
         }
         let mut execution = self.spare.pop().unwrap_or_default();
-        execution.attend(binding, kind(binding.digest), fingerprint);
+        execution.attend(binding, fingerprint);
         let index = self.executions.insert(execution);
         self.executions[index].set_owner(index);
         Ok(index)
@@ -534,26 +538,4 @@ impl Core {
     pub fn fail(&mut self, index: u32, error: Error) {
         self.executions[index].failed.get_or_insert(error);
     }
-}
-
-/// The error for a call on shared memory that has no number; see [`numbers`].
-#[cold]
-pub fn uncounted(tag: u64) -> Error {
-    let text = format!(
-        "more than {MOST} ranges of tags were used on this context, so the calls on tag {tag} are not counted, and in \
-         shared memory not told apart: use adjacent tags, a new context, or GLOO_RS_SHM=0"
-    );
-    Error::new(ErrorKind::ResourceExhausted, text)
-}
-
-/// The error for a call of kind `own` on `tag` that cannot start while a call with the fingerprint `other` runs there.
-#[cold]
-pub fn already_running(other: u64, tag: u64, own: u8, explain: fn(u64) -> String) -> Error {
-    let what = explain(digest(other));
-    let why = if own == COMPARISON {
-        ", and check_calls does not tell apart calls that run at the same time with one tag"
-    } else {
-        ""
-    };
-    Error::new(ErrorKind::InvalidOperation, format!("{what} with tag {tag} is running on this context already{why}"))
 }

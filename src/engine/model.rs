@@ -310,20 +310,19 @@ impl Job {
         thread(move || {
             let shape = Shape::new(Collective::Reduce, 0, 2, 1);
             let plan = PlanCache::default().get(&shape, Collective::Reduce.algorithm("flat").unwrap(), true).unwrap();
+            let algorithm = Collective::Reduce.algorithm("flat").unwrap();
+            let call = Prepared::internal(plan, (&shape, algorithm), BYTES, DIGEST, false).unwrap();
+            let call = Arc::new(Prepared { combine: Combine::User, ..call });
             let (input, mut output) = (0u64, 0u64);
             let binding = Binding {
+                call: &call,
                 inputs: &[(&raw const input).cast()],
                 outputs: &[(&raw mut output).cast()],
-                element: BYTES,
-                segment: 1,
-                combine: Combine::User(awaits_a_receive, Arc::as_ptr(&job).cast_mut().cast()),
-                digest: DIGEST,
-                counted: false,
+                function: Some((awaits_a_receive, Arc::as_ptr(&job).cast_mut().cast())),
                 tag: 0,
-                count: 1,
             };
             let mut guard = job.engine.lock();
-            let index = guard.start(plan, &binding, None).unwrap();
+            let index = guard.start(call.clone(), &binding, None).unwrap();
             let (mut guard, over) = job.engine.finish(guard, index, job.deadline);
             let failed = guard.end(index);
             job.engine.hand_over(guard);

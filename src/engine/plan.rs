@@ -3,9 +3,9 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::collective::{Algorithm, Shape, mean};
-use crate::engine::shared::part::SharedSteps;
+use crate::collective::{Algorithm, Collective, Shape, mean};
 use crate::engine::shared::program::Program;
+use crate::engine::shared::steps::SharedSteps;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
 use crate::reserve::{check_room, try_copy, try_reserve_entry};
@@ -53,7 +53,7 @@ pub struct PlanStep {
 }
 
 /// One rank's schedule, with the dependencies in both directions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plan {
     /// The steps.
     pub steps: Box<[PlanStep]>,
@@ -177,7 +177,14 @@ impl OwnedShape {
         Shape { send_counts, recv_counts, groups, domains, dims, links, counts, ..self.scalars }
     }
 
-    fn is(&self, shape: &Shape<'_>) -> bool {
+    /// The collective.
+    #[inline]
+    pub fn collective(&self) -> Collective {
+        self.scalars.collective
+    }
+
+    /// Whether it is a copy of `shape`.
+    pub fn is(&self, shape: &Shape<'_>) -> bool {
         let Shape { collective, rank, size, root, count, inputs, outputs, .. } = self.scalars;
         let Shape { average, means, base, destinations, shared, .. } = self.scalars;
         let Shape { send_counts, recv_counts, groups, domains, dims, links, counts, .. } = *shape;
@@ -292,7 +299,6 @@ impl PlanCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::Collective;
 
     #[test]
     fn every_shape_has_its_own_plan_and_keeps_it() {

@@ -1,9 +1,13 @@
-//! How long a waiting thread polls before it sleeps in the system.
+//! How long a waiting thread polls before it sleeps in the system, and how much a thread does before it looks at the clock.
 
 use std::time::{Duration, Instant};
 
 use crate::collective::Constants;
 use crate::wait_mode::WaitMode;
+
+/// After so many bytes of results in memory, whoever executes a call looks at the clock. If each of their pages is touched for the first time,
+/// they take some 20 ms.
+pub const LOOK_BYTES: usize = 8 << 20;
 
 /// What a thread does between two polls takes at most a few microseconds. If it takes longer than this, the core was somebody else's.
 const LONG_TURN: Duration = Duration::from_micros(50);

@@ -338,20 +338,19 @@ fn a_reply_during_a_reduction_function_says_so() {
     let mut asks = Asks { engine, peer };
     let shape = Shape { inputs: 2, ..Shape::new(Collective::Allreduce, 0, 1, 1) };
     let plan = PlanCache::default().get(&shape, Collective::Allreduce.algorithm("local").unwrap(), true).unwrap();
+    let algorithm = Collective::Allreduce.algorithm("local").unwrap();
+    let call = Prepared::internal(plan, (&shape, algorithm), 8, 5, false).unwrap();
+    let call = Arc::new(Prepared { combine: Combine::User, ..call });
     let (inputs, mut output) = ([0u64; 2], 0u64);
     let binding = Binding {
+        call: &call,
         inputs: &[inputs[..1].as_ptr().cast(), inputs[1..].as_ptr().cast()],
         outputs: &[(&raw mut output).cast()],
-        element: 8,
-        segment: 1,
-        combine: Combine::User(is_asked, (&raw const asks).cast_mut().cast()),
-        digest: 5,
-        counted: false,
+        function: Some((is_asked, (&raw const asks).cast_mut().cast())),
         tag: 3,
-        count: 1,
     };
     let mut guard = asks.engine.lock();
-    let index = guard.start(plan, &binding, None).unwrap();
+    let index = guard.start(call.clone(), &binding, None).unwrap();
     let (mut guard, over) = asks.engine.finish(guard, index, Instant::now() + Duration::from_secs(20));
     assert!(over && guard.end(index).is_none());
     drop(guard);

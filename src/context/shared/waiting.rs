@@ -159,7 +159,7 @@ impl Context {
             if earlier.is_some() {
                 guard.messenger.cancel(index);
             }
-            let bytes = run.binding.count * run.binding.element;
+            let bytes = run.binding.call.count * run.binding.call.element;
             let token = Token { owner: index, detail: 0 };
             rank.into_iter().for_each(|rank| guard.messenger.wait_for_publication(rank, bytes, token));
         }

@@ -6,7 +6,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use super::*;
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::engine::plan::Plan;
-use crate::engine::{Binding, Combine};
 use crate::types::DataType;
 
 /// Timeout for events that must happen; not reached if the test passes.
@@ -240,20 +239,7 @@ static SLOW: Algorithm = Algorithm {
 #[test]
 fn schedules_are_generated_without_a_lock_and_one_is_kept() {
     let contexts = group(1);
-    let plan = || -> Arc<Plan> {
-        let binding = Binding {
-            inputs: &[],
-            outputs: &[],
-            element: 1,
-            segment: 1,
-            combine: Combine::Nothing,
-            digest: 0,
-            counted: false,
-            tag: 0,
-            count: 0,
-        };
-        contexts[0].plan(&Shape::new(Collective::Barrier, 0, 1, 0), &SLOW, &binding).unwrap()
-    };
+    let plan = || -> Arc<Plan> { contexts[0].plan(&Shape::new(Collective::Barrier, 0, 1, 0), &SLOW, false).unwrap() };
     let (entered, is_entered) = channel();
     let (go_on, goes_on) = channel();
     *GENERATING.lock().unwrap() = Some((entered, goes_on));

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use super::*;
 use crate::collective::{Collective, Shape};
+use crate::rendezvous::InProcessStore;
 use crate::types::{DataType, ReduceOp};
 
 /// Combines integers by exclusive or with the integer at `user`.
@@ -76,7 +77,7 @@ fn check(context: &Context, case: &Case, what: &str) {
     // SAFETY: the arrays have at least as many elements as the shape says, and live until the call returns.
     unsafe { context.run(&call) }.unwrap();
     assert_eq!(output, case.gives, "{what} on rank {}", context.rank());
-    assert!(context.check(&call).unwrap().is_some(), "{what} would be prepared again");
+    assert!(context.cached(&context.key_of(&call).unwrap()).is_some(), "{what} would be prepared again");
 }
 
 #[test]
@@ -91,4 +92,19 @@ fn a_call_is_not_taken_for_the_one_before_it() {
             }
         }
     });
+}
+
+/// What was selected before the ranks agreed on a tuning is selected again.
+#[test]
+fn a_context_that_connects_forgets_the_calls_before() {
+    let context = Context::new(device(), 0, 1, &ContextOptions::default()).unwrap();
+    let shape = Shape { inputs: 0, ..Shape::new(Collective::Allreduce, 0, 1, COUNT) };
+    let call = Call::new(shape, DataType::Int32);
+    let key = context.key_of(&call).unwrap();
+    let mut output = [1i32; COUNT];
+    // SAFETY: the array has as many elements as the shape says.
+    unsafe { context.run(&Call { outputs: &[output.as_mut_ptr().cast()], ..call }) }.unwrap();
+    assert!(context.cached(&key).is_some());
+    context.connect(&*InProcessStore::new()).unwrap();
+    assert!(context.cached(&key).is_none());
 }

@@ -65,8 +65,8 @@ fn nothing_starts_between_the_rounds_of_a_call() {
         // What the first call has begun, and holds between its rounds.
         let shape = Shape { recv_counts: &[1, 1], ..Shape::new(Collective::Gatherv, 0, 2, 1) };
         let call = Call { tag: 3, algorithm: Some("binomial"), ..Call::new(shape, DataType::Uint32) };
-        let (call, selection) = contexts[0].select(&call).unwrap();
-        let mut run_of_first = contexts[0].run_of(&call, selection, Instant::now());
+        let selected = contexts[0].select(&call).unwrap();
+        let mut run_of_first = contexts[0].run_of(call.binding(&selected), None, Instant::now());
         let operation = contexts[0].begin_rounds_of(&mut run_of_first).unwrap().unwrap();
         for algorithm in ["binomial", "direct"] {
             is_refused(gatherv(&contexts[0], algorithm, 3), "gatherv binomial of uint32 with tag 3 is running");
@@ -92,8 +92,8 @@ fn a_child_by_fork_is_refused_what_has_several_rounds() {
     let contexts = group(2);
     let shape = Shape { recv_counts: &[1, 1], ..Shape::new(Collective::Gatherv, 0, 2, 1) };
     let call = Call { algorithm: Some("direct"), ..Call::new(shape, DataType::Uint32) };
-    let (call, selection) = contexts[0].select(&call).unwrap();
-    let run_of_parent = contexts[0].run_of(&call, selection, Instant::now());
+    let selected = contexts[0].select(&call).unwrap();
+    let run_of_parent = contexts[0].run_of(call.binding(&selected), None, Instant::now());
     let held = contexts[0].admit(&run_of_parent).unwrap().unwrap();
     // SAFETY: the child calls functions that are documented for it, allocates memory, and exits. The timer ends it if it hangs.
     let status = unsafe {

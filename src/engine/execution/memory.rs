@@ -2,32 +2,29 @@
 
 use std::sync::Arc;
 
-use super::{Binding, Execution, internal, is_past, no_room};
+use super::{Execution, internal, is_past};
+use crate::engine::errors::{no_room, uncounted};
 use crate::engine::plan::Plan;
-use crate::engine::shared::part::{Part, SharedSteps};
+use crate::engine::prepared::{Binding, Prepared};
+use crate::engine::shared::part::Part;
+use crate::engine::shared::steps::SharedSteps;
 use crate::engine::shared::{Refused, Shared, Work};
-use crate::engine::uncounted;
 use crate::error::{Error, Result};
 use crate::messaging::{Messenger, Token};
 use crate::transport::board::each;
-use crate::wire::fingerprint::digest;
 
 /// The detail in the token of a wait for what a peer does in shared memory. Others are indices of steps.
 const MEMORY: u32 = u32::MAX;
 
 impl Execution {
-    /// Starts the steps of `plan` on shared memory, if there are any.
-    pub(super) fn enter_memory(
-        &mut self,
-        plan: &Plan,
-        binding: &Binding<'_>,
-        shared: Option<&Arc<Shared>>,
-    ) -> Result<()> {
+    /// Starts the steps of a run on shared memory, if there are any.
+    pub(super) fn enter_memory(&mut self, binding: &Binding<'_>, shared: Option<&Arc<Shared>>) -> Result<()> {
+        let plan = &binding.call.plan;
         let Some(steps) = &plan.shared_steps else { return Ok(()) };
         let shared = shared.ok_or_else(|| internal("a schedule uses shared memory, which this rank does not have"))?;
-        let work = Work { shared, plan, program: &steps.program, binding };
+        let work = Work { shared, program: &steps.program, binding };
         let part = Part::start(&work, self.fingerprint).map_err(|refused| match refused {
-            Refused::NoMemory => no_room(plan.scratch, binding.element),
+            Refused::NoMemory => no_room(plan.scratch, binding.call.element),
             Refused::Uncounted => uncounted(binding.tag),
             Refused::Running(_) | Refused::Unusable => internal("a call with its tag uses the shared memory"),
         })?;
@@ -36,22 +33,22 @@ impl Execution {
     }
 
     /// Executes a step on shared memory if it is the next one, or waits for what it needs.
-    pub(super) fn step_in_memory(&mut self, plan: &Plan, index: u32) {
+    pub(super) fn step_in_memory(&mut self, call: &Prepared, index: u32) {
         let (deadline, clock) = (self.deadline, self.clock.clone());
         let is_late = || is_past(deadline, clock.as_ref());
         let its_turn = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
         let act = |part: &mut Part, steps: &SharedSteps, work: &Work<'_>| {
             its_turn(part, steps).then(|| part.execute(work, is_late))
         };
-        match self.in_memory(plan, act) {
+        match self.in_memory(call, act) {
             None => self.fail("a schedule uses shared memory, which this run does not"),
             Some(None | Some(Ok(false))) => {}
             Some(Some(Err(error))) => self.failed = Some(error),
             Some(Some(Ok(true))) => {
-                let len = plan.steps[index as usize].len;
+                let len = call.plan.steps[index as usize].len;
                 self.progress[index as usize].posted = len;
-                self.advance_done(plan, index, len);
-                self.work.extend(self.next_in_memory(plan));
+                self.advance_done(&call.plan, index, len);
+                self.work.extend(self.next_in_memory(&call.plan));
             }
         }
     }
@@ -72,14 +69,14 @@ impl Execution {
     /// Looks for what it waits for in shared memory, and writes on what others read piece by piece. If there was anything to do, goes on, and
     /// returns true.
     pub fn look(&mut self, messenger: &mut Messenger) -> bool {
-        let Some(plan) = self.plan.take() else { return false };
-        let found = self.in_memory(&plan, |part, _, work| part.look(work)) == Some(true);
+        let Some(call) = self.call.take() else { return false };
+        let found = self.in_memory(&call, |part, _, work| part.look(work)) == Some(true);
         if found {
             messenger.end_wait_for_publication(self.memory_token());
-            self.work.extend(self.next_in_memory(&plan));
-            self.work_off(&plan, messenger, false);
+            self.work.extend(self.next_in_memory(&call.plan));
+            self.post(&call, messenger, false);
         }
-        self.plan = Some(plan);
+        self.call = Some(call);
         found
     }
 
@@ -98,12 +95,12 @@ impl Execution {
     }
 
     /// Lets peers know of the last steps on shared memory, and waits for those without which it does not go on.
-    pub(super) fn settle_memory(&mut self, plan: &Plan, messenger: &mut Messenger) {
+    pub(super) fn settle_memory(&mut self, call: &Prepared, messenger: &mut Messenger) {
         if self.part.is_none() {
             return;
         }
         let (token, bytes) = (self.memory_token(), self.count * self.element);
-        self.in_memory(plan, |part, _, work| {
+        self.in_memory(call, |part, _, work| {
             part.announce(work);
             if let Some(awaited) = part.awaited(work) {
                 messenger.end_wait_for_publication(token);
@@ -113,20 +110,15 @@ impl Execution {
     }
 
     /// Calls `act` for the steps on shared memory, if there are any.
-    fn in_memory<R>(&mut self, plan: &Plan, act: impl FnOnce(&mut Part, &SharedSteps, &Work<'_>) -> R) -> Option<R> {
-        let (part, shared, steps) = (self.part.as_mut()?, self.shared.as_ref()?, plan.shared_steps.as_ref()?);
-        let binding = Binding {
-            inputs: &self.inputs,
-            outputs: &self.outputs,
-            element: self.element,
-            segment: self.segment,
-            combine: self.combine,
-            digest: digest(self.fingerprint),
-            tag: self.tag,
-            counted: true,
-            count: self.count,
-        };
-        Some(act(part, steps, &Work { shared, plan, program: &steps.program, binding: &binding }))
+    fn in_memory<R>(
+        &mut self,
+        call: &Prepared,
+        act: impl FnOnce(&mut Part, &SharedSteps, &Work<'_>) -> R,
+    ) -> Option<R> {
+        let (part, shared, steps) = (self.part.as_mut()?, self.shared.as_ref()?, call.plan.shared_steps.as_ref()?);
+        let (inputs, outputs, function, tag) = (&*self.inputs, &*self.outputs, self.function, self.tag);
+        let binding = Binding { call, inputs, outputs, function, tag };
+        Some(act(part, steps, &Work { shared, program: &steps.program, binding: &binding }))
     }
 }
 

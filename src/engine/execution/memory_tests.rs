@@ -1,11 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::collective::{Collective, Shape};
 use crate::engine::plan::Plan;
 use crate::engine::shared::Shared;
-use crate::engine::shared::part::SharedSteps;
 use crate::engine::shared::program::LONGEST;
-use crate::engine::{Binding, Combine, Engine, Spin};
+use crate::engine::shared::steps::SharedSteps;
+use crate::engine::{Binding, Engine, Prepared, Spin};
 use crate::error::{Error, ErrorKind};
 use crate::messaging::Messenger;
 use crate::messaging::testing::Unconnected;
@@ -28,24 +29,17 @@ fn engines(groups: Vec<Arc<HostGroup>>) -> Vec<Engine> {
     groups.into_iter().enumerate().map(engine).collect()
 }
 
-fn plan(schedule: &Schedule, members: usize) -> Arc<Plan> {
+fn prepared(schedule: &Schedule, members: usize) -> Arc<Prepared> {
     let mut plan = Plan::new(schedule);
     plan.shared_steps = SharedSteps::new(schedule, &[], &(0..members).collect::<Vec<_>>());
-    Arc::new(plan)
+    let shape = Shape::new(Collective::Allreduce, 0, 1, COUNT);
+    let algorithm = Collective::Allreduce.algorithm("ring").unwrap();
+    let call = Prepared::internal(Arc::new(plan), (&shape, algorithm), 1, 5, true).unwrap();
+    Arc::new(Prepared { segment: 8, ..call })
 }
 
-fn binding<'a>(inputs: &'a [*const u8], outputs: &'a [*mut u8]) -> Binding<'a> {
-    Binding {
-        inputs,
-        outputs,
-        element: 1,
-        segment: 8,
-        combine: Combine::Nothing,
-        digest: 5,
-        tag: 0,
-        counted: true,
-        count: COUNT,
-    }
+fn binding<'a>(call: &'a Prepared, inputs: &'a [*const u8], outputs: &'a [*mut u8]) -> Binding<'a> {
+    Binding { call, inputs, outputs, function: None, tag: 0 }
 }
 
 /// Rank 0 starts to fetch what rank 1 publishes, or not, before it is lost. Returns what rank 0 has, and its error.
@@ -55,19 +49,19 @@ fn fetch_from_a_lost_rank(publishes: bool) -> (Vec<u8>, Option<Error>) {
     let kept = b.scratch(COUNT);
     b.fetch(1, 0, 0, kept);
     b.copy(kept, Span::new(Buffer::Output(0), 0, COUNT));
-    let fetches = plan(&b.build(), 2);
+    let fetches = prepared(&b.build(), 2);
     let mut b = Builder::new();
     b.publish(Readers::One(0), Span::new(Buffer::Input(0), 0, COUNT));
     b.await_readers();
-    let published = plan(&b.build(), 2);
+    let publishes_all = prepared(&b.build(), 2);
     let (input, mut output) = (vec![7u8; COUNT], vec![0u8; COUNT]);
     let (inputs, outputs) = ([input.as_ptr()], [output.as_mut_ptr()]);
-    let binding = binding(&inputs, &outputs);
-    let index = engines[0].lock().start(fetches, &binding, None).unwrap();
+    let index = engines[0].lock().start(fetches.clone(), &binding(&fetches, &inputs, &outputs), None).unwrap();
     assert!(!engines[0].lock().is_over(index));
     if publishes {
         let mut core = engines[1].lock();
-        let index = core.start(published, &binding, None).unwrap();
+        let binding = binding(&publishes_all, &inputs, &outputs);
+        let index = core.start(publishes_all.clone(), &binding, None).unwrap();
         assert!(core.is_over(index), "what is copied needs no reader");
         assert!(core.end(index).is_none());
     }
@@ -109,16 +103,17 @@ fn stream(readers: std::ops::Range<usize>, check: impl FnOnce(&[Engine])) -> Vec
     b.publish(Readers::set(readers), all(Buffer::Input(0)));
     b.recv(other, all(Buffer::Output(0)));
     b.await_readers();
-    let publishes = plan(&b.build(), members);
+    let publishes = prepared(&b.build(), members);
     let mut b = Builder::new();
     b.fetch(0, 0, 0, all(Buffer::Output(0)));
-    let fetches = plan(&b.build(), members);
+    let fetches = prepared(&b.build(), members);
     let input: Vec<u8> = (0..STREAM).map(|at| (at % 251) as u8).collect();
     let mut outputs = [vec![0u8; STREAM], vec![0u8; STREAM]];
     let inputs = [input.as_ptr()];
     let pointers = outputs.each_mut().map(|output| [output.as_mut_ptr()]);
-    for (rank, plan) in [publishes, fetches].into_iter().enumerate() {
-        assert_eq!(engines[rank].lock().start(plan, &binding(&inputs, &pointers[rank]), None).unwrap(), 0);
+    for (rank, call) in [publishes, fetches].into_iter().enumerate() {
+        let binding = binding(&call, &inputs, &pointers[rank]);
+        assert_eq!(engines[rank].lock().start(call.clone(), &binding, None).unwrap(), 0);
     }
     check(&engines);
     engines.iter().take(2).for_each(|engine| drop(engine.lock().end(0)));

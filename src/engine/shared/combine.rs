@@ -6,8 +6,9 @@ use std::ops::Range;
 use super::Shared;
 use super::run::{Call, Work};
 use super::wait::Wait;
-use crate::engine::execution::{Combine, LOOK_BYTES};
+use crate::engine::prepared::Combine;
 use crate::engine::scratch::Scratch;
+use crate::engine::spin::LOOK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduce::{self, Stores};
 use crate::schedule::Span;
@@ -57,7 +58,7 @@ impl Call {
                 let (member, shared) = (from as usize, work.shared);
                 let Some(found) = self.find(work, member, publication) else { return Ok(None) };
                 let Publication { bytes: its, place } = found.ok_or_else(|| malformed(shared, member))?;
-                let at = at * work.binding.element;
+                let at = at * work.binding.call.element;
                 if at.checked_add(bytes).is_none_or(|end| end > its) {
                     return Err(too_short(shared, member, its, at, bytes));
                 }
@@ -88,7 +89,7 @@ impl Call {
     #[inline]
     pub(super) fn combine(&mut self, work: &Work<'_>, range: &Range<usize>, into: &Span) -> Result<Option<Wait>> {
         let operands = &work.program.operands[range.clone()];
-        let bytes = into.len * work.binding.element;
+        let bytes = into.len * work.binding.call.element;
         if bytes >= COUNTED_BYTES {
             if bytes >= STREAMED_BYTES {
                 return self.combine_many(work, range, into);
@@ -106,7 +107,7 @@ impl Call {
             self.count(bytes);
             return Ok(None);
         }
-        if let ([left, right], Combine::Kernel(kernel, ..)) = (operands, work.binding.combine)
+        if let ([left, right], Combine::Kernel(kernel, ..)) = (operands, work.binding.call.combine)
             && let Some(Source::Here(left)) = self.locate(work, left, bytes)?
             && let Some(Source::Here(right)) = self.locate(work, right, bytes)?
         {
@@ -142,11 +143,11 @@ impl Call {
         if self.is_clock_due() {
             return Ok(Some(Wait::Clock));
         }
-        if let Combine::User(..) = work.binding.combine {
+        if let Combine::User = work.binding.call.combine {
             // The function may take long, and peers may sleep until they know of the last publication.
             self.announce(work);
         }
-        let bytes = into.len * work.binding.element;
+        let bytes = into.len * work.binding.call.element;
         let mut apart = false;
         for operand in operands {
             let source = match (self.locate(work, operand, bytes)?, operand) {
@@ -235,7 +236,7 @@ impl Call {
         into: *mut u8,
         count: usize,
     ) -> Result<Option<Wait>> {
-        let element = work.binding.element;
+        let element = work.binding.call.element;
         let is_stream = sources.iter().any(|source| matches!(source, Source::Stream { .. }));
         // One that is only copied is read to where it belongs.
         let is_read_there = matches!(sources, [Source::There { .. }]);
@@ -311,7 +312,7 @@ impl Call {
         mut elements: usize,
         local: &mut Vec<Source>,
     ) -> Result<std::result::Result<usize, Wait>> {
-        let (board, element, done) = (&work.shared.board, work.binding.element, self.workspace().done);
+        let (board, element, done) = (&work.shared.board, work.binding.call.element, self.workspace().done);
         for source in sources {
             local.push(match *source {
                 Source::Here(from) | Source::InPlace { from, .. } => Source::Here(from.wrapping_add(done * element)),
@@ -354,8 +355,8 @@ impl Call {
 
     /// Divides `span`, unless the caller is to look at the clock first.
     pub(super) fn divide(&mut self, work: &Work<'_>, span: &Span, by: u32) -> Result<Option<Wait>> {
-        let Combine::Kernel(_, Some(divide), _) = work.binding.combine else { return Err(no_operation()) };
-        let (element, data) = (work.binding.element, self.pointer(work, span));
+        let Combine::Kernel(_, Some(divide), _) = work.binding.call.combine else { return Err(no_operation()) };
+        let (element, data) = (work.binding.call.element, self.pointer(work, span));
         loop {
             let done = self.workspace().done;
             let elements = (LOOK_BYTES / element).min(span.len - done);
@@ -407,20 +408,20 @@ unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, byte
 /// How the results of the call are stored.
 fn stores(work: &Work<'_>) -> Stores {
     let Work { shared, binding, .. } = work;
-    let buffers = 2 * shared.board.members() * binding.count * binding.element;
+    let buffers = 2 * shared.board.members() * binding.call.count * binding.call.element;
     Stores::for_working_set(buffers, shared.cache_bytes)
 }
 
 /// `into` = the sources combined from left to right, which are all in this process; `contributions` has a number for each, if the result is
 /// their mean.
 fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut u8, count: usize) -> Result<()> {
-    let binding = work.binding;
+    let call = work.binding.call;
     let stores = stores(work);
-    match (binding.combine, sources) {
+    match (call.combine, sources) {
         (_, [from]) => {
             // SAFETY: both spans are valid for `count` elements. By the verified schedule an operand of this rank's does not overlap `into`, and a
             // peer's memory is not this rank's.
-            unsafe { reduce::copy(into, here(from), count * binding.element, stores) };
+            unsafe { reduce::copy(into, here(from), count * call.element, stores) };
             Ok(())
         }
         (Combine::Kernel(_, _, (dtype, op)), sources) => {
@@ -441,7 +442,8 @@ fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut
             unsafe { reduce::mean_n(mean, into, pointers, contributions, count) };
             Ok(())
         }
-        (Combine::User(function, user), [left, right]) => {
+        (Combine::User, [left, right]) => {
+            let (function, user) = work.binding.function.ok_or_else(no_operation)?;
             let (left, right) = (here(left).cast::<c_void>(), here(right).cast::<c_void>());
             // SAFETY: the caller guarantees that the function may be called on this thread, on which it made the call; the
             // pointers are valid as above.

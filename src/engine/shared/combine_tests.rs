@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::super::tests::{binding, by_reference, plan, work};
+use super::super::tests::{binding, by_reference, sum, work};
 use super::super::{Call, Shared, Wait};
-use crate::engine::execution::LOOK_BYTES;
-use crate::engine::plan::Plan;
+use crate::engine::Prepared;
+use crate::engine::spin::LOOK_BYTES;
 use crate::transport::shm::HostGroup;
 
 const SIZE: usize = 2;
@@ -15,10 +15,10 @@ const COUNT: usize = (5 * LOOK_BYTES + 4096) / 4 + 1;
 const LOOKS: usize = 5;
 
 /// Executes `work`. Returns how often it looks at the clock.
-fn run(shared: &Shared, plan: &Plan, input: &[f32], output: &mut [f32]) -> usize {
+fn run(shared: &Shared, call: &Prepared, input: &[f32], output: &mut [f32]) -> usize {
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-    let binding = binding(&inputs, &outputs, 0);
-    let work = work(shared, plan, &binding);
+    let binding = binding(call, &inputs, &outputs, 0);
+    let work = work(shared, &binding);
     let (mut call, mut looks) = (Call::start(&work).ok().unwrap(), 0);
     while let Some(wait) = call.advance(&work).unwrap() {
         looks += usize::from(wait == Wait::Clock);
@@ -30,7 +30,7 @@ fn run(shared: &Shared, plan: &Plan, input: &[f32], output: &mut [f32]) -> usize
 
 #[test]
 fn a_long_operation_looks_at_the_clock_between_its_pieces() {
-    for (name, plan_of) in [("streams", plan as fn(usize, usize, usize) -> Plan), ("by reference", by_reference)] {
+    for (name, of) in [("streams", sum as fn(usize, usize, usize) -> Prepared), ("by reference", by_reference)] {
         let groups = HostGroup::in_process(SIZE);
         std::thread::scope(|scope| {
             for (rank, group) in groups.into_iter().enumerate() {
@@ -38,7 +38,7 @@ fn a_long_operation_looks_at_the_clock_between_its_pieces() {
                     let shared = Shared::new(group, Arc::default());
                     let input: Vec<f32> = (0..COUNT).map(|i| (i % 1000 + rank) as f32).collect();
                     let mut output = vec![0f32; COUNT];
-                    let looks = run(&shared, &plan_of(rank, SIZE, COUNT), &input, &mut output);
+                    let looks = run(&shared, &of(rank, SIZE, COUNT), &input, &mut output);
                     let wrong = (0..COUNT).find(|i| output[*i] != (2 * (i % 1000) + 1) as f32);
                     assert_eq!(wrong, None, "{name}, rank {rank}");
                     assert!(looks >= LOOKS, "{name}, rank {rank}: {looks} looks at the clock");

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Call, Shared, Wait, Work};
 use crate::collective::{Collective, Shape};
-use crate::engine::execution::{Binding, Combine};
-use crate::engine::plan::{Plan, PlanCache};
+use crate::engine::plan::PlanCache;
+use crate::engine::prepared::{Binding, Combine, Function, Prepared};
 use crate::fuzzing::Input;
 use crate::reduce;
 use crate::transport::board::{BOARD_BYTES, Board, PLACES};
@@ -94,9 +94,8 @@ struct Rank {
 struct Running {
     call: Option<Call>,
     wait: Option<Wait>,
-    plan: Arc<Plan>,
+    prepared: Prepared,
     tag: u64,
-    count: usize,
     user: bool,
     input: Vec<f32>,
     output: Vec<f32>,
@@ -123,24 +122,10 @@ impl Running {
     /// Calls `body` with what the call executes.
     fn with<R>(&mut self, shared: &Shared, body: impl FnOnce(&mut Option<Call>, &Work<'_>) -> R) -> R {
         let (inputs, outputs) = ([self.input.as_ptr().cast()], [self.output.as_mut_ptr().cast()]);
-        let (dtype, op) = (DataType::Float32, ReduceOp::Sum);
-        let combine = match self.user {
-            true => Combine::User(sum, std::ptr::null_mut()),
-            false => Combine::Kernel(reduce::kernel(dtype, op).expect("a kernel"), None, (dtype, op)),
-        };
-        let binding = Binding {
-            inputs: &inputs,
-            outputs: &outputs,
-            element: ELEMENT,
-            segment: usize::MAX,
-            combine,
-            digest: 5,
-            counted: true,
-            tag: self.tag,
-            count: self.count,
-        };
-        let program = self.plan.program.as_ref().expect("its steps use shared memory");
-        body(&mut self.call, &Work { shared, plan: &self.plan, program, binding: &binding })
+        let function: Option<Function> = self.user.then_some((sum, std::ptr::null_mut()));
+        let binding = Binding { call: &self.prepared, inputs: &inputs, outputs: &outputs, function, tag: self.tag };
+        let program = self.prepared.plan.program.as_ref().expect("its steps use shared memory");
+        body(&mut self.call, &Work { shared, program, binding: &binding })
     }
 }
 
@@ -171,7 +156,14 @@ impl Rank {
         let plan = self.plans.get(&shape, algorithm, user).expect("a plan");
         let input = vec![1f32; if shape.inputs > 0 { shape.input_len(0) } else { 0 }];
         let output = vec![0f32; if shape.outputs > 0 { shape.output_len(0) } else { 0 }];
-        let mut running = Running { call: None, wait: None, plan, tag, count, user, input, output };
+        let prepared = Prepared::internal(plan, (&shape, algorithm), ELEMENT, 5, true).expect("a call");
+        let (dtype, op) = (DataType::Float32, ReduceOp::Sum);
+        let combine = match user {
+            true => Combine::User,
+            false => Combine::Kernel(reduce::kernel(dtype, op).expect("a kernel"), None, (dtype, op)),
+        };
+        let prepared = Prepared { combine, segment: usize::MAX, ..prepared };
+        let mut running = Running { call: None, wait: None, prepared, tag, user, input, output };
         running.with(&self.shared, |call, work| *call = Call::start(work).ok());
         self.running = Some(running);
         Some(())

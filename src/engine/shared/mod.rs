@@ -12,16 +12,16 @@ pub mod part;
 pub mod program;
 mod publishing;
 mod quick;
+pub mod quick_start;
 mod run;
 mod started;
-mod table;
+pub mod steps;
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(super) mod tests;
 mod wait;
 
 pub use claim::Claim;
-pub use quick::{First, Key, Known, Pair, Room};
-pub use run::{Call, Start, Work};
+pub use run::{Call, Work};
 pub use started::{Attempted, Progress, Unattended};
 pub use wait::Wait;
 
@@ -29,7 +29,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::cache::{CallCache, CallKey};
 use super::numbers::Numbers;
+use super::prepared::Prepared;
 use super::scratch::{Kept, Scratch};
 use crate::reduce::last_level_cache;
 use crate::transport::board::{Board, Desk, Full, Members, Outgoing, Seat};
@@ -40,7 +42,6 @@ use crate::wire::fingerprint::{COMPARISON, replaces};
 use combine::Source;
 use program::Memory;
 use started::StartedCalls;
-use table::Table;
 
 /// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or readers read them
 /// from the publisher's buffer.
@@ -70,7 +71,8 @@ struct State {
     desk: Desk,
     numbers: Numbers,
     begun: u64,
-    plain: Table,
+    /// The prepared calls of the context.
+    cache: CallCache,
     calls: Calls,
     /// Calls in progress that send messages: kind and tag, and fingerprint.
     elsewhere: Vec<(Line, u64)>,
@@ -115,8 +117,8 @@ struct Entry {
     stage: AtomicU8,
     line: Line,
     fingerprint: u64,
-    /// Whether the call is from the table of plain calls, and uses what that has of it.
-    from_table: bool,
+    /// Whether the call is from the cache, and uses what that has of it.
+    is_cached: bool,
     workspace: Workspace,
 }
 
@@ -302,11 +304,25 @@ impl Shared {
         self.group.shares_cores()
     }
 
-    /// Remembers a plain call, which later calls with the same arguments start by [`Call::start_quick`].
-    pub fn remember(&self, key: Key, known: Known) {
+    /// Adds a call to the cache, if it `is_current` still. Later calls with the same arguments start by [`Call::start_cached`].
+    pub fn remember(&self, key: &CallKey<'_>, call: Arc<Prepared>, is_current: impl FnOnce() -> bool) {
         let mut state = self.state();
-        let is_used = state.calls.uses_table();
-        state.plain.set(key, known, !is_used);
+        if is_current() {
+            let is_used = state.calls.use_cache();
+            state.cache.set(key, call, !is_used);
+        }
+    }
+
+    /// Removes all calls from the cache.
+    pub fn forget_calls(&self) {
+        let mut state = self.state();
+        let is_used = state.calls.use_cache();
+        state.cache.clear(!is_used);
+    }
+
+    /// The call with these arguments, if the cache has it.
+    pub fn cached(&self, key: &CallKey<'_>) -> Option<Arc<Prepared>> {
+        self.state().cache.get_any(key).cloned()
     }
 
     /// The scratch memory that no call uses, nor has needed all of since the last time.
@@ -359,12 +375,12 @@ impl Calls {
         self.begun.iter().filter_map(of).collect()
     }
 
-    /// Whether a call from the table of plain calls is in progress.
-    fn uses_table(&self) -> bool {
+    /// Whether a call from the cache is in progress.
+    fn use_cache(&self) -> bool {
         self.begun.iter().any(|call| {
-            // SAFETY: the list owns it. `from_table` does not change while a call uses it, and `stage` is atomic.
-            let (stage, from_table) = unsafe { (&(*call.as_ptr()).stage, (*call.as_ptr()).from_table) };
-            from_table && stage.load(Ordering::Acquire) == RUNNING
+            // SAFETY: the list owns it. `is_cached` does not change while a call uses it, and `stage` is atomic.
+            let (stage, is_cached) = unsafe { (&(*call.as_ptr()).stage, (*call.as_ptr()).is_cached) };
+            is_cached && stage.load(Ordering::Acquire) == RUNNING
         })
     }
 

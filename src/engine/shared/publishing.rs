@@ -14,7 +14,7 @@ const WAKING_BYTES: usize = 64 << 10;
 impl Call {
     #[inline]
     pub(super) fn publish(&mut self, work: &Work<'_>, span: &Span) {
-        let bytes = span.len * work.binding.element;
+        let bytes = span.len * work.binding.call.element;
         let from = self.pointer(work, span);
         let shared = work.shared;
         // What takes the place of scratch memory may be replaced at once, so it is copied.
@@ -29,7 +29,7 @@ impl Call {
         } else if bytes > copied && !in_place {
             let readers = work.program.to[number];
             // A ring that is not longer than the publication, so that its pieces are short, too.
-            let ring = ring.min(bytes.next_multiple_of(ring_unit(work.binding.element)));
+            let ring = ring.min(bytes.next_multiple_of(ring_unit(work.binding.call.element)));
             // SAFETY: as below; a stream is written to its end before the call ends.
             let stream = unsafe { shared.board.publish_stream(&mut own.seat, from, bytes, ring, readers) };
             if let Some(stream) = stream {

@@ -4,15 +4,16 @@ use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
 use super::program::{Memory, Program};
+use super::quick_start::QuickStart;
 use super::started::Progress;
 use super::wait::Wait;
 use super::{CLAIMED, ENDED, Entry, Full, Refused, Shared, State, Workspace, excludes};
-use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
+use crate::engine::prepared::{Binding, Combine, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::compiled::Op;
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{Desk, Members, Opening, Place, SLOTS};
+use crate::transport::board::{Desk, Members, Place, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// What a call executes, on which memory.
@@ -20,11 +21,9 @@ use crate::wire::fingerprint::{fingerprint, kind};
 pub struct Work<'a> {
     /// The shared memory.
     pub shared: &'a Shared,
-    /// The schedule.
-    pub plan: &'a Plan,
-    /// The plan's program.
+    /// The program of the call's plan, or of its steps on shared memory.
     pub program: &'a Program,
-    /// The caller's buffers.
+    /// The call and its buffers.
     pub binding: &'a Binding<'a>,
 }
 
@@ -40,7 +39,7 @@ pub struct Call {
     pub(super) scratch: *mut u8,
     /// Whether peers that sleep may not know of the last publication or acknowledgement.
     pub(super) unannounced: bool,
-    /// Whether [`Known::first`](super::Known) was published.
+    /// Whether [`QuickStart::first`] was published.
     pub(super) is_quick: bool,
     /// How often the call still looks for a publication before it returns what it waits for.
     pub looks: u32,
@@ -60,8 +59,8 @@ pub struct Start {
     pub digest: u64,
     /// Whether calls of this kind are counted.
     pub counted: bool,
-    /// Whether the call is from the table of plain calls.
-    pub from_table: bool,
+    /// Whether the call is from the cache.
+    pub is_cached: bool,
     /// How the publications use the board's memory.
     pub memory: Memory,
     /// Who reads this rank's publications.
@@ -73,14 +72,16 @@ impl Start {
     #[inline]
     pub fn new(work: &Work<'_>) -> Self {
         let Work { shared, program, binding, .. } = *work;
-        Self {
-            line: (kind(binding.digest), binding.tag),
-            digest: binding.digest,
-            counted: binding.counted,
-            from_table: false,
-            memory: program.memory(binding.element, shared.reads),
-            readers: program.readers,
-        }
+        let Prepared { digest, counted, element, .. } = *binding.call;
+        let (memory, readers) = (program.memory(element, shared.reads), program.readers);
+        Self { line: (kind(digest), binding.tag), digest, counted, is_cached: false, memory, readers }
+    }
+
+    /// Of a call with `quick`, all of which are counted.
+    #[inline(always)] // On the path of small collectives.
+    pub(super) fn quick(call: &Prepared, quick: &QuickStart, tag: u64, is_cached: bool) -> Self {
+        let QuickStart { memory, readers, .. } = *quick;
+        Self { line: (quick.kind, tag), digest: call.digest, counted: true, is_cached, memory, readers }
     }
 }
 
@@ -88,11 +89,13 @@ impl Call {
     /// Starts a call.
     #[inline]
     pub fn start(work: &Work<'_>) -> std::result::Result<Self, Refused> {
-        let Work { shared, plan, program, binding } = *work;
-        let mut call = Self::new(Self::begin(shared, &mut shared.state(), &Start::new(work), |_| false)?);
-        let aside = program.skips_copy(binding.element).filter(|_| call.workspace().copies);
+        let Work { shared, program, binding } = *work;
+        let element = binding.call.element;
+        // SAFETY: nothing is published.
+        let mut call = Self::new(unsafe { Self::begin(shared, &mut shared.state(), &Start::new(work), None) }?);
+        let aside = program.skips_copy(element).filter(|_| call.workspace().copies);
         let aside = aside.map(|span| call.pointer(work, &span));
-        if !call.make_scratch(shared, aside, plan, binding.element) {
+        if !call.make_scratch(shared, aside, &binding.call.plan, element) {
             call.withdraw(shared);
             return Err(Refused::NoMemory);
         }
@@ -118,12 +121,16 @@ impl Call {
         made
     }
 
+    /// Begins a call, and makes its publication `first`, if that is given, and if it has got a slot.
+    ///
+    /// # Safety
+    /// See [`Desk::open_and_publish`].
     #[inline(always)] // On the path of small collectives.
-    pub(super) fn begin(
+    pub(super) unsafe fn begin(
         shared: &Shared,
         state: &mut State,
         start: &Start,
-        publish: impl FnOnce(&Opening) -> bool,
+        first: Option<(*const u8, usize)>,
     ) -> std::result::Result<(NonNull<Entry>, u64), Refused> {
         if !shared.usable.load(Ordering::Acquire) {
             return Err(Refused::Unusable);
@@ -137,29 +144,34 @@ impl Call {
             return Err(refuse_uncounted(entry));
         }
         let fingerprint = fingerprint(start.digest, number);
-        Self::occupy(shared, state, entry, start, fingerprint, publish);
+        // SAFETY: by the contract.
+        unsafe { Self::occupy(shared, state, entry, start, fingerprint, first) };
         state.begun += u64::from(start.counted);
         Ok((entry, fingerprint))
     }
 
-    /// Uses `entry` for a call, which gets a slot if there is one. `publish`: see [`Desk::open`].
+    /// Uses `entry` for a call, which gets a slot if there is one. `first`: see [`Call::begin`].
     ///
-    /// [`Desk::open`]: crate::transport::board::Desk::open
+    /// # Safety
+    /// As for that.
     #[inline(always)] // As above.
-    pub(super) fn occupy(
+    pub(super) unsafe fn occupy(
         shared: &Shared,
         state: &mut State,
         entry: NonNull<Entry>,
         start: &Start,
         fingerprint: u64,
-        publish: impl FnOnce(&Opening) -> bool,
+        first: Option<(*const u8, usize)>,
     ) {
         // SAFETY: other threads read the entry only with the state's lock, which this one has, and the call uses it from now on.
         let entry = unsafe { &mut *entry.as_ptr() };
         let own = &mut entry.workspace;
-        let Start { line: (_, tag), from_table, memory, readers, .. } = *start;
-        let opened = state.desk.open(&shared.board, &mut own.seat, tag, fingerprint, memory.room, publish);
-        (entry.fingerprint, entry.from_table, own.readers, own.memory) = (fingerprint, from_table, readers, memory);
+        let Start { line: (_, tag), is_cached, memory, readers, .. } = *start;
+        // SAFETY: by the contract.
+        let opened = unsafe {
+            state.desk.open_and_publish(&shared.board, &mut own.seat, (tag, fingerprint), memory.room, first)
+        };
+        (entry.fingerprint, entry.is_cached, own.readers, own.memory) = (fingerprint, is_cached, readers, memory);
         (own.seated, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
 
@@ -219,8 +231,8 @@ impl Call {
         let progress = |call: &Self| if call.next == before { Progress::None } else { Progress::Some };
         let is_local = |op: &Op| !matches!(op, Op::Combine { operands, .. } if operands.len() > 1);
         loop {
-            let wait = match work.binding.combine {
-                Combine::User(..) => self.advance_while(work, is_local)?,
+            let wait = match work.binding.call.combine {
+                Combine::User => self.advance_while(work, is_local)?,
                 _ => match self.advance(work)? {
                     None => return Ok(Progress::Ended),
                     wait => wait,
@@ -285,8 +297,7 @@ impl Call {
         // SAFETY: the list owns the entry. The line does not change while the call uses it.
         let (_, tag) = unsafe { (*self.entry.as_ptr()).line };
         let own = self.workspace();
-        let mut open =
-            |desk: &mut Desk| desk.open(&shared.board, &mut own.seat, tag, fingerprint, own.memory.room, |_| false);
+        let mut open = |desk: &mut Desk| desk.open(&shared.board, &mut own.seat, tag, fingerprint, own.memory.room);
         let mut opened = open(desk);
         if opened == Err(Full::Cells) {
             // The call that ends next wakes this rank. One that has ended just now may not have seen that this one waits.
@@ -352,7 +363,7 @@ impl Call {
             Buffer::Scratch => self.scratch,
         };
         // The base of an empty buffer may be null.
-        base.wrapping_add(span.offset * work.binding.element)
+        base.wrapping_add(span.offset * work.binding.call.element)
     }
 
     /// Ends the call: it has read all that it needed.

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use super::program::Program;
 use super::*;
 use crate::collective::{Collective, Shape};
-use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
+use crate::engine::prepared::{Binding, BufferBounds, Combine};
+use crate::engine::shared::quick_start::QuickStart;
 use crate::reduce;
 use crate::schedule::{Buffer, Builder, Readers, Schedule, Side, Span};
 use crate::sys::{self, Pollable};
@@ -41,25 +42,17 @@ fn flat(rank: usize, size: usize, count: usize) -> Schedule {
     b.build()
 }
 
-pub(super) fn binding<'a>(inputs: &'a [*const u8], outputs: &'a [*mut u8], tag: u64) -> Binding<'a> {
-    Binding {
-        inputs,
-        outputs,
-        element: 4,
-        segment: 1,
-        combine: {
-            let (dtype, op) = (DataType::Float32, ReduceOp::Sum);
-            Combine::Kernel(reduce::kernel(dtype, op).unwrap(), None, (dtype, op))
-        },
-        digest: 5,
-        tag,
-        counted: true,
-        count: 1,
-    }
+pub(super) fn binding<'a>(
+    call: &'a Prepared,
+    inputs: &'a [*const u8],
+    outputs: &'a [*mut u8],
+    tag: u64,
+) -> Binding<'a> {
+    Binding { call, inputs, outputs, function: None, tag }
 }
 
-pub(super) fn work<'a>(shared: &'a Shared, plan: &'a Plan, binding: &'a Binding<'a>) -> Work<'a> {
-    Work { shared, plan, program: plan.program.as_ref().unwrap(), binding }
+pub(super) fn work<'a>(shared: &'a Shared, binding: &'a Binding<'a>) -> Work<'a> {
+    Work { shared, program: binding.call.plan.program.as_ref().unwrap(), binding }
 }
 
 fn run(work: &Work<'_>) {
@@ -70,59 +63,71 @@ fn run(work: &Work<'_>) {
     }
 }
 
-/// A plain call of `count` float32, of two ranks.
-pub(super) fn known(plan: Arc<Plan>, count: usize) -> Known {
-    let program = plan.program.as_ref().unwrap();
-    let (memory, readers) = (program.memory(4, true), program.readers);
-    let start = Start { line: (1, 0), digest: 1, counted: true, from_table: false, memory, readers };
-    let room = Some(Room::new(4 * count, 4));
-    let combine = binding(&[], &[], 0).combine;
-    Known { algorithm: "", combine, start, element: 4, count, input: room, output: room, first: None, pair: None, plan }
+/// A call of float32.
+fn sum_by(plan: Arc<Plan>) -> Prepared {
+    let (dtype, op) = (DataType::Float32, ReduceOp::Sum);
+    let combine = Combine::Kernel(reduce::kernel(dtype, op).unwrap(), None, (dtype, op));
+    let shape = Shape::new(Collective::Allreduce, 0, 1, 1);
+    let algorithm = Collective::Allreduce.algorithm("ring").unwrap();
+    Prepared { combine, ..Prepared::internal(plan, (&shape, algorithm), 4, 5, true).unwrap() }
 }
 
-pub(super) fn plan(rank: usize, size: usize, count: usize) -> Plan {
-    let schedule = flat(rank, size, count);
-    let mut plan = Plan::new(&schedule);
-    plan.program = Program::new(&schedule, &[], size, true);
-    plan
+/// One of `count` elements on each of two ranks, with what it needs to start in few steps.
+pub(in crate::engine) fn prepared(plan: Arc<Plan>, count: usize) -> Prepared {
+    let call = sum_by(plan);
+    let program = call.plan.program.as_ref().unwrap();
+    let quick_start = QuickStart::new(&call.plan, program, 4, call.combine, 5, true);
+    let bounds = [Some(BufferBounds::new(4 * count, 4)); 2];
+    Prepared { quick_start: Some(QuickStart { first: None, pair: None, ..quick_start }), bounds, count, ..call }
+}
+
+fn sum_of(schedule: &Schedule, size: usize) -> Prepared {
+    let mut plan = Plan::new(schedule);
+    plan.program = Program::new(schedule, &[], size, true);
+    sum_by(Arc::new(plan))
+}
+
+pub(in crate::engine) fn sum(rank: usize, size: usize, count: usize) -> Prepared {
+    sum_of(&flat(rank, size, count), size)
+}
+
+fn program(call: &mut Prepared) -> &mut Program {
+    Arc::get_mut(&mut call.plan).unwrap().program.as_mut().unwrap()
 }
 
 /// Of which long publications are by reference.
-pub(super) fn by_reference(rank: usize, size: usize, count: usize) -> Plan {
-    let mut plan = plan(rank, size, count);
-    plan.program.as_mut().unwrap().streams = false;
-    plan
+pub(super) fn by_reference(rank: usize, size: usize, count: usize) -> Prepared {
+    let mut call = sum(rank, size, count);
+    program(&mut call).streams = false;
+    call
 }
 
 /// Allreduce in place.
-fn in_place(rank: usize, size: usize, count: usize) -> Plan {
+fn in_place(rank: usize, size: usize, count: usize) -> Prepared {
     let shape = Shape { inputs: 0, shared: true, ..Shape::new(Collective::Allreduce, rank, size, count) };
-    let schedule = (Collective::Allreduce.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
-    let mut plan = Plan::new(&schedule);
-    plan.program = Program::new(&schedule, &[], size, true);
-    plan
+    sum_of(&(Collective::Allreduce.algorithm("shared_flat").unwrap().generate)(&shape).unwrap(), size)
 }
 
 fn sums(size: usize, count: usize, calls: usize) {
-    sums_by(plan, size, count, calls);
+    sums_by(sum, size, count, calls);
 }
 
-fn sums_by(plan: fn(usize, usize, usize) -> Plan, size: usize, count: usize, calls: usize) {
-    sums_of(HostGroup::in_process(size), plan, count, calls);
+fn sums_by(of: fn(usize, usize, usize) -> Prepared, size: usize, count: usize, calls: usize) {
+    sums_of(HostGroup::in_process(size), of, count, calls);
 }
 
-fn sums_of(groups: Vec<Arc<HostGroup>>, plan: fn(usize, usize, usize) -> Plan, count: usize, calls: usize) {
+fn sums_of(groups: Vec<Arc<HostGroup>>, of: fn(usize, usize, usize) -> Prepared, count: usize, calls: usize) {
     let size = groups.len();
     std::thread::scope(|scope| {
         for (rank, group) in groups.into_iter().enumerate() {
             scope.spawn(move || {
                 let shared = Shared::new(group, Arc::default());
-                let plan = plan(rank, size, count);
+                let sum = of(rank, size, count);
                 for call in 0..calls {
                     let input: Vec<f32> = (0..count).map(|i| (i % 100 + rank * 7 + call) as f32).collect();
                     let mut output = vec![0f32; count];
                     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-                    run(&work(&shared, &plan, &binding(&inputs, &outputs, (call % 3) as u64)));
+                    run(&work(&shared, &binding(&sum, &inputs, &outputs, (call % 3) as u64)));
                     let expected = |i: usize| (size * (i % 100 + call) + 7 * size * (size - 1) / 2) as f32;
                     let wrong = (0..count).find(|i| output[*i] != expected(*i));
                     assert_eq!(wrong, None, "{size} ranks, {count} elements, rank {rank}, call {call}: {output:?}");
@@ -143,10 +148,10 @@ fn ranks_reduce_what_all_have_published() {
 }
 
 /// Of which all publications with one reader are by reference.
-fn sole_by_reference(rank: usize, size: usize, count: usize) -> Plan {
-    let mut plan = plan(rank, size, count);
-    plan.program.as_mut().unwrap().by_reference = 1..=usize::MAX;
-    plan
+fn sole_by_reference(rank: usize, size: usize, count: usize) -> Prepared {
+    let mut call = sum(rank, size, count);
+    program(&mut call).by_reference = 1..=usize::MAX;
+    call
 }
 
 #[test]
@@ -181,14 +186,13 @@ fn a_call_ends_only_when_its_stream_is_written() {
                 let shape = Shape::new(Collective::Broadcast, rank, RANKS, COUNT);
                 let shape = Shape { inputs: 0, outputs: 1, shared: true, ..shape };
                 let schedule = (Collective::Broadcast.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
-                let mut plan = Plan::new(&schedule);
-                plan.program = Program::new(&schedule, &[], RANKS, true);
+                let broadcast = sum_of(&schedule, RANKS);
                 let mut cells = vec![0u32; COUNT];
                 for call in 1..=calls {
                     if rank == 0 {
                         cells.fill(call);
                     }
-                    run(&work(&shared, &plan, &binding(&[], &[cells.as_mut_ptr().cast()], 0)));
+                    run(&work(&shared, &binding(&broadcast, &[], &[cells.as_mut_ptr().cast()], 0)));
                     assert!(cells.iter().all(|cell| *cell == call), "rank {rank}, call {call}");
                 }
             });
@@ -207,11 +211,11 @@ fn ranks_reduce_in_place_what_all_have_published() {
             for (rank, group) in groups.into_iter().enumerate() {
                 scope.spawn(move || {
                     let shared = Shared::new(group, Arc::default());
-                    let plan = in_place(rank, size, count);
-                    assert_eq!(plan.program.as_ref().unwrap().skips_copy(4).is_some(), copies, "{count} elements");
+                    let sum = in_place(rank, size, count);
+                    assert_eq!(sum.plan.program.as_ref().unwrap().skips_copy(4).is_some(), copies, "{count} elements");
                     for call in 0..5 {
                         let mut cells: Vec<f32> = (0..count).map(|i| (i % 100 + rank * 7 + call) as f32).collect();
-                        run(&work(&shared, &plan, &binding(&[], &[cells.as_mut_ptr().cast()], 0)));
+                        run(&work(&shared, &binding(&sum, &[], &[cells.as_mut_ptr().cast()], 0)));
                         let expected = |i: usize| (size * (i % 100 + call) + 7 * size * (size - 1) / 2) as f32;
                         let wrong = (0..count).find(|i| cells[*i] != expected(*i));
                         assert_eq!(wrong, None, "{size} ranks, {count} elements, rank {rank}, call {call}");
@@ -235,10 +239,10 @@ fn ranks_reduce_in_place_in_memory_that_others_could_read() {
         unsafe { std::slice::from_raw_parts_mut(*cells, COUNT) }.fill(rank as f32 + 1.0);
     }
     let shared: Vec<Shared> = groups.into_iter().map(|group| Shared::new(group, Arc::default())).collect();
-    let plans = [0, 1].map(|rank| in_place(rank, 2, COUNT));
+    let sums = [0, 1].map(|rank| in_place(rank, 2, COUNT));
     let outputs = [0, 1].map(|rank: usize| [cells[rank].cast::<u8>()]);
-    let bindings = [0, 1].map(|rank| binding(&[], &outputs[rank], 0));
-    let works = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &bindings[rank]));
+    let bindings = [0, 1].map(|rank| binding(&sums[rank], &[], &outputs[rank], 0));
+    let works = [0, 1].map(|rank| work(&shared[rank], &bindings[rank]));
     let mut calls = works.each_ref().map(|work| Call::start(work).ok().unwrap());
     assert!(calls[0].advance(&works[0]).unwrap().is_some(), "it waits for the other");
     assert!(calls[1].advance(&works[1]).unwrap().is_none() && calls[0].advance(&works[0]).unwrap().is_none());
@@ -258,9 +262,9 @@ fn a_shorter_publication_is_a_mismatch() {
         groups.into_iter().map(|group| Arc::new(Shared::new(group, Arc::default()))).collect();
     let (input, mut output) = (vec![1f32; 8], vec![0f32; 8]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-    let binding = binding(&inputs, &outputs, 0);
-    let plans = [plan(0, 2, 8), plan(1, 2, 4)];
-    let [long, short] = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &binding));
+    let sums = [sum(0, 2, 8), sum(1, 2, 4)];
+    let bindings = sums.each_ref().map(|sum| binding(sum, &inputs, &outputs, 0));
+    let [long, short] = [0, 1].map(|rank| work(&shared[rank], &bindings[rank]));
     assert!(Call::start(&short).ok().unwrap().advance(&short).unwrap().is_some());
     let error = Call::start(&long).ok().unwrap().advance(&long).unwrap_err();
     assert_eq!(error.details().rank, Some(1));
@@ -299,14 +303,15 @@ fn withdrawn_while_it_is_read(groups: Vec<Arc<HostGroup>>, input: *const u8, cou
         groups.into_iter().map(|group| Arc::new(Shared::new(group, Arc::default()))).collect();
     let mut output = vec![0f32; count];
     let (inputs, outputs) = ([input], [output.as_mut_ptr().cast()]);
-    let plain = binding(&inputs, &outputs, 0);
-    let plans = [by_reference(0, 2, count), by_reference(1, 2, count)];
-    let publisher = work(&shared[1], &plans[1], &plain);
+    let [reads, publishes] = [0, 1].map(|rank| by_reference(rank, 2, count));
+    let reads = Prepared { combine: Combine::User, ..reads };
+    let plain = binding(&publishes, &inputs, &outputs, 0);
+    let publisher = work(&shared[1], &plain);
     let mut published = Call::start(&publisher).ok().unwrap();
     assert!(published.advance(&publisher).unwrap().is_some());
     let mut user = (published, shared[1].clone());
-    let withdrawing = Binding { combine: Combine::User(withdraws, (&raw mut user).cast()), ..plain };
-    let reader = work(&shared[0], &plans[0], &withdrawing);
+    let withdrawing = Binding { call: &reads, function: Some((withdraws, (&raw mut user).cast())), ..plain };
+    let reader = work(&shared[0], &withdrawing);
     let mut call = Call::start(&reader).ok().unwrap();
     let wait = call.advance(&reader).unwrap();
     assert_eq!(wait, Some(Wait::Reason { member: 1 }), "its peer says why over the link, or is seen to have ended");
@@ -321,9 +326,9 @@ fn on_three_ranks(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>
     let mut outputs = vec![vec![0f32; count]; 3];
     let inputs = [input.as_ptr().cast()];
     let outputs: Vec<[*mut u8; 1]> = outputs.iter_mut().map(|output| [output.as_mut_ptr().cast()]).collect();
-    let bindings: Vec<_> = outputs.iter().map(|outputs| binding(&inputs, outputs, 0)).collect();
-    let plans: Vec<_> = (0..3).map(|rank| by_reference(rank, 3, count)).collect();
-    let works: Vec<_> = (0..3).map(|rank| work(&shared[rank], &plans[rank], &bindings[rank])).collect();
+    let sums: Vec<_> = (0..3).map(|rank| by_reference(rank, 3, count)).collect();
+    let bindings: Vec<_> = sums.iter().zip(&outputs).map(|(sum, own)| binding(sum, &inputs, own, 0)).collect();
+    let works: Vec<_> = (0..3).map(|rank| work(&shared[rank], &bindings[rank])).collect();
     let mut calls: Vec<_> = works.iter().map(|work| Call::start(work).ok().unwrap()).collect();
     check(&groups, &works, &mut calls);
 }
@@ -348,9 +353,9 @@ fn stream(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut 
     let mut outputs = vec![vec![0f32; count]; 2];
     let inputs = [input.as_ptr().cast()];
     let outs: Vec<[*mut u8; 1]> = outputs.iter_mut().map(|output| [output.as_mut_ptr().cast()]).collect();
-    let bindings: Vec<_> = outs.iter().map(|outputs| binding(&inputs, outputs, 0)).collect();
-    let plans: Vec<_> = (0..2).map(|rank| plan(rank, 2, count)).collect();
-    let works: Vec<_> = (0..2).map(|rank| work(&shared[rank], &plans[rank], &bindings[rank])).collect();
+    let sums: Vec<_> = (0..2).map(|rank| sum(rank, 2, count)).collect();
+    let bindings: Vec<_> = sums.iter().zip(&outs).map(|(sum, own)| binding(sum, &inputs, own, 0)).collect();
+    let works: Vec<_> = (0..2).map(|rank| work(&shared[rank], &bindings[rank])).collect();
     let mut calls: Vec<_> = works.iter().map(|work| Call::start(work).ok().unwrap()).collect();
     assert!(calls[1].advance(&works[1]).unwrap().is_some());
     let wait = calls[0].advance(&works[0]).unwrap().unwrap();
@@ -389,20 +394,17 @@ fn so_is_a_wait_for_readers_of_earlier_calls() {
     let shared: Vec<Shared> = groups.into_iter().map(|group| Shared::new(group, Arc::default())).collect();
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-    let binding = binding(&inputs, &outputs, 0);
-    let plans = [0, 1].map(|rank| {
+    let calls = [0, 1].map(|rank| {
         let mut b = Builder::new();
         if rank == 0 {
             b.publish(Readers::All, Span::new(Buffer::Input(0), 0, 1));
         } else {
             b.fetch(0, 0, 0, Span::new(Buffer::Output(0), 0, 1));
         }
-        let schedule = b.build();
-        let mut plan = Plan::new(&schedule);
-        plan.program = Program::new(&schedule, &[], 3, true);
-        plan
+        sum_of(&b.build(), 3)
     });
-    let [root, reader] = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &binding));
+    let bindings = calls.each_ref().map(|call| binding(call, &inputs, &outputs, 0));
+    let [root, reader] = [0, 1].map(|rank| work(&shared[rank], &bindings[rank]));
     let mut calls = 0;
     let (mut call, wait) = loop {
         let mut call = Call::start(&root).ok().unwrap();
@@ -422,16 +424,14 @@ fn so_is_a_wait_for_readers_of_earlier_calls() {
 fn calls_that_start_in_different_orders_do_not_wait_for_each_other() {
     const CALLS: usize = 300;
     // One that is published in the slot, one that is copied, and one that is combined in place if it is copied.
-    type MakePlan = fn(usize, usize, usize) -> Plan;
-    for (case, (count, plan)) in
-        [(1, plan as MakePlan), (100, plan), (1, in_place), (100, in_place)].into_iter().enumerate()
-    {
+    type Make = fn(usize, usize, usize) -> Prepared;
+    for (case, (count, of)) in [(1, sum as Make), (100, sum), (1, in_place), (100, in_place)].into_iter().enumerate() {
         let groups = HostGroup::in_process(2);
         std::thread::scope(|scope| {
             for (rank, group) in groups.into_iter().enumerate() {
                 scope.spawn(move || {
                     let shared = Shared::new(group, Arc::default());
-                    let plan = plan(rank, 2, count);
+                    let sum = of(rank, 2, count);
                     let data = |call| [(); 2].map(|()| vec![(call + rank) as f32; count]);
                     let mut data: Vec<[Vec<f32>; 2]> = (0..CALLS).map(data).collect();
                     let pointers = |[input, output]: &mut [Vec<f32>; 2]| {
@@ -441,9 +441,9 @@ fn calls_that_start_in_different_orders_do_not_wait_for_each_other() {
                     let bindings: Vec<_> = pointers
                         .iter()
                         .zip(0..)
-                        .map(|((inputs, outputs), tag)| binding(inputs, outputs, tag))
+                        .map(|((inputs, outputs), tag)| binding(&sum, inputs, outputs, tag))
                         .collect();
-                    let works: Vec<_> = bindings.iter().map(|binding| work(&shared, &plan, binding)).collect();
+                    let works: Vec<_> = bindings.iter().map(|binding| work(&shared, binding)).collect();
                     let order = |n: usize| if rank == 0 { n } else { CALLS - 1 - n };
                     let start = |n: usize| (n, Call::start(&works[n]).ok().unwrap());
                     let mut calls: Vec<_> = (0..CALLS).map(order).map(start).collect();

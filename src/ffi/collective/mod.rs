@@ -34,9 +34,9 @@ use super::status::{GLOO_RS_OK, gloo_rs_status_t};
 use super::types::{element_type, op};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
-use crate::context::{Call, Context, Prepared, Reduction, Request};
-use crate::engine::plan;
-use crate::engine::shared::Key;
+use crate::context::{Call, Context, Reduction, Request};
+use crate::engine::cache::{CallKey, Key};
+use crate::engine::{Prepared, plan};
 use crate::error::{Error, Result};
 use crate::reserve::try_zeros;
 use crate::types::{DataType, Rank, ReduceOp};
@@ -61,29 +61,34 @@ pub type gloo_rs_reduce_fn_t = Option<
     ) -> i32,
 >;
 
+/// The buffers of a call that this rank uses, and the length of its lists of counts.
+#[derive(Clone, Copy)]
+struct Lists<'a> {
+    inputs: &'a [*const u8],
+    outputs: &'a [*mut u8],
+    num_counts: usize,
+}
+
 /// [`run`] on the buffers of the options.
 ///
 /// # Safety
 /// As for [`run`]; and `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank uses.
 unsafe fn run_options(context: &Context, collective: Collective, options: &gloo_rs_collective_options_t) -> Result<()> {
-    // SAFETY: by the contract, the pointers in `options` are as `buffers_of` and `run` demand.
-    unsafe {
-        let (inputs, outputs, counts) = buffers_of(context, collective, options)?;
-        run(context, collective, options, inputs, outputs, counts, None)
-    }
+    // SAFETY: by the contract, the pointers in `options` are as `lists` and `run` demand.
+    unsafe { run(context, collective, options, lists(context, collective, options)?, None) }
 }
 
-/// The buffers of the options that this rank uses, and the length of its lists of counts.
+/// The lists in the options.
 ///
 /// # Safety
 /// `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank uses. `*const c_void` and `*const u8` have
 /// the same layout.
 #[inline(always)] // A part of `run_options`.
-unsafe fn buffers_of<'a>(
+unsafe fn lists<'a>(
     context: &Context,
     collective: Collective,
     options: &'a gloo_rs_collective_options_t,
-) -> Result<(&'a [*const u8], &'a [*mut u8], usize)> {
+) -> Result<Lists<'a>> {
     // Without a list, this collective takes equal blocks; the others refuse to have none.
     if collective == Collective::ReduceScatter && options.num_counts != 0 && options.recv_counts.is_null() {
         return Err(Error::invalid(format!("recv_counts is NULL, but num_counts is {}", options.num_counts)));
@@ -93,7 +98,7 @@ unsafe fn buffers_of<'a>(
     unsafe {
         let inputs = pointer::slice(options.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
         let outputs = pointer::slice(options.outputs.cast::<*mut u8>(), used.outputs, "outputs")?;
-        Ok((inputs, outputs, used.counts))
+        Ok(Lists { inputs, outputs, num_counts: used.counts })
     }
 }
 
@@ -109,11 +114,13 @@ pub(super) unsafe fn request(
     options: &gloo_rs_collective_options_t,
 ) -> Result<(Request, Option<Apart>)> {
     check_used(options, collective)?;
-    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths.
-    let (inputs, outputs, counts) = unsafe { buffers_of(context, collective, options) }?;
-    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, `algorithm` is NULL or a string, and the
-    // buffers are valid whenever the request is active.
-    unsafe { checked(context, collective, options, inputs, outputs, counts, Prepare(context)) }
+    let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, apart| {
+        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is active; the one in
+        // `apart`, which is returned, as long as the caller keeps it.
+        Ok((unsafe { context.request_checked(call, key, cached) }?, apart))
+    };
+    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a string.
+    unsafe { checked(context, collective, options, lists(context, collective, options)?, None, prepare) }
 }
 
 /// Makes a call of one input, or none, and one output, for the export `function`. `options` returns the other arguments; the
@@ -172,7 +179,7 @@ unsafe fn quick(
         // SAFETY: by the contract, `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         // SAFETY: by the contract, the buffers that this rank uses are NULL or valid for their lengths, which `key` determines.
-        let result = unsafe { handle.context.run_quick(&key, input.cast(), output.cast()) };
+        let result = unsafe { handle.context.run_cached(&key, input.cast(), output.cast()) };
         made = result.is_some();
         result.unwrap_or(Ok(()))
     });
@@ -227,7 +234,7 @@ unsafe fn prepared(
     let (inputs, outputs) = (&[input.cast::<u8>()][..used.inputs], &[output.cast::<u8>()][..used.outputs]);
     // SAFETY: by the contract, the buffers and lists that this rank uses are NULL or valid for their lengths;
     // `used` leaves out the others. `options` has no other pointers: the exports take the rest from `DEFAULTS`.
-    unsafe { run(context, collective, &options, inputs, outputs, used.counts, key) }
+    unsafe { run(context, collective, &options, Lists { inputs, outputs, num_counts: used.counts }, key) }
 }
 
 /// The arguments of a plain call; `None` for a collective with lists, or whose ranks have results of single contributions.
@@ -277,8 +284,8 @@ fn used(collective: Collective, options: &gloo_rs_collective_options_t, rank: Ra
     used
 }
 
-/// Checks and runs a call of `options`, whose unused fields have their defaults, on these buffers. `num_counts` is the length
-/// of its lists of counts.
+/// Checks and runs a call of `options`, whose unused fields have their defaults, on the buffers in `lists`. `key` has the arguments of a
+/// plain call.
 ///
 /// # Safety
 /// Until this returns, the buffers are NULL or valid for the elements that the collective demands, and the library alone
@@ -287,86 +294,38 @@ unsafe fn run(
     context: &Context,
     collective: Collective,
     options: &gloo_rs_collective_options_t,
-    inputs: &[*const u8],
-    outputs: &[*mut u8],
-    num_counts: usize,
+    lists: Lists<'_>,
     key: Option<Key>,
 ) -> Result<()> {
-    // SAFETY: by the contract, which is that of `checked` and of `Run`.
-    unsafe {
-        checked(context, collective, options, inputs, outputs, num_counts, Run { context, key, inputs: inputs.len() })
-    }
-}
-
-/// What is done with a checked call.
-trait Purpose {
-    type Output;
-
-    /// `known` is what [`Context::check`] has returned; `apart` the library's buffer for an output that is a part of the input.
-    ///
-    /// # Safety
-    /// The call and its buffers have passed all checks; the buffers stay valid as the purpose demands.
-    unsafe fn fulfil(self, call: &Call<'_>, known: Option<Prepared>, apart: Option<Apart>) -> Result<Self::Output>;
-}
-
-/// Runs the call; its buffers are valid until this returns.
-struct Run<'a> {
-    context: &'a Context,
-    /// The arguments of a plain call.
-    key: Option<Key>,
-    /// Number of inputs that were passed.
-    inputs: usize,
-}
-
-impl Purpose for Run<'_> {
-    type Output = ();
-
-    #[inline(always)] // A part of `run`.
-    unsafe fn fulfil(self, call: &Call<'_>, known: Option<Prepared>, apart: Option<Apart>) -> Result<()> {
-        // In place by another address than the output's, the buffers are not what the key says.
-        let is_named = |key: &Key| !key.has_other_input() || call.inputs.len() == self.inputs;
-        if let (Some(key), Some(prepared), None) = (self.key.filter(is_named), &known, &apart) {
-            self.context.remember(key, call, prepared);
-        }
+    let run = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, apart: Option<Apart>| {
         // SAFETY: the call has passed all checks, every output is apart from all other buffers, and by the contract, they are
         // valid until this returns.
-        unsafe { self.context.run_checked(call, known) }?;
+        unsafe { context.run_checked(call, key, cached) }?;
         if let Some(apart) = apart {
             // SAFETY: the call has returned. By the contract, only this call accesses the output until it returns.
             unsafe { apart.copy_out() };
         }
         Ok(())
-    }
+    };
+    // SAFETY: by the contract.
+    unsafe { checked(context, collective, options, lists, key, run) }
 }
 
-/// Makes a request of the call; its buffers are valid whenever the request is active.
-struct Prepare<'a>(&'a Arc<Context>);
-
-impl Purpose for Prepare<'_> {
-    type Output = (Request, Option<Apart>);
-
-    unsafe fn fulfil(self, call: &Call<'_>, _: Option<Prepared>, apart: Option<Apart>) -> Result<Self::Output> {
-        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is active; the one in
-        // `apart`, which is returned, as long as the caller keeps it.
-        Ok((unsafe { self.0.request_checked(call) }?, apart))
-    }
-}
-
-/// Checks a call for a purpose. Arguments as for [`run`].
+/// Checks a call, and passes it on to `then`, with what it is looked up by, an equal call that was prepared before, and the library's buffer
+/// for an output that is a part of the input. Arguments as for [`run`].
 ///
 /// # Safety
-/// Lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string. The buffers are NULL or valid
-/// for the elements that the collective demands, and the library alone accesses the outputs, as long as the purpose demands.
+/// Lists in `options` are NULL or valid for reads of their lengths, and `algorithm` is NULL or a string.
 #[inline(always)] // A part of `run`.
-unsafe fn checked<P: Purpose>(
+unsafe fn checked<R>(
     context: &Context,
     collective: Collective,
     options: &gloo_rs_collective_options_t,
-    inputs: &[*const u8],
-    outputs: &[*mut u8],
-    num_counts: usize,
-    purpose: P,
-) -> Result<P::Output> {
+    lists: Lists<'_>,
+    key: Option<Key>,
+    then: impl FnOnce(&Call<'_>, Option<&CallKey<'_>>, Option<Arc<Prepared>>, Option<Apart>) -> Result<R>,
+) -> Result<R> {
+    let Lists { inputs, outputs, num_counts } = lists;
     let (rank, size) = (context.rank(), context.size());
     let dtype = match collective {
         Collective::Barrier => DataType::Uint8.into(),
@@ -423,7 +382,10 @@ unsafe fn checked<P: Purpose>(
     if form == Form::InPlace {
         (call.inputs, call.shape.inputs) = (&[], 0);
     }
-    let known = context.check(&call)?;
+    // In place by another address than the output's, the buffers are not what the plain call's arguments say.
+    let plain = key.filter(|key| !key.has_other_input() || call.inputs.len() == inputs.len());
+    let key = context.key_of(&call).map(|own| plain.map_or(own, CallKey::from));
+    let cached = context.check(&call, key.as_ref())?;
     let replaced;
     if buffers::check(&call, form)? {
         // Lower modules may make slices of buffers, also of those without elements.
@@ -433,12 +395,9 @@ unsafe fn checked<P: Purpose>(
     if form == Form::OwnBlock {
         let mut apart = Apart::new(&call)?;
         let output = [apart.pointer()];
-        // SAFETY: as below; the output is the library's.
-        return unsafe { purpose.fulfil(&Call { outputs: &output, ..call }, known, Some(apart)) };
+        return then(&Call { outputs: &output, ..call }, key.as_ref(), cached, Some(apart));
     }
-    // SAFETY: `context.check` accepted the call. `buffers::check` accepted the pointers and found every output apart from all other
-    // buffers; by the contract, they are valid as the purpose demands.
-    unsafe { purpose.fulfil(&call, known, None) }
+    then(&call, key.as_ref(), cached, None)
 }
 
 fn repeat(count: usize, size: usize) -> Result<Vec<usize>> {

@@ -64,13 +64,12 @@ impl Desk {
 
     /// Occupies a slot for the call with this tag and fingerprint, and describes it in `seat`. `room`: bytes of its publications
     /// that may be copied, and of rings: more than [`SHORT_CELL_BYTES`] if there are any. Returns whether there is memory for so many
-    /// copies; if not, all publications are by reference. If there is, calls `publish`, which may make the call's first publication,
-    /// with [`Board::publish_first`], and returns whether it did: peers see it before anything else is done.
+    /// copies; if not, all publications are by reference.
     ///
     /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in the same
     /// order. If it waited for the end of other calls, ranks that begin calls in different orders might wait for each other. Where readers
     /// cannot read the memory of the publisher's process, it waits for that of a call that has a cell.
-    #[inline(always)] // On the path of small collectives.
+    #[inline]
     pub fn open(
         &mut self,
         board: &Board,
@@ -78,7 +77,24 @@ impl Desk {
         tag: u64,
         fingerprint: u64,
         room: usize,
-        publish: impl FnOnce(&Opening) -> bool,
+    ) -> Result<bool, Full> {
+        // SAFETY: nothing is published.
+        unsafe { self.open_and_publish(board, seat, (tag, fingerprint), room, None) }
+    }
+
+    /// [`Desk::open`] for the call with this tag and fingerprint. If there is memory for copies, and `first` is given, the address and the bytes of
+    /// the call's first publication, makes that: peers see it before anything else is done.
+    ///
+    /// # Safety
+    /// `first` is valid for reads of so many bytes, at most [`INLINE_BYTES`](super::INLINE_BYTES).
+    #[inline(always)] // On the path of small collectives.
+    pub unsafe fn open_and_publish(
+        &mut self,
+        board: &Board,
+        seat: &mut Seat,
+        (tag, fingerprint): (u64, u64),
+        room: usize,
+        first: Option<(*const u8, usize)>,
     ) -> Result<bool, Full> {
         let mut slot = self.next;
         if self.slots[slot].open || self.slots[slot].unread {
@@ -90,10 +106,14 @@ impl Desk {
         };
         let hash = hash(tag, fingerprint);
         let has_room = room == 0 || (cell.is_some() && room <= CELL_BYTES);
-        let has_published = has_room && publish(&Opening { slot, hash, tag, fingerprint });
+        let first = first.filter(|_| has_room);
+        if let Some((from, bytes)) = first {
+            // SAFETY: by the contract.
+            unsafe { board.publish_first(&Opening { slot, hash, tag, fingerprint }, from, bytes) };
+        }
         (seat.slot, seat.hash) = (slot, hash);
         (seat.tag, seat.fingerprint) = (tag, fingerprint);
-        (seat.published, seat.by_reference) = (u64::from(has_published), false);
+        (seat.published, seat.by_reference) = (u64::from(first.is_some()), false);
         (seat.used, seat.room) = (0, 0);
         seat.found = 0;
         if let Some(cell) = cell {

@@ -163,7 +163,7 @@ impl Slot {
 ///
 /// # Safety
 /// `from` is valid for reads and `into` for writes of `bytes`, and they do not overlap.
-#[inline]
+#[inline(always)] // On the path of small collectives.
 unsafe fn copy_small(from: *const u8, into: *mut u8, bytes: usize) {
     let mut at = 0;
     // SAFETY: each copy is within the first `bytes` bytes, which the caller guarantees.

@@ -74,7 +74,7 @@ impl Member {
     /// Occupies a slot for a call, as soon as there is one. The call may have no memory for copies.
     pub fn open(&mut self, call: u64, room: usize) -> Seat {
         let mut seat = Seat::default();
-        while self.desk.open(&self.board, &mut seat, tag(call), call, room, |_| false).is_err() {
+        while self.desk.open(&self.board, &mut seat, tag(call), call, room).is_err() {
             yield_now();
         }
         seat

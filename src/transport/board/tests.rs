@@ -32,7 +32,7 @@ const COPIED: usize = 1 << 16;
 
 fn open(desk: &mut Desk, board: &Board, call: u64, room: usize) -> Seat {
     let mut seat = Seat::default();
-    assert_eq!(desk.open(board, &mut seat, 7, call, room, |_| false), Ok(true));
+    assert_eq!(desk.open(board, &mut seat, 7, call, room), Ok(true));
     seat
 }
 
@@ -139,25 +139,17 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         run(&mut desks, 10_000 + call, 1..2, LONG);
     }
     let mut seat = Seat::default();
-    assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, LONG, |_| false), Err(Full::Unread(2)));
-    assert_eq!(
-        desks[0].open(&boards[0], &mut seat, 8, 20_000, LONG, |_| false),
-        Ok(false),
-        "calls on other tags do not wait"
-    );
+    assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, LONG), Err(Full::Unread(2)));
+    assert_eq!(desks[0].open(&boards[0], &mut seat, 8, 20_000, LONG), Ok(false), "calls on other tags do not wait");
     desks[0].close(&seat, 0);
     for call in FEW_CELLS as u64..FEW as u64 {
         let mut seat = open(&mut desks[0], &boards[0], 10_000 + call, 0);
         publish(&boards[0], &mut seat, b"x");
         desks[0].close(&seat, u64::MAX);
     }
-    let full = desks[0].open(&boards[0], &mut seat, 7, 20_000, 0, |_| false);
+    let full = desks[0].open(&boards[0], &mut seat, 7, 20_000, 0);
     assert!(matches!(full, Err(Full::Unread(1 | 2))), "{full:?}");
-    assert_eq!(
-        desks[0].open(&boards[0], &mut seat, 8, 20_000, 0, |_| false),
-        Ok(true),
-        "calls on other tags do not wait"
-    );
+    assert_eq!(desks[0].open(&boards[0], &mut seat, 8, 20_000, 0), Ok(true), "calls on other tags do not wait");
 }
 
 /// Calls in progress do not share memory, and short ones leave the long cells to long ones.
@@ -171,7 +163,7 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     let mut begin = |room: usize| {
         let call = seats.len();
         let mut seat = Seat::default();
-        let opened = desks[0].open(&boards[0], &mut seat, call as u64, 1, room, |_| false);
+        let opened = desks[0].open(&boards[0], &mut seat, call as u64, 1, room);
         publish(&boards[0], &mut seat, &bytes(call));
         seats.push(seat);
         opened
@@ -187,7 +179,7 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     // Each search looks through all slots before, for which Miri takes a minute: it reads some of the cells.
     for call in (0..SHORT_CELLS + FEW_CELLS).step_by(if cfg!(miri) { 13 } else { 1 }) {
         let mut its = Seat::default();
-        desks[1].open(&boards[1], &mut its, call as u64, 1, 0, |_| false).unwrap();
+        desks[1].open(&boards[1], &mut its, call as u64, 1, 0).unwrap();
         boards[1].search(&mut its, 0);
         assert_eq!(content(found(&boards[1], &mut its, 0, 0).unwrap()), bytes(call));
     }
@@ -236,10 +228,10 @@ fn calls_in_progress_keep_their_slots() {
     let unread = |call: usize| boards[0].missing_reader(&seats[call], Members::MAX);
     assert_eq!([0, 1, FEW, SLOTS - 1].map(unread), [None, Some(1), None, None]);
     let mut seat = Seat::default();
-    assert_eq!(desk.open(&boards[0], &mut seat, 7, 1000, 0, |_| false), Err(Full::Occupied));
+    assert_eq!(desk.open(&boards[0], &mut seat, 7, 1000, 0), Err(Full::Occupied));
     desk.close(&seats[5], 0);
-    desk.open(&boards[0], &mut seat, 7, 1000, 0, |_| false).unwrap();
-    assert_eq!(desk.open(&boards[0], &mut Seat::default(), 7, 1001, 0, |_| false), Err(Full::Occupied));
+    desk.open(&boards[0], &mut seat, 7, 1000, 0).unwrap();
+    assert_eq!(desk.open(&boards[0], &mut Seat::default(), 7, 1001, 0), Err(Full::Occupied));
 }
 
 #[test]
@@ -292,7 +284,7 @@ fn members_that_are_threads_exchange_many_calls() {
                 for call in 1..=CALLS {
                     let mut seat = Seat::default();
                     let room = if call % 3 == 0 { 128 } else { 0 };
-                    while desk.open(board, &mut seat, call, call, room, |_| false).is_err() {
+                    while desk.open(board, &mut seat, call, call, room).is_err() {
                         std::thread::yield_now();
                     }
                     let length = if room > 0 { 100 } else { 8 };
@@ -331,7 +323,7 @@ fn members_that_are_threads_stream() {
             for call in 1..=CALLS {
                 let data: Vec<u8> = (0..BYTES).map(|at| byte(call, at)).collect();
                 let mut seat = Seat::default();
-                while desk.open(board, &mut seat, 7, call, CELL_BYTES, |_| false).is_err() {
+                while desk.open(board, &mut seat, 7, call, CELL_BYTES).is_err() {
                     std::thread::yield_now();
                 }
                 // SAFETY: the data lives until all is written.

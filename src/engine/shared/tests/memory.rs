@@ -10,12 +10,12 @@ fn memory_for_what_is_read_is_as_large_as_that() {
         for (rank, group) in HostGroup::in_process(3).into_iter().enumerate() {
             scope.spawn(move || {
                 let shared = Shared::new(group, Arc::default());
-                let plan = by_reference(rank, 3, COUNT);
+                let sum = by_reference(rank, 3, COUNT);
                 let (input, mut output) = ([rank as f32; COUNT], [0f32; COUNT]);
                 let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
                 for tag in 0..20 {
-                    let binding = binding(&inputs, &outputs, tag);
-                    let work = work(&shared, &plan, &binding);
+                    let binding = binding(&sum, &inputs, &outputs, tag);
+                    let work = work(&shared, &binding);
                     let mut call = Call::start(&work).ok().unwrap();
                     // As if there were no memory for copies.
                     call.workspace().memory = Memory::default();
@@ -37,11 +37,11 @@ fn scratch_memory_is_released_when_no_call_uses_it() {
     const COUNT: usize = 3 << 20;
     let kept = Arc::<Kept>::default();
     let shared = Shared::new(HostGroup::in_process(2).remove(0), kept.clone());
-    let plan = in_place(0, 2, COUNT);
+    let sum = in_place(0, 2, COUNT);
     let mut output = vec![0f32; COUNT];
     let outputs = [output.as_mut_ptr().cast()];
-    let binding = binding(&[], &outputs, 0);
-    let work = work(&shared, &plan, &binding);
+    let binding = binding(&sum, &[], &outputs, 0);
+    let work = work(&shared, &binding);
     let mut call = Call::start(&work).ok().unwrap();
     assert!(kept.is_much() && kept.bytes() == 4 * COUNT);
     (0..3).for_each(|_| kept.reminded(|| shared.release_scratch()));
@@ -59,15 +59,17 @@ fn a_call_that_waits_for_memory_of_its_ranks_other_calls_is_woken_when_one_ends(
     const COUNT: usize = COPIED_BYTES / 4;
     let groups = HostGroup::in_process_without_reads(2);
     let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::new(group, Arc::default())).collect();
-    let plans = [0, 1].map(|rank| plan(rank, 2, COUNT));
+    let sums = [0, 1].map(|rank| sum(rank, 2, COUNT));
     let (input, mut outputs) = (vec![1f32; COUNT], [vec![0f32; COUNT], vec![0f32; COUNT]]);
     let inputs = [input.as_ptr().cast()];
     let outputs = outputs.each_mut().map(|output| [output.as_mut_ptr().cast()]);
     let bindings = |rank: usize| (0..).map(move |tag| (rank, tag));
     let bindings: Vec<Vec<_>> = (0..2)
-        .map(|rank| bindings(rank).take(20).map(|(rank, tag)| binding(&inputs, &outputs[rank], tag)).collect())
+        .map(|rank| {
+            bindings(rank).take(20).map(|(rank, tag)| binding(&sums[rank], &inputs, &outputs[rank], tag)).collect()
+        })
         .collect();
-    let work = |rank: usize, call: usize| work(&shared[rank], &plans[rank], &bindings[rank][call]);
+    let work = |rank: usize, call: usize| work(&shared[rank], &bindings[rank][call]);
     let mut calls = Vec::new();
     let waits = loop {
         let own = work(0, calls.len());

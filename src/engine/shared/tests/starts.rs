@@ -9,15 +9,15 @@ fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
         HostGroup::in_process(2).into_iter().map(|group| Shared::new(group, Arc::default())).collect();
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-    let binding = binding(&inputs, &outputs, 0);
-    let plans = [0, 1].map(|rank| plan(rank, 2, 1));
-    let works = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &binding));
+    let sums = [0, 1].map(|rank| sum(rank, 2, 1));
+    let bindings = sums.each_ref().map(|sum| binding(sum, &inputs, &outputs, 0));
+    let works = [0, 1].map(|rank| work(&shared[rank], &bindings[rank]));
     let mut calls = works.each_ref().map(|work| Call::start(work).ok().unwrap());
     let own = calls[0].fingerprint();
     assert!(calls[0].advance(&works[0]).unwrap().is_some());
     assert!(calls[1].advance(&works[1]).unwrap().is_none() && calls[0].advance(&works[0]).unwrap().is_none());
-    let line = (kind(own), binding.tag);
-    let seen = || shared[0].other_call(binding.tag, own ^ 1);
+    let line = (kind(own), 0);
+    let seen = || shared[0].other_call(0, own ^ 1);
     assert_eq!(seen(), Some((1, own)));
     for _ in 1..FORGOTTEN {
         shared[1].claim(line, 7, true).unwrap();
@@ -30,16 +30,13 @@ fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
 fn two_calls_of_a_kind_on_a_tag_are_refused() {
     let group = HostGroup::in_process(2).remove(0);
     let shared = Shared::new(group, Arc::default());
-    let plan = plan(0, 2, 1);
+    let sum = sum(0, 2, 1);
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-    let binding = [1, 2].map(|tag| binding(&inputs, &outputs, tag));
-    let start = |binding| Call::start(&work(&shared, &plan, binding));
+    let binding = [1, 2].map(|tag| binding(&sum, &inputs, &outputs, tag));
+    let start = |binding| Call::start(&work(&shared, binding));
     let mut first = start(&binding[0]).ok().unwrap();
-    assert_eq!(
-        first.advance(&work(&shared, &plan, &binding[0])).unwrap(),
-        Some(Wait::Publication { member: 1, number: 0 })
-    );
+    assert_eq!(first.advance(&work(&shared, &binding[0])).unwrap(), Some(Wait::Publication { member: 1, number: 0 }));
     assert!(matches!(start(&binding[0]), Err(Refused::Running(_))));
     assert!(start(&binding[1]).is_ok());
     first.withdraw(&shared);
@@ -56,11 +53,11 @@ fn a_call_without_a_number_is_refused() {
         shared.claim((1, tag), 1, true).unwrap();
         shared.release((1, tag));
     }
-    let (plan, (input, mut output)) = (plan(0, 2, 1), ([1f32], [0f32]));
+    let (sum, (input, mut output)) = (sum(0, 2, 1), ([1f32], [0f32]));
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
     let start = |tag| {
-        let binding = binding(&inputs, &outputs, tag);
-        let work = work(&shared, &plan, &binding);
+        let binding = binding(&sum, &inputs, &outputs, tag);
+        let work = work(&shared, &binding);
         Call::start(&work).map(|mut call| call.withdraw(&shared)).err()
     };
     assert!(matches!(start(1), Some(Refused::Uncounted)));
