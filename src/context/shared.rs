@@ -128,7 +128,7 @@ impl Context {
         loop {
             call.call.looks = if run.timeout.is_zero() { 0 } else { first_looks(work.shared) };
             let wait = match call.call.advance(work) {
-                Ok(None) => return self.end_shared(call),
+                Ok(None) => return self.end_shared(work.shared, call),
                 Ok(Some(Wait::Clock)) if run.timeout.is_zero() || self.engine().now() < run.deadline => continue,
                 Ok(Some(Wait::Clock)) => return self.fail_shared(run, work, call, too_slow()),
                 Ok(Some(wait)) => wait,
@@ -181,7 +181,7 @@ impl Context {
     /// The end of a call that has ended while no thread waited for it.
     fn conclude_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Option<Result<()>> {
         Some(match call.outcome.take()? {
-            Ok(()) => self.end_shared(call),
+            Ok(()) => self.end_shared(work.shared, call),
             Err(error) => self.fail_shared(run, work, call, error),
         })
     }
@@ -194,7 +194,7 @@ impl Context {
         }
         loop {
             let wait = match call.call.advance(work) {
-                Ok(None) => return self.end_shared(call).map(|()| true),
+                Ok(None) => return self.end_shared(work.shared, call).map(|()| true),
                 Ok(Some(wait)) => wait,
                 Err(error) => return self.fail_shared(run, work, call, error).map(|()| true),
             };
@@ -214,8 +214,10 @@ impl Context {
     }
 
     #[inline]
-    fn end_shared(&self, call: &SharedCall) -> Result<()> {
-        if let Some(index) = call.attended {
+    fn end_shared(&self, shared: &Shared, call: &SharedCall) -> Result<()> {
+        if let Some(index) = call.attended
+            && !shared.end_attended_later(index)
+        {
             self.lock()?.end(index);
         }
         Ok(())

@@ -31,6 +31,7 @@ mod topology;
 #[cfg(target_os = "linux")]
 mod unreadable;
 mod versions;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;

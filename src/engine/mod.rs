@@ -130,6 +130,7 @@ impl Core {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
+        self.end_attended();
         let (own, tag) = (call.kind(), binding.tag);
         if let Some(other) = self.executing((own, tag)) {
             return Err(already_running(other, tag, own, self.explain));
@@ -162,11 +163,20 @@ impl Core {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
+        self.end_attended();
         let mut execution = self.spare.pop().unwrap_or_default();
         execution.attend(binding, fingerprint);
         let index = self.executions.insert(execution);
         self.executions[index].set_owner(index);
         Ok(index)
+    }
+
+    /// Ends the registration of a call on shared memory that has ended without the lock.
+    #[inline]
+    fn end_attended(&mut self) {
+        if let Some(index) = self.shared.as_ref().and_then(|shared| shared.take_ended_attended()) {
+            self.end(index);
+        }
     }
 
     /// Whether the run `index` has completed or failed.
@@ -200,7 +210,8 @@ impl Core {
     }
 
     /// The fingerprint of a call that excludes a new one of this kind on this tag.
-    pub fn running(&self, line: Line) -> Option<u64> {
+    pub fn running(&mut self, line: Line) -> Option<u64> {
+        self.end_attended();
         self.executing(line).or_else(|| self.shared.as_ref().and_then(|shared| shared.running(line)))
     }
 
@@ -357,6 +368,7 @@ impl Core {
     pub fn progress(&mut self) -> bool {
         self.turns += 1;
         self.long_turn = false;
+        self.end_attended();
         if self.turns.is_multiple_of(DETECTION_TURNS) {
             self.detect_other_calls();
         }

@@ -138,9 +138,10 @@ impl Rank {
         // Results of the longest calls are stored past the caches.
         let cache_bytes = COUNTS[3] * ELEMENT;
         let usable = AtomicBool::new(true);
-        let (state, started, awaits_memory) = Default::default();
+        let (state, started, awaits_memory, ended_attended) = Default::default();
         let (kept, reads) = (Arc::default(), true);
-        let shared = Shared { group, board, reads, cache_bytes, usable, awaits_memory, state, started, kept };
+        let shared =
+            Shared { group, board, reads, cache_bytes, usable, awaits_memory, ended_attended, state, started, kept };
         Self { rank, shared, plans: PlanCache::default(), running: None }
     }
 

@@ -61,6 +61,8 @@ pub struct Shared {
     usable: AtomicBool,
     /// Whether a call waits for memory that another call of this rank has on the board.
     awaits_memory: AtomicBool,
+    /// The index in the engine, plus 1, of a call that was attended there, and has ended without the engine's lock; 0 if there is none.
+    ended_attended: AtomicU64,
     state: Mutex<State>,
     started: StartedCalls,
     kept: Arc<Kept>,
@@ -178,6 +180,7 @@ impl Shared {
             cache_bytes: last_level_cache(),
             usable: AtomicBool::new(true),
             awaits_memory: AtomicBool::new(false),
+            ended_attended: AtomicU64::new(0),
             state: Mutex::new(State { desk: Desk::new(reads), ..State::default() }),
             started: StartedCalls::default(),
             kept,
@@ -257,6 +260,21 @@ impl Shared {
     /// Ends what [`Shared::claim`] has begun, if anything.
     pub fn release(&self, line: Line) {
         self.state().elsewhere.retain(|(its, _)| *its != line);
+    }
+
+    /// Leaves it to whoever has the engine's lock next to end the registration with this index, of a call that has ended: a thread that
+    /// takes the lock for that needs half a microsecond longer. Returns false if the caller must do it.
+    pub fn end_attended_later(&self, index: u32) -> bool {
+        let (none, ended) = (0, u64::from(index) + 1);
+        self.ended_attended.compare_exchange(none, ended, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The index of a registration that is left to be ended.
+    #[inline]
+    pub fn take_ended_attended(&self) -> Option<u32> {
+        let any = self.ended_attended.load(Ordering::Relaxed) != 0;
+        let ended = || self.ended_attended.swap(0, Ordering::Relaxed);
+        any.then(ended).and_then(|ended| ended.checked_sub(1)).map(|index| index as u32)
     }
 
     /// Goes on with `call` whenever the context progresses, until it has ended, or [`Shared::attend`]. The caller then goes on with it once.
