@@ -18,12 +18,13 @@ echo "--- what the package says of itself"
 dpkg-deb --info "$deb"
 depends=$(dpkg-deb --field "$deb" Depends)
 [ "$(sed -E 's/ \([^)]*\)//g' <<<"$depends")" = "libc6, libgcc-s1" ] || fail "it depends on $depends"
-contents=$(dpkg-deb --contents "$deb" | awk '{ print $6 }')
-for file in bin/gloo-rs include/gloo_rs.h lib/libgloo_rs.{a,so,so.0.2,so.0.2.0} lib/cmake/gloo_rs/gloo_rsConfig.cmake lib/pkgconfig/gloo_rs.pc \
-  share/doc/gloo_rs/{LICENSE-MIT,LICENSE-APACHE,THIRD-PARTY-LICENSES}; do
-  grep -xF "./usr/$file" <<<"$contents" >/dev/null || fail "/usr/$file is not in it"
-done
-if grep -F .debug <<<"$contents"; then fail "it has debug information"; fi
+# All that CMake installs but debug information, and nothing else.
+DESTDIR=$at/installed cmake --install build/cmake --prefix /usr --component gloo_rs >"$at/install.log"
+(cd "$at/installed" && find . ! -type d) | LC_ALL=C sort >"$at/wanted"
+dpkg-deb --fsys-tarfile "$deb" | tar --list | grep -v '/$' | LC_ALL=C sort >"$at/contents"
+diff "$at/wanted" "$at/contents" || fail "what it lacks is marked <, and what CMake does not install >"
+for name in bin/gloo-rs include/gloo_rs.h include/gloo_rs.hpp; do grep -xF "./usr/$name" "$at/contents" >/dev/null || fail "/usr/$name is not in it"; done
+if grep -F .debug "$at/contents"; then fail "it has debug information"; fi
 
 echo "--- README's program, compiled with what is in it"
 dpkg-deb --extract "$deb" "$at/extracted"
