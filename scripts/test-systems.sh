@@ -104,7 +104,7 @@ ranks() { # NAME PROGRAM ARGUMENTS...: two ranks of it; what they print lies in 
 bench() { # TRANSPORT COLLECTIVE
   local name=$1-$2 lines wanted
   ranks "$name" gloo-rs.exe bench "$2" --transport "$1" --sizes "$sizes" --iterations 5 --warmup 2 --json
-  lines=$(grep -c "\"collective\":\"$2\",.*\"transport\":\"$1\",\"ranks\":2,.*\"verified\":true" "$at/$name.0" || true)
+  lines=$(grep -c "\"collective\":\"$2\",.*\"transport\":\"$1\",.*\"ranks\":2,.*\"verified\":true" "$at/$name.0" || true)
   wanted=$(tr ',' '\n' <<<"$sizes" | wc -l)
   ((lines == wanted)) || fail "$lines of $wanted results of $2 over $1 are verified: $(cat "$at/$name.0")"
   echo "ok: two ranks of gloo-rs.exe bench $2 --transport $1"
