@@ -13,8 +13,8 @@ export GLOO_RS_TEST_TIER=$tier
 if [ -n "$pattern" ]; then exec scripts/cargo.sh test --test '*' -- "$pattern"; fi
 scripts/cargo.sh test --test '*' --no-run
 if [ "$tier" = check ]; then
-  exec scripts/cargo.sh test --test allocations --test docs --test exhaustion --test header --test hygiene --test jobs --test tool -- \
+  exec scripts/cargo.sh test --test allocations --test docs --test exhaustion --test floors --test header --test hygiene --test jobs --test tool -- \
     --skip hosts:: --skip links:: --skip scale:: --skip redis --skip failures:: --skip stores::
 fi
-scripts/cargo.sh test --test allocations --test docs --test exhaustion --test header --test hostile --test hygiene --test recovery --test tool
+scripts/cargo.sh test --test allocations --test docs --test exhaustion --test floors --test header --test hostile --test hygiene --test recovery --test tool
 exec scripts/cargo.sh test --test jobs -- --skip scale::
