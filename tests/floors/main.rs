@@ -47,7 +47,6 @@ const IN_CIRCLES: &[(&str, &str)] = &[
     ("src/transport/tcp/relay.rs", "src/transport/tcp/device.rs"),
     ("src/transport/tcp/relay.rs", "src/transport/tcp/streams.rs"),
     ("tool/src/bench/report.rs", "tool/src/bench/overlap.rs"),
-    ("tool/src/launcher/connection.rs", "tool/src/launcher/remote.rs"),
 ];
 
 /// Library and tool, read by this function.

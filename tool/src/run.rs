@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::Failure;
 use crate::launcher;
 use crate::launcher::binding::Bind;
-use crate::launcher::hosts::{self, Host};
+use crate::launcher::hosts::{self, Host, Hosts};
 use crate::launcher::job::{self, Job, Limit};
-use crate::launcher::remote::{self, Hosts};
+use crate::launcher::remote;
 use gloo_rs::environment::{self, TIMEOUT};
 
 const EXAMPLES: &str = "\

@@ -6,10 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use super::frame::{self, Decoder, kind};
-use super::hosts::Host;
+use super::hosts::{Host, Hosts};
 use super::output::{Outputs, Target};
 use super::rank::{Rank, Stream, set_nonblocking};
-use super::remote::Hosts;
 
 /// One host's ssh process (on this host, the helper itself), and the state of its helper.
 pub struct Node {

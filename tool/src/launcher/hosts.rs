@@ -1,6 +1,7 @@
-//! Host files, and how ranks are distributed over hosts.
+//! The hosts of a job: host files, how ranks are distributed over them, and how to connect to them.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::parse::counted;
@@ -35,6 +36,33 @@ impl Host {
     /// Whether the name means another host on each host.
     pub fn is_loopback(&self) -> bool {
         ["localhost", "127.0.0.1", "::1"].contains(&self.address())
+    }
+}
+
+/// How to connect to the hosts of a job.
+pub struct Hosts {
+    /// Each with its number of ranks, at least 1.
+    pub hosts: Vec<(Host, usize)>,
+    /// The command that connects to a host, with its arguments.
+    pub ssh: Vec<String>,
+    /// Path of this program on the hosts.
+    pub program: String,
+    /// Its path here.
+    pub own_program: PathBuf,
+    /// The address of rank 0's host, if it is not its name.
+    pub master: Option<String>,
+    /// Time without data after which the launcher counts as lost on a host, or a host here.
+    pub lost_after: Duration,
+}
+
+impl Hosts {
+    /// The command, with its first arguments, that runs this program on `host`.
+    pub fn command(&self, host: &Host) -> Vec<OsString> {
+        if host.is_here() {
+            vec![self.own_program.clone().into()]
+        } else {
+            self.ssh.iter().map(OsString::from).collect()
+        }
     }
 }
 

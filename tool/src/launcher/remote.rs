@@ -4,12 +4,11 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::connection::Node;
 use super::frame::{self, Hello, INPUT_WINDOW, Task, kind};
-use super::hosts::Host;
+use super::hosts::Hosts;
 use super::job::{Job, Limit, Master, Part};
 use super::output::{Outputs, Target};
 use super::rank::{Forwarded, Outcome};
@@ -23,33 +22,6 @@ use gloo_rs::net::ports::PORT_RANGE;
 const HELPERS_END_WITHIN: Duration = Duration::from_secs(10);
 /// Most bytes of one read.
 const PIECE: usize = 16 << 10;
-
-/// How to connect to the hosts of a job.
-pub struct Hosts {
-    /// Each with its number of ranks, at least 1.
-    pub hosts: Vec<(Host, usize)>,
-    /// The command that connects to a host, with its arguments.
-    pub ssh: Vec<String>,
-    /// Path of this program on the hosts.
-    pub program: String,
-    /// Its path here.
-    pub own_program: PathBuf,
-    /// The address of rank 0's host, if it is not its name.
-    pub master: Option<String>,
-    /// Time without data after which the launcher counts as lost on a host, or a host here.
-    pub lost_after: Duration,
-}
-
-impl Hosts {
-    /// The command, with its first arguments, that runs this program on `host`.
-    pub fn command(&self, host: &Host) -> Vec<OsString> {
-        if host.is_here() {
-            vec![self.own_program.clone().into()]
-        } else {
-            self.ssh.iter().map(OsString::from).collect()
-        }
-    }
-}
 
 /// Runs `job` on `hosts` until it ends, as [`super::launch`] does on this host.
 pub fn launch(job: &Job, hosts: &Hosts) -> Result<Ended, Failure> {
