@@ -46,7 +46,6 @@ const IN_CIRCLES: &[(&str, &str)] = &[
     ("src/transport/tcp/link.rs", "src/transport/tcp/device.rs"),
     ("src/transport/tcp/relay.rs", "src/transport/tcp/device.rs"),
     ("src/transport/tcp/relay.rs", "src/transport/tcp/streams.rs"),
-    ("tool/src/bench/report.rs", "tool/src/bench/overlap.rs"),
 ];
 
 /// Library and tool, read by this function.

@@ -24,8 +24,7 @@ use crate::parse::Several;
 use crate::progress::Progress;
 use crate::ranks::{self, Member};
 use measure::{Measured, Repetition, largest_of_all_ranks, measure};
-use overlap::Overlap;
-use report::{Bandwidth, NONE, Row, Times};
+use report::{Bandwidth, NONE, Overlap, Row, Times};
 use workload::{Request, Subject, Workload};
 
 const EXAMPLES: &str = "\

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use gloo_rs::context::{Context, Request};
 use gloo_rs::error::Result;
-use serde::Serialize;
 
 use super::measure::{Measured, Repetition, Runner, barrier, largest_of_all_ranks};
 use super::report::Times;
@@ -16,27 +15,6 @@ use super::workload::Workload;
 const BARRIER: u64 = 1;
 /// Number of measurements by which the computation is made as long as the calls, and of the computation alone.
 const FEW: usize = 5;
-
-/// What came of computing while requests were active, and then waiting for them.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Overlap {
-    /// Number of requests that are active at the same time.
-    pub requests: usize,
-    /// Time of the computation alone, in µs: about that of the requests alone.
-    pub compute_us: f64,
-    /// Time of both together: the median, each of the slowest rank.
-    pub total_us: f64,
-    /// The share of the requests' time that the computation hid.
-    pub percent: f64,
-}
-
-impl Overlap {
-    /// `pure_us` is the time of the requests alone.
-    pub fn of(requests: usize, pure_us: f64, compute_us: f64, total_us: f64) -> Self {
-        let percent = if pure_us > 0.0 { 100.0 * (1.0 - (total_us - compute_us) / pure_us) } else { 0.0 };
-        Self { requests, compute_us, total_us, percent: percent.clamp(0.0, 100.0) }
-    }
-}
 
 /// Measures persistent requests, one for each of `works`, all of them started before any is waited for; alternately alone and with a
 /// computation before the wait. The times of the latter are the result's `loops`.
@@ -112,19 +90,5 @@ impl Computation {
         let start = Instant::now();
         self.run();
         start.elapsed().as_nanos() as f64 / 1e3
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_computation_hides_is_overlap() {
-        let percent = |pure, compute, total| Overlap::of(1, pure, compute, total).percent;
-        assert_eq!(percent(10.0, 10.0, 10.0), 100.0, "all of it");
-        assert_eq!(percent(10.0, 10.0, 20.0), 0.0, "one after the other");
-        assert_eq!(percent(10.0, 12.0, 17.0), 50.0);
-        assert_eq!((percent(10.0, 10.0, 30.0), percent(10.0, 10.0, 9.0), percent(0.0, 1.0, 1.0)), (0.0, 100.0, 0.0));
     }
 }

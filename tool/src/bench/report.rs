@@ -4,7 +4,6 @@ use gloo_rs::collective::Collective;
 use gloo_rs::transport::Counters;
 use serde::Serialize;
 
-use super::overlap::Overlap;
 use super::workload::Subject;
 use crate::parse::{counted, size_text};
 use crate::ranks::NO_SINGLE_COPY;
@@ -38,6 +37,27 @@ pub struct Row {
     /// Of rank 0; only with the transport ibverbs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<Requests>,
+}
+
+/// What came of computing while requests were active, and then waiting for them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Overlap {
+    /// Number of requests that are active at the same time.
+    pub requests: usize,
+    /// Time of the computation alone, in µs: about that of the requests alone.
+    pub compute_us: f64,
+    /// Time of both together: the median, each of the slowest rank.
+    pub total_us: f64,
+    /// The share of the requests' time that the computation hid.
+    pub percent: f64,
+}
+
+impl Overlap {
+    /// `pure_us` is the time of the requests alone.
+    pub fn of(requests: usize, pure_us: f64, compute_us: f64, total_us: f64) -> Self {
+        let percent = if pure_us > 0.0 { 100.0 * (1.0 - (total_us - compute_us) / pure_us) } else { 0.0 };
+        Self { requests, compute_us, total_us, percent: percent.clamp(0.0, 100.0) }
+    }
 }
 
 /// What the queue pairs of a rank do for a call, on average.
@@ -378,5 +398,14 @@ mod tests {
     #[test]
     fn a_wrong_result_is_marked() {
         assert!(line(&Row { verified: false, ..row() }).contains(" NO "));
+    }
+
+    #[test]
+    fn what_the_computation_hides_is_overlap() {
+        let percent = |pure, compute, total| Overlap::of(1, pure, compute, total).percent;
+        assert_eq!(percent(10.0, 10.0, 10.0), 100.0, "all of it");
+        assert_eq!(percent(10.0, 10.0, 20.0), 0.0, "one after the other");
+        assert_eq!(percent(10.0, 12.0, 17.0), 50.0);
+        assert_eq!((percent(10.0, 10.0, 30.0), percent(10.0, 10.0, 9.0), percent(0.0, 1.0, 1.0)), (0.0, 100.0, 0.0));
     }
 }
