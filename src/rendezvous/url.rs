@@ -2,14 +2,15 @@
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+pub(super) mod parts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::parts::{Query, host_and_port};
 use super::redis::{self, RedisOptions};
 use super::{FileStore, InProcessStore, Store, TcpStore};
 use crate::error::{Error, Result};
-use crate::net::host;
 use crate::types::Rank;
 
 /// Opens the store that `url` names. All ranks pass the same URL:
@@ -79,33 +80,6 @@ pub(super) fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> 
     Ok(Arc::new(store?))
 }
 
-/// The options of a URL: the part after the question mark.
-pub(super) struct Query<'a>(Option<&'a str>);
-
-impl<'a> Query<'a> {
-    /// Splits at the question mark: the part before it, and the options.
-    pub(super) fn split(text: &'a str) -> (&'a str, Self) {
-        match text.split_once('?') {
-            Some((address, query)) => (address, Self(Some(query))),
-            None => (text, Self(None)),
-        }
-    }
-
-    /// Names and values of the options; a missing value is empty.
-    pub(super) fn pairs(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let parts = self.0.into_iter().flat_map(|query| query.split('&'));
-        parts.map(|part| part.split_once('=').unwrap_or((part, "")))
-    }
-
-    /// The error text for an unknown option `name`, where the options in `known` exist.
-    pub(super) fn unknown(&self, name: &str, known: &[&str]) -> String {
-        match known {
-            [] => format!("there is {name:?} behind a question mark, and this kind of store has no options"),
-            known => format!("the option {name:?} is not known; there are {}", known.join(", ")),
-        }
-    }
-}
-
 /// The URL for messages: the user, the password and all options, which might contain secrets by mistake, are replaced by stars.
 fn without_secrets(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
@@ -118,34 +92,10 @@ fn without_secrets(url: &str) -> String {
     format!("{scheme}{login}{address}{options}")
 }
 
-/// Splits `host:port` or `[v6]:port`.
-pub(super) fn host_and_port(text: &str) -> Result<(&str, u16), &'static str> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => rest.split_once("]:").ok_or("an address in brackets needs ]:port behind it")?,
-        None => text.rsplit_once(':').ok_or("there is no port, as in tcp://host:port")?,
-    };
-    match (text.starts_with('['), host.contains(':')) {
-        (false, true) => return Err("an IPv6 address stands in brackets, as in [::1]:29500"),
-        (true, false) if !host.is_empty() => return Err("only an IPv6 address stands in brackets"),
-        _ => host::check(host)?,
-    }
-    match port.parse() {
-        Ok(number) if !port.starts_with('+') => Ok((host, number)),
-        _ => Err("the port is not a number from 0 to 65535"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
-
-    #[test]
-    fn hosts_and_ports() {
-        assert_eq!(host_and_port("a.b:80"), Ok(("a.b", 80)));
-        assert_eq!(host_and_port("[fe80::1%eth0]:65535"), Ok(("fe80::1%eth0", 65535)));
-        assert_eq!(host_and_port("127.0.0.1:0"), Ok(("127.0.0.1", 0)));
-    }
 
     #[test]
     fn the_server_of_a_url_is_known_without_asking_it() {

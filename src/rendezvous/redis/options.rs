@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::url::{Query, host_and_port};
 use crate::net::host::without_brackets;
+use crate::rendezvous::url::parts::{Query, host_and_port};
 
 /// Redis' default port.
 const DEFAULT_PORT: u16 = 6379;
@@ -152,7 +152,6 @@ fn decode(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::url::Query;
     use super::*;
 
     fn options(url: &str) -> Result<RedisOptions, String> {
