@@ -6,6 +6,7 @@ mod position;
 mod published;
 #[cfg(test)]
 mod tests;
+mod variables;
 
 use std::ffi::OsString;
 use std::hash::Hasher;
@@ -14,7 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::position::{JobPosition, Launcher, Variables};
+use self::position::{JobPosition, Launcher};
+use self::variables::Variables;
 use super::support::{Backoff, Deadline, seconds};
 use super::{InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::error::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! Parses Slurm's variables about the hosts of a step.
 
 use super::STORE_ADVICE;
-use super::position::Variables;
+use super::variables::Variables;
 use crate::error::{Error, Result};
 
 /// The first host of a list such as `gpu[01-03,7],login`: Slurm's node 0, where task 0 runs.

@@ -1,8 +1,7 @@
 //! Rank and size of this process in its job, from each launcher's variables.
 
-use std::ffi::OsString;
-
 use super::nodes;
+use super::variables::Variables;
 use crate::error::{Error, Result};
 
 /// The launcher that started this process.
@@ -28,6 +27,23 @@ struct Names {
     size: &'static [&'static str],
     local_rank: &'static [&'static str],
     local_size: &'static [&'static str],
+}
+
+impl Names {
+    /// Whether this launcher has started the process.
+    fn are_set(&self, variables: &Variables<'_>) -> Result<bool> {
+        if variables.text(self.rank)?.is_none() {
+            return Ok(false);
+        }
+        let required = variables.text(self.required)?;
+        Ok(match self.launcher {
+            // Steps that srun did not start have a number of Slurm's own, or its name, such as `batch`.
+            Launcher::Slurm => {
+                required.is_some_and(|step| step.parse().is_ok_and(|step: u32| step < FIRST_SLURM_STEP_OF_ITS_OWN))
+            }
+            _ => required.is_some(),
+        })
+    }
 }
 
 /// In order of precedence; the innermost launcher comes first: mpirun and torchrun are started within a Slurm job, rarely the
@@ -93,61 +109,16 @@ pub struct JobPosition {
     pub local_size: Option<usize>,
 }
 
-/// Environment variables; empty ones count as not set.
-pub struct Variables<'a>(pub &'a dyn Fn(&str) -> Option<OsString>);
-
-impl Variables<'_> {
-    /// The value of `name`, if it is set.
-    pub fn text(&self, name: &str) -> Result<Option<String>> {
-        match (self.0)(name).filter(|value| !value.is_empty()) {
-            None => Ok(None),
-            Some(value) => value
-                .into_string()
-                .map(Some)
-                .map_err(|value| Error::invalid(format!("the environment variable {name}={value:?} is not UTF-8"))),
-        }
-    }
-
-    /// The value of `name`, which must be set.
-    pub fn needed(&self, name: &str, meaning: &str) -> Result<String> {
-        self.text(name)?.ok_or_else(|| Error::invalid(format!("the environment variable {name} is not set: {meaning}")))
-    }
-
-    /// The first of `names` that is set, with its value.
-    fn first(&self, names: &[&'static str]) -> Result<Option<(&'static str, String)>> {
-        for name in names {
-            if let Some(value) = self.text(name)? {
-                return Ok(Some((name, value)));
-            }
-        }
-        Ok(None)
-    }
-
-    fn is_set(&self, names: &Names) -> Result<bool> {
-        if self.text(names.rank)?.is_none() {
-            return Ok(false);
-        }
-        let required = self.text(names.required)?;
-        Ok(match names.launcher {
-            // Steps that srun did not start have a number of Slurm's own, or its name, such as `batch`.
-            Launcher::Slurm => {
-                required.is_some_and(|step| step.parse().is_ok_and(|step: u32| step < FIRST_SLURM_STEP_OF_ITS_OWN))
-            }
-            _ => required.is_some(),
-        })
-    }
-}
-
 impl JobPosition {
     /// Whether a launcher has set this process's rank.
     pub fn is_known(variables: &Variables<'_>) -> bool {
         // A variable that is not UTF-8 is set, but cannot be read.
-        LAUNCHERS.iter().any(|names| variables.is_set(names).unwrap_or(true))
+        LAUNCHERS.iter().any(|names| names.are_set(variables).unwrap_or(true))
     }
 
     pub fn find(variables: &Variables<'_>) -> Result<Self> {
         for names in &LAUNCHERS {
-            if variables.is_set(names)? {
+            if names.are_set(variables)? {
                 return Self::read(names, variables);
             }
         }
