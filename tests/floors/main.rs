@@ -34,7 +34,6 @@ const IN_CIRCLES: &[(&str, &str)] = &[
     ("src/reduce/mean.rs", "src/reduce/level.rs"),
     ("src/reduce/neon.rs", "src/reduce/several.rs"),
     ("src/reduce/x86.rs", "src/reduce/several.rs"),
-    ("src/schedule/verify/program.rs", "src/schedule/verify/shared.rs"),
     ("src/sys/socket.rs", "src/sys/poller/mod.rs"),
     ("src/transport/ibverbs/library.rs", "src/transport/ibverbs/handles.rs"),
     ("src/transport/ibverbs/rail.rs", "src/transport/ibverbs/port.rs"),

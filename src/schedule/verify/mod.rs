@@ -22,6 +22,7 @@
 //! Memory is represented in pieces ([`pieces`]): neighbouring elements that are accessed by the same steps cost as much
 //! as one.
 
+mod board;
 mod compiled;
 mod execute;
 mod pieces;
@@ -157,7 +158,8 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
     if program.of_rank.len() < contract.ranks() {
         return Err(wrong(format!("{} schedules for {} ranks", program.of_rank.len(), contract.ranks())));
     }
-    program.connect(contract)?;
+    shared::connect(&mut program, contract)?;
+    program.connect()?;
     race::check(&program, contract)?;
     shared::check(&program)?;
     let mut machine = Machine::new(&program, contract);
@@ -183,7 +185,8 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
 pub(crate) fn execute_in_segments(schedules: &[Schedule], contract: &dyn Contract) -> Result<()> {
     let mut program = Program::new(contract.ranks());
     schedules.iter().try_for_each(|schedule| program.add(schedule, contract))?;
-    program.connect(contract)?;
+    shared::connect(&mut program, contract)?;
+    program.connect()?;
     let mut machine = Machine::new(&program, contract);
     machine.run(u32::MAX, false)?;
     let whole = machine.contents();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::shared::Board;
+use super::board::Board;
 use super::{Contract, Traffic, wrong};
 use crate::error::Result;
 use crate::schedule::{Action, Buffer, Schedule, Side, Span};
@@ -182,9 +182,8 @@ impl Program {
         Ok(())
     }
 
-    /// Matches the two ends of each message, and fetches and publications, after all ranks have been added.
-    pub fn connect(&mut self, contract: &dyn Contract) -> Result<()> {
-        Board::connect(self, contract)?;
+    /// Matches the two ends of each message, after all ranks have been added.
+    pub fn connect(&mut self) -> Result<()> {
         let (all_sent, all_received) = (std::mem::take(&mut self.sends), std::mem::take(&mut self.receives));
         for (to, (sent, mut received)) in all_sent.into_iter().zip(all_received).enumerate() {
             // The n-th send matches the n-th receive; the messages of each rank are already in order.

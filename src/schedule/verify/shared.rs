@@ -5,161 +5,72 @@
 //! rank knows this after [`Kind::AwaitReaders`], or because something that it received or fetched was sent or published
 //! after the fetch.
 
+use super::board::{Board, Fetch, Publication};
 use super::program::{Kind, NONE, Program};
 use super::{Contract, wrong};
 use crate::error::Result;
-use crate::schedule::{Action, Readers, Step};
+use crate::schedule::Readers;
 use crate::types::Rank;
 
-/// A publication.
-struct Publication {
-    step: u32,
-    to: Readers,
-    elements: u32,
-    /// The steps that fetch it, with the first and the end of the elements that each of them reads.
-    fetches: Vec<(u32, u32, u32)>,
+/// Finds the publication of each fetch and checks their form.
+pub(super) fn connect(program: &mut Program, contract: &dyn Contract) -> Result<()> {
+    let mut board = std::mem::take(&mut program.board);
+    let mut waits = Vec::new();
+    for &Fetch { step, from, publication, at, elements } in &board.fetches {
+        let rank = program.steps[step as usize].rank as usize;
+        let fail = |what| Err(wrong(format!("{} fetches {what}", program.name(step as usize))));
+        if from >= program.ranks || from == rank || contract.host(from) != contract.host(rank) {
+            return fail(format!("from rank {from}, which is not another rank of the same host"));
+        }
+        let Some(of) = board.publications[from].get_mut(publication as usize) else {
+            return fail(format!("publication {publication} of rank {from}, which never publishes it"));
+        };
+        let end = at.checked_add(elements).filter(|&end| end <= of.elements as usize);
+        let Some(end) = end else {
+            return fail(format!(
+                "from element {at} of publication {publication} of rank {from}, which has {}",
+                of.elements
+            ));
+        };
+        of.fetches.push((step, at as u32, end as u32));
+        waits.push((step, of.step));
+        if elements > 0 {
+            program.steps[step as usize].fetched = program.steps[of.step as usize].reads[0] + at as u32;
+        }
+        waits.extend(board.awaits[from].iter().map(|&end| (end, step)));
+    }
+    for (rank, publications) in board.publications.iter().enumerate() {
+        for (number, publication) in publications.iter().enumerate() {
+            check_readers(program, contract, rank, number, publication)?;
+        }
+    }
+    board.abreast = readers_abreast(&board, program);
+    if !waits.is_empty() {
+        waits.sort_unstable();
+        board.first =
+            (0..=program.steps.len() as u32).map(|step| waits.partition_point(|w| w.0 < step) as u32).collect();
+        board.across = waits.into_iter().map(|(_, earlier)| earlier).collect();
+    }
+    program.board = board;
+    Ok(())
 }
 
-/// A fetch of which the publication has not been found yet.
-struct Fetch {
-    step: u32,
-    from: Rank,
-    publication: u32,
-    at: usize,
-    elements: usize,
-}
-
-/// The publications of all ranks.
-#[derive(Default)]
-pub(super) struct Board {
-    /// Of each rank, in order.
-    publications: Vec<Vec<Publication>>,
-    fetches: Vec<Fetch>,
-    /// Each rank's steps that wait for its readers.
-    awaits: Vec<Vec<u32>>,
-    /// For each step the steps of other ranks that must be done first: all lists concatenated, and where each begins.
-    across: Vec<u32>,
-    first: Vec<u32>,
-    /// Each step on shared memory with the one before it of the same rank.
-    order: Vec<(u32, u32)>,
-    /// Fetches, each with the steps that other readers of the same publication must have done; see [`Board::abreast`].
-    abreast: Vec<(u32, u32)>,
-    /// The rank and the step that were added last.
-    last: Option<(Rank, u32)>,
-}
-
-impl Board {
-    pub fn new(ranks: usize) -> Self {
-        let publications = (0..ranks).map(|_| Vec::new()).collect();
-        Self { publications, awaits: vec![Vec::new(); ranks], ..Self::default() }
-    }
-
-    /// Adds the next step of `rank`; other steps than those on shared memory are ignored.
-    pub fn add(&mut self, rank: Rank, index: u32, step: &Step) -> Result<(), String> {
-        let elements = step.action.elements();
-        if step.action.is_shared() {
-            let earlier = self.last.replace((rank, index)).filter(|(of, _)| *of == rank);
-            self.order.extend(earlier.map(|(_, earlier)| (index, earlier)));
-        }
-        match step.action {
-            Action::Publish { to, .. } => {
-                let next = self.publications[rank].len() as u32;
-                if step.channel != next {
-                    return Err(format!("publication {} where {next} is next", step.channel));
-                }
-                let (elements, fetches) = (elements as u32, Vec::new());
-                self.publications[rank].push(Publication { step: index, to, elements, fetches });
-            }
-            Action::AwaitReaders => self.awaits[rank].push(index),
-            action => {
-                let fetch = |(from, publication, at)| Fetch { step: index, from, publication, at, elements };
-                self.fetches.extend(action.publication().map(fetch));
+/// See [`Board::abreast`].
+fn readers_abreast(board: &Board, program: &Program) -> Vec<(u32, u32)> {
+    let mut abreast = Vec::new();
+    for publication in board.publications.iter().flatten().filter(|publication| publication.elements > 0) {
+        for &(other, ..) in &publication.fetches {
+            // Those on shared memory among its dependencies are before the previous one.
+            let others = program.after(other as usize).iter().map(|before| before.step);
+            let others = others.filter(|step| !program.steps[*step as usize].kind.is_shared());
+            for earlier in board.previous(other as usize).into_iter().chain(others) {
+                let fetches = publication.fetches.iter().map(|(step, ..)| *step).filter(|step| *step != other);
+                abreast.extend(fetches.map(|step| (step, earlier)));
             }
         }
-        Ok(())
     }
-
-    /// The steps of other ranks that must be done before step `index`: the publication that it fetches, or the fetches
-    /// for which it waits.
-    pub fn across(&self, index: usize) -> &[u32] {
-        let Some(range) = self.first.get(index..index + 2) else { return &[] };
-        &self.across[range[0] as usize..range[1] as usize]
-    }
-
-    /// The step on shared memory before step `index` on its rank, if that is one, too. The engine may execute them one
-    /// after the other, so none may wait, through other ranks, for a later one.
-    pub fn previous(&self, index: usize) -> Option<u32> {
-        let found = self.order.binary_search_by_key(&(index as u32), |&(step, _)| step).ok()?;
-        Some(self.order[found].1)
-    }
-
-    /// The steps of other ranks that must be done so that these, too, can read the publication that step `index` fetches: it may be
-    /// written piece by piece, as fast as all of them read. Readers begin with a fetch as soon as what is before it is done.
-    pub fn abreast(&self, index: usize) -> impl Iterator<Item = u32> {
-        let first = self.abreast.partition_point(|(step, _)| (*step as usize) < index);
-        self.abreast[first..].iter().take_while(move |(step, _)| *step as usize == index).map(|(_, earlier)| *earlier)
-    }
-
-    /// See [`Board::abreast`].
-    fn readers_abreast(&self, program: &Program) -> Vec<(u32, u32)> {
-        let mut abreast = Vec::new();
-        for publication in self.publications.iter().flatten().filter(|publication| publication.elements > 0) {
-            for &(other, ..) in &publication.fetches {
-                // Those on shared memory among its dependencies are before the previous one.
-                let others = program.after(other as usize).iter().map(|before| before.step);
-                let others = others.filter(|step| !program.steps[*step as usize].kind.is_shared());
-                for earlier in self.previous(other as usize).into_iter().chain(others) {
-                    let fetches = publication.fetches.iter().map(|(step, ..)| *step).filter(|step| *step != other);
-                    abreast.extend(fetches.map(|step| (step, earlier)));
-                }
-            }
-        }
-        abreast.sort_unstable();
-        abreast
-    }
-
-    /// Finds the publication of each fetch and checks their form.
-    pub fn connect(program: &mut Program, contract: &dyn Contract) -> Result<()> {
-        let mut board = std::mem::take(&mut program.board);
-        let mut waits = Vec::new();
-        for &Fetch { step, from, publication, at, elements } in &board.fetches {
-            let rank = program.steps[step as usize].rank as usize;
-            let fail = |what| Err(wrong(format!("{} fetches {what}", program.name(step as usize))));
-            if from >= program.ranks || from == rank || contract.host(from) != contract.host(rank) {
-                return fail(format!("from rank {from}, which is not another rank of the same host"));
-            }
-            let Some(of) = board.publications[from].get_mut(publication as usize) else {
-                return fail(format!("publication {publication} of rank {from}, which never publishes it"));
-            };
-            let end = at.checked_add(elements).filter(|&end| end <= of.elements as usize);
-            let Some(end) = end else {
-                return fail(format!(
-                    "from element {at} of publication {publication} of rank {from}, which has {}",
-                    of.elements
-                ));
-            };
-            of.fetches.push((step, at as u32, end as u32));
-            waits.push((step, of.step));
-            if elements > 0 {
-                program.steps[step as usize].fetched = program.steps[of.step as usize].reads[0] + at as u32;
-            }
-            waits.extend(board.awaits[from].iter().map(|&end| (end, step)));
-        }
-        for (rank, publications) in board.publications.iter().enumerate() {
-            for (number, publication) in publications.iter().enumerate() {
-                check_readers(program, contract, rank, number, publication)?;
-            }
-        }
-        board.abreast = board.readers_abreast(program);
-        if !waits.is_empty() {
-            waits.sort_unstable();
-            board.first =
-                (0..=program.steps.len() as u32).map(|step| waits.partition_point(|w| w.0 < step) as u32).collect();
-            board.across = waits.into_iter().map(|(_, earlier)| earlier).collect();
-        }
-        program.board = board;
-        Ok(())
-    }
+    abreast.sort_unstable();
+    abreast
 }
 
 /// Checks that exactly the ranks to which `publication` is published fetch it, each in one step.
