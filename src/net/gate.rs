@@ -18,7 +18,6 @@ use crate::net::admission::{
     Admissions, ConnectionStatistics, Counters, MIN_HANDSHAKE_TIME, Refusal, connection_to_drop, max_handshakes, origin,
 };
 use crate::net::handshake::{Accepting, Fault};
-use crate::net::stream;
 use crate::sys::{self, AsRaw, OwnedSocket, Poller, Registration};
 
 /// Length of the listen queue: thousands of ranks may connect at the same time. The kernel reduces it to its own limit.
@@ -44,6 +43,10 @@ pub trait Stream: AsRaw {
     /// What proofs must cover; empty if there is nothing below the handshake. Valid once bytes have been received.
     fn binding(&mut self) -> Vec<u8> {
         Vec::new()
+    }
+    /// What the other side is accused of, if `error`, of receiving or sending, says that.
+    fn fault(_error: &io::Error) -> Option<Fault> {
+        None
     }
 }
 
@@ -287,7 +290,7 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
                     handshake.take(&bytes[..n])
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
-                Err(e) => break stream::fault(&e).map_or(Refusal::Incomplete, Refusal::Fault),
+                Err(e) => break S::fault(&e).map_or(Refusal::Incomplete, Refusal::Fault),
             };
             match taken {
                 Ok(Accepting::Waiting) => {}

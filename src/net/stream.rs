@@ -286,6 +286,10 @@ impl gate::Stream for Stream {
     fn binding(&mut self) -> Vec<u8> {
         Stream::binding(self)
     }
+
+    fn fault(error: &io::Error) -> Option<Fault> {
+        fault(error)
+    }
 }
 
 /// What the other side is accused of, if `error` says that.

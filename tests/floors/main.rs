@@ -29,7 +29,6 @@ const IN_CIRCLES: &[(&str, &str)] = &[
     ("src/ffi/pointer.rs", "src/ffi/status.rs"),
     ("src/messaging/peer.rs", "src/messaging/offers.rs"),
     ("src/messaging/send.rs", "src/messaging/placements.rs"),
-    ("src/net/gate.rs", "src/net/stream.rs"),
     ("src/reduce/level.rs", "src/reduce/several.rs"),
     ("src/reduce/mean.rs", "src/reduce/level.rs"),
     ("src/reduce/neon.rs", "src/reduce/several.rs"),
