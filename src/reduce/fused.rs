@@ -4,9 +4,16 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::element::Op;
-#[cfg(doc)]
-use super::several::Fused;
 use super::stores::{STREAMS, Stores};
+#[cfg(doc)]
+use super::{KernelN, stores::LINE, stores::fence};
+
+/// `into[i] = (inputs[0][i] op inputs[1][i]) op …` for `count` elements, of 3, 4 or 8 inputs, or of 2 if stored past
+/// the caches.
+///
+/// # Safety
+/// That of [`KernelN::run`]. If stored past the caches, `into` is a multiple of [`LINE`], and [`fence`] must follow.
+pub(super) type Fused = unsafe fn(into: *mut u8, inputs: &[*const u8], count: usize, stores: Stores);
 
 /// A piece of a result before it is stored. In the compiled code it is in registers: eight of AVX2's.
 #[repr(align(64))]

@@ -1,11 +1,10 @@
 //! The kernels for each level of CPU features, and the selection of a level.
 
 use super::element::{Add, And, Bf16, Bool, Complex, F16, Max, Min, Mul, Op, Or, Quotient, Xor};
-use super::fused::{self, Loop, PastCaches, Vectorised};
+use super::fused::{self, Fused, Loop, PastCaches, Vectorised};
 use super::mean::shares;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
-use super::several::Fused;
 use super::stores::Stores;
 #[cfg(target_arch = "x86_64")]
 use super::x86;

@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use std::ptr::null;
 
 use super::Kernel;
-use super::level;
 
 /// `into[i] = (left[i] * a + right[i] * b) / (a + b)` for `count` elements, where `left` is the mean of `a` contributions, and `right` of `b`:
 /// the two numbers of `contributions`, not both 0. Computed in float32 as `left[i] * (a / (a + b)) + right[i] * (b / (a + b))`, each
@@ -14,11 +13,6 @@ use super::level;
 /// # Safety
 /// That of [`Kernel`].
 pub type Mean = unsafe fn(into: *mut u8, left: *const u8, right: *const u8, count: usize, contributions: [u32; 2]);
-
-/// The mean of float16.
-pub fn mean() -> Mean {
-    level::best().mean
-}
 
 /// The parts of both operands in the result of a [`Mean`].
 #[inline(always)]

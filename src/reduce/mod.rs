@@ -40,7 +40,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use mean::{Mean, Pairwise, mean, mean_n};
+pub use mean::{Mean, Pairwise, mean_n};
 pub use several::KernelN;
 pub use stores::{Stores, copy, last_level_cache};
 
@@ -88,6 +88,11 @@ pub fn kernel_n(dtype: DataType, op: ReduceOp) -> Option<KernelN> {
 /// The division for averages; `None` for `Bool`.
 pub fn divide(dtype: DataType) -> Option<Divide> {
     (level::best().divide)(dtype)
+}
+
+/// The mean of float16.
+pub fn mean() -> Mean {
+    level::best().mean
 }
 
 /// Converts `count` elements that were not reduced (a single contribution) to the form that every reduction returns:

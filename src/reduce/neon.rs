@@ -5,9 +5,8 @@
 use std::arch::aarch64::*;
 
 use super::element::{Add, Mul};
-use super::fused::{self, Loop};
+use super::fused::{self, Fused, Loop};
 use super::halves::{Half, HalfOp, Halves, divide_by, mean_of};
-use super::several::Fused;
 use super::stores::Stores;
 use super::{Divide, Kernel, Mean};
 use crate::types::{DataType, ReduceOp};

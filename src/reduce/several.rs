@@ -4,16 +4,10 @@ use std::mem::MaybeUninit;
 use std::ptr::null;
 
 use super::Kernel;
+use super::fused::Fused;
 use super::level::Level;
 use super::stores::{LINE, STREAMS, Stores, copy, fence, stream};
 use crate::types::{DataType, ReduceOp};
-
-/// `into[i] = (inputs[0][i] op inputs[1][i]) op …` for `count` elements, of 3, 4 or 8 inputs, or of 2 if stored past
-/// the caches.
-///
-/// # Safety
-/// That of [`KernelN::run`]. If stored past the caches, `into` is a multiple of [`LINE`], and [`fence`] must follow.
-pub(super) type Fused = unsafe fn(into: *mut u8, inputs: &[*const u8], count: usize, stores: Stores);
 
 /// The most inputs of a [`Fused`].
 const WIDEST: usize = 8;

@@ -8,9 +8,8 @@
 use std::arch::x86_64::*;
 
 use super::element::{Add, Mul};
-use super::fused::{self, BLOCK, Block, Loop, Store};
+use super::fused::{self, BLOCK, Block, Fused, Loop, Store};
 use super::halves::{Half, HalfOp, Halves, divide_by, mean_of};
-use super::several::Fused;
 use super::stores::Stores;
 use super::{Divide, Kernel, Mean};
 use crate::types::{DataType, ReduceOp};
