@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockRef, Socket};
 
 use super::poller::WRITE;
-use super::socket::{self, AsRaw, is_in_progress, poll_entries};
+use super::poller::entries::{entry, poll_entries};
+use super::socket::{self, AsRaw, is_in_progress};
 
 /// A socket, which does not block, for a connection to an address of this `domain`.
 ///
@@ -51,7 +52,7 @@ pub fn connect(to: SocketAddr, time: Duration) -> io::Result<Socket> {
     let end = Instant::now().checked_add(time);
     loop {
         let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        match poll_entries(&mut [socket::entry(socket.raw(), WRITE)], Some(left)) {
+        match poll_entries(&mut [entry(socket.raw(), WRITE)], Some(left)) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out")),
             Ok(_) => break,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -42,14 +42,17 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use poller::entries;
+
 pub use fork::ForkMark;
 #[cfg(all(test, target_os = "linux"))]
 pub use fork::without_descriptors;
 #[cfg(target_os = "linux")]
 pub use inheritance::NotInherited;
+pub use poller::entries::call_when_ready;
 pub use poller::{Pollable, Poller, PollerKind, READ, Registration, WRITE};
 pub use signal::{block_signals, without_sigpipe};
-pub use socket::{AsRaw, OwnedSocket, RawSocket, call_when_ready, has_ended, receive, send, unacknowledged};
+pub use socket::{AsRaw, OwnedSocket, RawSocket, has_ended, receive, send, unacknowledged};
 pub use waker::Waker;
 
 #[cfg(target_os = "linux")]
@@ -64,13 +67,13 @@ const BLIND_SLEEP: Duration = Duration::from_millis(1);
 /// system refuses to wait, as it does for lack of memory or in a process that may have no more descriptors, a short sleep takes its place: the
 /// caller looks again, and does not keep a core busy.
 pub fn poll(sources: &[Pollable], timeout: Duration) -> bool {
-    let mut few = [socket::NO_ENTRY; 4];
+    let mut few = [entries::NO_ENTRY; 4];
     // Without memory from the heap, as a thread sleeps often.
     if let Some(entries) = few.get_mut(..sources.len())
         && entries.iter_mut().zip(sources).all(|(entry, source)| source.entry().map(|of| *entry = of).is_some())
     {
-        let ready = socket::wait_for_entries(entries, Some(timeout));
-        let first = |n| n > 0 && entries.first().is_some_and(|first| socket::ready(first) != 0);
+        let ready = entries::wait_for_entries(entries, Some(timeout));
+        let first = |n| n > 0 && entries.first().is_some_and(|first| entries::ready(first) != 0);
         return ready.map_or_else(|_| sleep_blindly(timeout), first);
     }
     let mut sleep = poller::Sleep::default();

@@ -29,7 +29,6 @@ const IN_CIRCLES: &[(&str, &str)] = &[
     ("src/ffi/pointer.rs", "src/ffi/status.rs"),
     ("src/messaging/peer.rs", "src/messaging/offers.rs"),
     ("src/messaging/send.rs", "src/messaging/placements.rs"),
-    ("src/sys/socket.rs", "src/sys/poller/mod.rs"),
     ("src/transport/ibverbs/library.rs", "src/transport/ibverbs/handles.rs"),
     ("src/transport/ibverbs/rail.rs", "src/transport/ibverbs/port.rs"),
     ("src/transport/ibverbs/shared.rs", "src/transport/ibverbs/connection/mod.rs"),

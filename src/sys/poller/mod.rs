@@ -1,6 +1,7 @@
 //! Waiting for sockets, with one contract for every way that a system offers: epoll (Linux), poll (every system), libuv (cargo feature
 //! `uv`). All are level-triggered: what is ready is reported at each wait until it is no longer ready.
 
+pub mod entries;
 #[cfg(target_os = "linux")]
 mod epoll;
 mod poll;
@@ -12,7 +13,7 @@ mod uv;
 use std::io;
 use std::time::Duration;
 
-use super::socket::{self, RawSocket};
+use super::RawSocket;
 #[cfg(target_os = "linux")]
 use epoll::Epoll;
 use poll::Poll;
@@ -149,11 +150,11 @@ impl Poller {
 impl Pollable {
     /// The only entry of poll's list that asks whether this is readable; `None` if there are several, or if other threads must know that
     /// this one sleeps.
-    pub(super) fn entry(&self) -> Option<socket::Entry> {
+    pub(super) fn entry(&self) -> Option<entries::Entry> {
         match self {
-            Self::Socket(socket) => Some(socket::entry(*socket, READ)),
+            Self::Socket(socket) => Some(entries::entry(*socket, READ)),
             #[cfg(target_os = "linux")]
-            Self::Poller(Poller::Epoll(epoll)) => Some(socket::entry(epoll.fd(), READ)),
+            Self::Poller(Poller::Epoll(epoll)) => Some(entries::entry(epoll.fd(), READ)),
             Self::Poller(_) => None,
         }
     }
@@ -271,7 +272,7 @@ pub(super) fn milliseconds(timeout: Option<Duration>) -> i32 {
 /// What a blocking wait watches, with what must be told when it has ended.
 #[derive(Default)]
 pub(super) struct Sleep {
-    entries: Vec<socket::Entry>,
+    entries: Vec<entries::Entry>,
     /// Pollers without a descriptor whose changes wake this wait.
     asleep: Vec<Poll>,
 }
@@ -297,8 +298,8 @@ impl Sleep {
 
     /// Waits; may return earlier. Returns whether an entry in `first` is ready.
     pub(super) fn wait(&mut self, timeout: Option<Duration>, first: std::ops::Range<usize>) -> io::Result<bool> {
-        let ready = socket::wait_for_entries(&mut self.entries, timeout)?;
-        Ok(ready > 0 && self.entries[first].iter().any(|entry| socket::ready(entry) != 0))
+        let ready = entries::wait_for_entries(&mut self.entries, timeout)?;
+        Ok(ready > 0 && self.entries[first].iter().any(|entry| entries::ready(entry) != 0))
     }
 }
 

@@ -7,9 +7,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::entries::{self, Entry};
 use super::{Event, Pollable, Sleep};
-use crate::sys::socket::{self, Entry};
-use crate::sys::{ForkMark, Waker};
+use crate::sys::{AsRaw, ForkMark, Waker};
 
 /// A list of what is watched; clones share it.
 #[derive(Clone, Debug)]
@@ -90,10 +90,10 @@ impl Poll {
     pub(super) fn fall_asleep(&self, sleep: &mut Sleep) {
         let mut state = self.state();
         state.sleepers += 1;
-        sleep.entries.push(socket::entry(socket::AsRaw::raw(&self.0.waker), super::READ));
+        sleep.entries.push(entries::entry(self.0.waker.raw(), super::READ));
         for watched in state.watched.iter().filter(|watched| watched.interest != 0) {
             match &watched.what {
-                Pollable::Socket(socket) => sleep.entries.push(socket::entry(*socket, watched.interest)),
+                Pollable::Socket(socket) => sleep.entries.push(entries::entry(*socket, watched.interest)),
                 what => drop(sleep.add(what)),
             }
         }
@@ -126,7 +126,7 @@ impl Poll {
         for watched in self.state().watched.iter().filter(|watched| watched.interest != 0) {
             match &watched.what {
                 Pollable::Socket(socket) => {
-                    entries.push(socket::entry(*socket, watched.interest));
+                    entries.push(entries::entry(*socket, watched.interest));
                     numbers.push(watched.number);
                 }
                 what if found < events.len() && super::super::poll(std::slice::from_ref(what), Duration::ZERO) => {
@@ -136,9 +136,9 @@ impl Poll {
                 _ => {}
             }
         }
-        if socket::poll_entries(&mut entries, Some(Duration::ZERO))? > 0 {
+        if entries::poll_entries(&mut entries, Some(Duration::ZERO))? > 0 {
             for (entry, number) in entries.iter().zip(numbers) {
-                let ready = socket::ready(entry);
+                let ready = entries::ready(entry);
                 if ready != 0 && found < events.len() {
                     events[found] = Event { number, ready };
                     found += 1;
