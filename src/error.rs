@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::rank::Rank;
 use crate::sys;
-use crate::types::Rank;
 
 /// What kind of failure an [`Error`] is. The C ABI's status codes are these, in this order, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

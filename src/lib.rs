@@ -18,6 +18,7 @@ pub mod memory;
 pub mod messaging;
 pub mod nearest;
 pub mod net;
+pub mod rank;
 pub mod reduce;
 pub mod rendezvous;
 pub mod reserve;

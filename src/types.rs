@@ -6,8 +6,7 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind};
 use crate::nearest::hint;
 
-/// Index of a process in a context: `0..size`.
-pub type Rank = usize;
+pub use crate::rank::Rank;
 
 /// Labels a point-to-point message: a receive matches a send with the same slot.
 pub type Slot = u64;

@@ -24,7 +24,6 @@ const IN_CIRCLES: &[(&str, &str)] = &[
     ("src/engine/shared/program.rs", "src/engine/shared/mod.rs"),
     ("src/engine/shared/quick.rs", "src/engine/execution.rs"),
     ("src/engine/shared/run.rs", "src/engine/execution.rs"),
-    ("src/error.rs", "src/types.rs"),
     ("src/ffi/guard.rs", "src/ffi/last_error.rs"),
     ("src/ffi/pointer.rs", "src/ffi/status.rs"),
     ("src/messaging/peer.rs", "src/messaging/offers.rs"),
