@@ -28,7 +28,7 @@ shards=(
   "torch: test-torch test-bench | examples/torch include/gloo benches"
   "links: setup test-ibverbs-two test-ibverbs-more test-c-more | src/transport/ibverbs c_tests"
   "threads: setup test-threads test-loom test-aarch64 test-endurance | src/engine src/transport src/reduce"
-  "depth: setup test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/simulation fuzz"
+  "depth: setup test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/testing fuzz"
 )
 number=${#shards[@]}
 name_of() { local row=${shards[$1 - 1]}; echo "${row%%:*}"; }

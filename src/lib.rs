@@ -8,9 +8,6 @@ pub mod engine;
 pub mod environment;
 pub mod error;
 pub mod ffi;
-#[cfg(any(test, fuzzing))]
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod hash;
 pub mod log;
 pub mod memory;
@@ -25,13 +22,12 @@ pub mod reserve;
 #[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod schedule;
 pub mod secret;
-#[cfg(test)]
-mod simulation;
 pub mod size;
 pub mod slab;
 pub mod sys;
-#[cfg(test)]
-mod tier;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod testing;
 pub mod transport;
 pub mod tuner;
 pub mod types;

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| gloo_rs::fuzzing::handshake(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gloo_rs::testing::fuzz::handshake(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| gloo_rs::fuzzing::options(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gloo_rs::testing::fuzz::options(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| gloo_rs::fuzzing::store_protocol(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gloo_rs::testing::fuzz::store_protocol(data));

@@ -18,7 +18,7 @@ mod weights;
 use super::*;
 use crate::schedule::verify as prove_schedules;
 use crate::schedule::verify::Report;
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 
 /// The largest number of ranks, unless a test says otherwise.
 fn most_ranks() -> usize {

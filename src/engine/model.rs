@@ -19,7 +19,7 @@ use crate::engine::plan::PlanCache;
 use crate::messaging::testing::{Sleep, Unconnected};
 use crate::messaging::{Recv, Source};
 use crate::sys::Pollable;
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::{Clock, Interest, Link, Watch};
 use crate::types::{Slot, Space};
 use crate::wire::fingerprint::{fingerprint, kind};

@@ -19,8 +19,6 @@
 //! labels, so neither can be reflected. The number in the headers of the connection's frames is derived from the same key.
 
 mod fault;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
 
 pub use fault::{BadCertificate, Fault};
 

@@ -1,6 +1,7 @@
 //! Stores by URL: `tcp://10.0.0.1:29500`, `file:///shared/job-17`, `redis://10.0.0.1/0?prefix=job-17/`, `inproc://test`.
 
 #[cfg(any(test, fuzzing))]
+#[path = "../testing/fuzz/store_url.rs"]
 pub(crate) mod fuzz;
 pub(super) mod parts;
 

@@ -25,8 +25,6 @@ pub mod process;
 #[cfg(not(target_os = "linux"))]
 #[path = "absent/process.rs"]
 pub mod process;
-#[cfg(all(test, target_os = "linux"))]
-pub mod seccomp;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 pub mod shared_library;
 #[cfg(target_os = "linux")]

@@ -8,7 +8,7 @@ use super::*;
 use crate::collective::{Collective, Shape};
 use crate::engine::scratch::KEPT_BYTES;
 use crate::sys::topology::domain;
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::board::{BOARD_BYTES, PLACES};
 use crate::transport::loopback::Random;
 use crate::types::DataType;

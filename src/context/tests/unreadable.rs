@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::collective::{Collective, Shape};
-use crate::sys::seccomp::forbid;
+use crate::testing::seccomp::forbid;
 use crate::types::{DataType, ElementType, ReduceOp};
 
 /// Connected contexts of ranks that share memory, or that use sockets.

@@ -11,7 +11,7 @@ use crate::engine::shared::quick_start::QuickStart;
 use crate::reduce;
 use crate::schedule::{Buffer, Builder, Readers, Schedule, Side, Span};
 use crate::sys::{self, Pollable};
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::loopback::Random;
 use crate::transport::shm::HostGroup;
 use crate::transport::shm::segment::PUBLICATIONS;

@@ -12,7 +12,7 @@ use crate::ffi::enumeration::from_number;
 use crate::ffi::options::{self, Options};
 use crate::ffi::status::GLOO_RS_OK;
 use crate::ffi::store_callbacks::gloo_rs_store_callbacks_t;
-use crate::fuzzing::Input;
+use crate::testing::fuzz::Input;
 
 /// A struct is read without a look past its `struct_size`, and refused exactly if that is too little, too much, or no whole
 /// number of words, or if a word behind those that this version knows is not zero. `init` writes `struct_size` bytes and no more, of a size that is too much only the struct's own.

@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::{CONNECTION, MAX_STEPS, SIZES};
-use crate::fuzzing::Input;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::testing::{Ended, StreamLink, messenger, sockets};
 use crate::messaging::{Event, Messenger, Outcome, Recv, Send, Source, Token};
+use crate::testing::fuzz::Input;
 #[cfg(test)]
 use crate::transport::loopback::Network;
 use crate::types::Space;

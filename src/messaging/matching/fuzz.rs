@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{Arrival, EAGER_BYTES, Posting, Receives};
-use crate::fuzzing::Input;
 use crate::messaging::{Recv, Source, Token};
+use crate::testing::fuzz::Input;
 use crate::types::{Rank, Space};
 use crate::wire::Envelope;
 

@@ -91,7 +91,7 @@ impl Fault {
         }
     }
 
-    pub(super) fn answer(self) -> Option<Answer> {
+    pub(crate) fn answer(self) -> Option<Answer> {
         match self {
             Self::Foreign | Self::Malformed | Self::Certificate(_) | Self::Alert(_) | Self::Tls(_) => None,
             Self::Version(_) => Some(Answer::Refused(Reason::Version)),

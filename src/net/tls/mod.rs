@@ -7,8 +7,6 @@
 
 mod exporter;
 mod files;
-#[cfg(all(unix, any(test, fuzzing)))]
-pub(crate) mod fuzz;
 mod session;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -6,6 +6,7 @@
 //! one, every process that can reach the port can read and change every key.
 
 #[cfg(any(test, fuzzing))]
+#[path = "../../testing/fuzz/store_protocol.rs"]
 pub(crate) mod fuzz;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;

@@ -255,7 +255,7 @@ fn a_wait_that_the_system_refuses_takes_time_or_fails() {
         let [ours, _theirs] = pair();
         let list = Poller::new(PollerKind::Poll).unwrap();
         let _registered = list.add(&ours, READ, 7).unwrap();
-        sys::seccomp::forbid(libc::SYS_ppoll, libc::ENOMEM);
+        crate::testing::seccomp::forbid(libc::SYS_ppoll, libc::ENOMEM);
         for source in [Pollable::Socket(ours.raw()), Pollable::Poller(list.clone())] {
             let began = Instant::now();
             assert!(!sys::poll(&[source], LONG) && began.elapsed() >= Duration::from_millis(1));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::calls::{CollectiveCall, collectives};
 use super::job::{Job, Work};
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 use crate::wire::message::HEADER_BYTES;
 

@@ -12,7 +12,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction};
 use crate::error::Result;
 use crate::schedule::Action;
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::ibverbs::fake::{DeviceModel, Fabric, FabricNode, LeftBehind};
 use crate::transport::ibverbs::rail::PathOptions;
 use crate::transport::loopback::{Network, NodeStatus, Random};

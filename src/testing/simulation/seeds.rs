@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::calls::CollectiveCall;
 use super::job::{Job, Work};
 use super::messages::Messages;
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 
 /// Seeds that found a defect when they were drawn.
@@ -102,7 +102,7 @@ fn random_jobs() {
         &seeds(fixed, FOUND, DRAWN),
         play,
         "simulation::seeds",
-        "Add it to src/simulation/seeds.txt, with what it found, if it is not among the first 20000.",
+        "Add it to src/testing/simulation/seeds.txt, with what it found, if it is not among the first 20000.",
     );
 }
 

@@ -1,15 +1,20 @@
 //! The bodies of the fuzz targets in `fuzz/`: each accepts any bytes, and panics if a requirement is violated. Built
-//! for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`.
+//! for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`. A body that looks inside a
+//! module is one of its modules, by `#[path]`.
+
+mod handshake;
+#[cfg(all(unix, feature = "tls"))]
+mod tls;
 
 pub use crate::engine::shared::fuzz::shared_memory;
 pub use crate::ffi::fuzz::options;
 pub use crate::messaging::fuzz::{exchange, frames};
 pub use crate::messaging::matching::fuzz::matching;
-pub use crate::net::handshake::fuzz::handshake;
-#[cfg(feature = "tls")]
-pub use crate::net::tls::fuzz::tls;
 pub use crate::rendezvous::tcp::fuzz::store_protocol;
 pub use crate::rendezvous::url::fuzz::store_url;
+pub use handshake::handshake;
+#[cfg(feature = "tls")]
+pub use tls::tls;
 
 /// The body of a fuzz target.
 pub type Body = fn(&[u8]);

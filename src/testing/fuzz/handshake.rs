@@ -1,9 +1,12 @@
 //! Fuzz body: both sides of the handshake, with an attacker between them, and addresses from a store.
 
-use super::*;
-use crate::fuzzing::Input;
+use super::Input;
 use crate::net::address::Address;
-use crate::secret::JobToken;
+use crate::net::handshake::{
+    Accepting, Acceptor, Answer, CHALLENGE_BYTES, Connecting, Connector, HELLO_BYTES, Handle, Hello, Identity, Part,
+    handle, key,
+};
+use crate::secret::{JobToken, SecretKey};
 
 const IDENTITY: Identity = [7; 16];
 

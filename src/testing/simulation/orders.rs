@@ -9,7 +9,7 @@ use super::sleep;
 use crate::context::Context;
 use crate::engine::shared::program::LONGEST;
 use crate::messaging::matching::EAGER_BYTES;
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::loopback::{Network, Random};
 use crate::transport::shm::Sharing;
 

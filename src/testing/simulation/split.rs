@@ -7,7 +7,7 @@ use super::job::{TIMEOUT, play_on};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Connect, Context, ContextOptions};
 use crate::error::{ErrorKind, Result};
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::loopback::{LinkModel, Network, NodeStatus, Random};
 use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;

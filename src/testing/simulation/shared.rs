@@ -9,7 +9,7 @@ use crate::engine::shared::program::LONGEST;
 use crate::error::Result;
 use crate::schedule::verify::tests::compiled::write_scan;
 use crate::schedule::{Builder, Schedule};
-use crate::tier::Tier;
+use crate::testing::tier::Tier;
 use crate::transport::loopback::{Network, Random};
 use crate::transport::shm::Sharing;
 

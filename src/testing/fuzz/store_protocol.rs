@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::fuzzing::Input;
 use crate::rendezvous::tcp::handshake;
 use crate::rendezvous::tcp::protocol::Reply;
 use crate::secret::JobToken;
+use crate::testing::fuzz::Input;
 
 const CLIENTS: usize = 3;
 const KEYS: [&str; 4] = ["a", "b", "n", "ключ"];

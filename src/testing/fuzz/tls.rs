@@ -4,9 +4,9 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-use super::{Credentials, Options};
-use crate::fuzzing::Input;
+use super::Input;
 use crate::net::stream::{self, Security, Stream};
+use crate::net::tls::{Credentials, Options};
 
 /// The certificate of an authority that signs nothing else, valid for a hundred years.
 const AUTHORITY: &str = "\
