@@ -806,6 +806,10 @@ typedef struct gloo_rs_collective_options_t {
 extern "C" {
 #endif // __cplusplus
 
+/// Returns the name of `status` in this header, such as `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for
+/// other numbers.
+const char *gloo_rs_status_name(enum gloo_rs_status_t status);
+
 /// Returns the version of the library that the program runs with, in the form of GLOO_RS_VERSION_NUMBER. It may be
 /// later than the header's.
 uint32_t gloo_rs_version_number(void);
@@ -821,10 +825,6 @@ const char *gloo_rs_built_features(void);
 /// value for `algorithm` in gloo_rs_collective_options_t, as is `auto`. A static string; NULL if there is no such
 /// collective.
 const char *gloo_rs_algorithms(const char *collective);
-
-/// Returns the name of `status` in this header, such as `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for
-/// other numbers.
-const char *gloo_rs_status_name(enum gloo_rs_status_t status);
 
 /// Frees memory that this library allocated for the caller, as gloo_rs_store_get does; not that of
 /// gloo_rs_alloc. NULL is ignored.

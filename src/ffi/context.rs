@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::device::gloo_rs_device_t;
 use super::enumeration::{known, number};
+use super::error::{self, gloo_rs_error_t};
 use super::guard::guard;
 use super::handle::{self, Handle};
-use super::last_error::{self, gloo_rs_error_t};
 use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::{GLOO_RS_OK, GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
@@ -454,9 +454,9 @@ pub unsafe extern "C" fn gloo_rs_context_broken(
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(broken, "broken")?) };
         transport::check_process(handle.context.device().as_ref())?;
         let why = handle.context.broken();
-        let told = why.as_ref().map_or(last_error::NONE, |why| {
-            last_error::remember("gloo_rs_context_broken", why);
-            last_error::last()
+        let told = why.as_ref().map_or(error::NONE, |why| {
+            error::remember("gloo_rs_context_broken", why);
+            error::last()
         });
         if !error.is_null() {
             // SAFETY: the header demands that `error` is NULL or valid for reads and writes of its `struct_size` bytes.

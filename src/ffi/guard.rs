@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::last_error::remember;
+use super::error::remember;
 use super::status::{GLOO_RS_OK, gloo_rs_status_t};
 use crate::error::{Error, ErrorKind, Result};
 

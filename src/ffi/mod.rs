@@ -19,7 +19,12 @@
 
 // The header has this order.
 mod status;
+
+mod library;
+
 mod types;
+
+mod error;
 
 mod last_error;
 
@@ -69,6 +74,7 @@ pub use buffer::*;
 pub use collective::*;
 pub use context::*;
 pub use device::*;
+pub use error::*;
 pub use ibverbs::{
     GLOO_RS_IBVERBS_DEFAULT, gloo_rs_ibverbs_devices, gloo_rs_ibverbs_gid_init, gloo_rs_ibverbs_gid_t,
     gloo_rs_ibverbs_gid_type_t, gloo_rs_ibverbs_gids, gloo_rs_ibverbs_gpu_t, gloo_rs_ibverbs_link_layer_t,
@@ -77,6 +83,7 @@ pub use ibverbs::{
 };
 pub use last_error::*;
 pub use launch::*;
+pub use library::*;
 pub use pair::*;
 pub use request::*;
 pub use statistics::*;

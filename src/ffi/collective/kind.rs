@@ -7,8 +7,8 @@ use crate::collective::Collective;
 use crate::error::{Error, Result};
 use crate::ffi::context::gloo_rs_context_t;
 use crate::ffi::enumeration::{number, unknown};
+use crate::ffi::error::remember;
 use crate::ffi::guard::guarded;
-use crate::ffi::last_error::remember;
 use crate::ffi::status::{GLOO_RS_OK, gloo_rs_status_t};
 use crate::ffi::{handle, options};
 

@@ -33,7 +33,7 @@ fn last_error() -> (String, String) {
         // SAFETY: texts of an error are valid until the next call fails on this thread.
         unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
     };
-    let error = crate::ffi::last_error::last();
+    let error = crate::ffi::error::last();
     (text(error.message), text(error.operation))
 }
 
