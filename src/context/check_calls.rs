@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
-use crate::context::call::Run;
 use crate::context::digest::{numbers, op_text};
+use crate::context::run::Run;
 use crate::engine::{Binding, Prepared};
 use crate::environment;
 use crate::error::{Details, Error, ErrorKind, Result, first_few};

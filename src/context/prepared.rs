@@ -6,8 +6,9 @@ use std::sync::{Arc, PoisonError};
 use crate::collective::Algorithm;
 use crate::collective::{Shape, Uses};
 use crate::context::Context;
-use crate::context::call::{Call, Reduction, Run};
+use crate::context::call::{Call, Reduction};
 use crate::context::rounds::may_share_counts;
+use crate::context::run::Run;
 use crate::engine::cache::CallKey;
 use crate::engine::plan::{OwnedShape, Plan};
 use crate::engine::prepared::{Arguments, BufferBounds, OwnedArguments};
@@ -153,7 +154,7 @@ impl Context {
         if may_be_excluded || shape.inputs > 1 || shape.outputs > 1 || settles.is_some() {
             return None;
         }
-        Some(QuickStart::new(plan, program, element, combine, digest, shared.reads()))
+        Some(QuickStart::new(plan, program, element, combine.kernel(), digest, shared.reads()))
     }
 
     /// The plan of a run. Communicates if the algorithm needs counts that only other ranks have.

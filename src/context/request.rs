@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::collective::Uses;
 use crate::context::Context;
-use crate::context::call::{Call, Run};
+use crate::context::call::Call;
+use crate::context::run::Run;
 use crate::context::shared::{Begun, SharedCall};
 use crate::engine::cache::CallKey;
 use crate::engine::plan::boxed;

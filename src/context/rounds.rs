@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::collective::{Collective, Uses};
 use crate::context::Context;
-use crate::context::call::Run;
 use crate::context::digest::explain;
+use crate::context::run::Run;
 use crate::engine::errors::already_running;
 use crate::engine::shared::Line;
 use crate::error::{Error, ErrorKind, Result};

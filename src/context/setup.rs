@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
-use crate::context::bootstrap::{Limit, record};
-use crate::context::call::Run;
+use crate::context::bootstrap::record;
+use crate::context::exchange::Limit;
+use crate::context::run::Run;
 use crate::engine::plan;
 use crate::engine::{Binding, Prepared};
 use crate::error::{Error, ErrorKind, Result};

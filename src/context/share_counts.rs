@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
-use crate::context::call::Run;
+use crate::context::run::Run;
 use crate::engine::{Binding, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::{try_collect, try_copy, try_zeros};

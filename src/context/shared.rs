@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::context::Context;
-use crate::context::call::Run;
 use crate::context::digest::explain;
+use crate::context::run::Run;
 use crate::engine::cache::{CallKey, Key};
 use crate::engine::errors::{already_running, no_room, too_slow, uncounted};
 use crate::engine::shared::quick_start::QuickStart;

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::context::bootstrap::{BYTES_PER_RANK, Limit};
+use crate::context::bootstrap::BYTES_PER_RANK;
+use crate::context::exchange::Limit;
 use crate::context::setup::TAG;
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connector};

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
-use crate::context::bootstrap::{Exchange, Limit, other_ranks};
+use crate::context::exchange::{Exchange, Limit, other_ranks};
 use crate::context::measure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::{self, Address};

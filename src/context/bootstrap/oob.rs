@@ -3,8 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::{AllgatherFunction, Exchange, Limit, record};
+use super::{AllgatherFunction, record};
 use crate::context::Context;
+use crate::context::exchange::{Exchange, Limit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
 

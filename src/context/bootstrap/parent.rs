@@ -1,7 +1,7 @@
 //! Exchanges addresses over a connected context of the same ranks, whose hosts and tuning are known.
 
-use super::{Exchange, Limit};
 use crate::context::Context;
+use crate::context::exchange::{Exchange, Limit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
 use crate::tuner::Tuner;

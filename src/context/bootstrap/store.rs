@@ -11,9 +11,10 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{Exchange, Limit, record};
+use super::record;
 use crate::context::Context;
 use crate::context::claim::{self, Claims, SEPARATE};
+use crate::context::exchange::{Exchange, Limit};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::net::address::Address;
 use crate::rendezvous::Store;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::SharedCall;
 use crate::context::Context;
-use crate::context::call::Run;
+use crate::context::run::Run;
 use crate::engine::shared::{Call, Shared, Wait, Work};
 use crate::engine::{Guard, Idle};
 use crate::error::Result;

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use super::*;
 use crate::collective::{Collective, Shape};
-use crate::context::bootstrap::Exchange;
 use crate::context::bootstrap::parent::OverContext;
+use crate::context::exchange::Exchange;
 use crate::context::setup::TAG;
 use crate::net::address::Address;
 use crate::tuner::Tuner;
