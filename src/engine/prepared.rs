@@ -39,6 +39,16 @@ pub enum Combine {
     User,
 }
 
+impl Combine {
+    /// The kernel, if that alone combines.
+    pub fn kernel(&self) -> Option<Kernel> {
+        match self {
+            Self::Kernel(kernel, ..) => Some(*kernel),
+            _ => None,
+        }
+    }
+}
+
 /// A call of which all is known but the buffers, the tag, and how long it may take. Valid for any number of runs.
 pub struct Prepared {
     /// The call, with the fields that the algorithm reads.

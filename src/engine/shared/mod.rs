@@ -43,9 +43,6 @@ use combine::Source;
 use program::Memory;
 use started::StartedCalls;
 
-/// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or readers read them
-/// from the publisher's buffer.
-pub const COPIED_BYTES: usize = 1 << 20;
 /// The same for publications in memory that the publisher's context has allocated, which readers read without the system's help.
 const COPIED_IN_PLACE_BYTES: usize = 8 << 10;
 

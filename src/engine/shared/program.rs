@@ -2,7 +2,6 @@
 
 use std::ops::{Deref, RangeInclusive};
 
-use super::COPIED_BYTES;
 use crate::collective::constants::Constants;
 use crate::schedule::compiled::{Compiled, Op, Operand};
 use crate::schedule::weights::Weights;
@@ -45,6 +44,9 @@ pub struct Memory {
     pub ring: usize,
 }
 
+/// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or readers read them
+/// from the publisher's buffer.
+pub const COPIED_BYTES: usize = 1 << 20;
 /// The same as [`COPIED_BYTES`] for a rank that fetches nothing.
 const COPIED_ALONE_BYTES: usize = COPIED_BYTES / 32;
 /// A rank that fetches nothing writes a stream while others read it, so streams are as fast as reads by the operating system from so

@@ -2,7 +2,6 @@
 
 use super::program::{Memory, Program};
 use crate::engine::plan::Plan;
-use crate::engine::prepared::Combine;
 use crate::reduce::Kernel;
 use crate::schedule::compiled::{Op, Operand};
 use crate::schedule::{Buffer, Span};
@@ -64,15 +63,22 @@ pub struct Pair {
 }
 
 impl QuickStart {
-    /// Of a call with `digest` by `plan`, which has `program`, with elements of `element` bytes. `reads`: whether ranks read the memory of
-    /// each other's processes.
-    pub fn new(plan: &Plan, program: &Program, element: usize, combine: Combine, digest: u64, reads: bool) -> Self {
+    /// Of a call with `digest` by `plan`, which has `program`, with elements of `element` bytes, which `kernel` combines, if one does.
+    /// `reads`: whether ranks read the memory of each other's processes.
+    pub fn new(
+        plan: &Plan,
+        program: &Program,
+        element: usize,
+        kernel: Option<Kernel>,
+        digest: u64,
+        reads: bool,
+    ) -> Self {
         let first = First::of(plan, program, element);
         Self {
             kind: kind(digest),
             memory: program.memory(element, reads),
             readers: program.readers,
-            pair: first.and_then(|first| Pair::of(program, &first, element, combine)),
+            pair: first.zip(kernel).and_then(|(first, kernel)| Pair::of(program, &first, element, kernel)),
             first,
         }
     }
@@ -109,9 +115,8 @@ impl First {
 
 impl Pair {
     /// Of a program whose first publication is `first`, with elements of `element` bytes.
-    fn of(program: &Program, first: &First, element: usize, combine: Combine) -> Option<Self> {
+    fn of(program: &Program, first: &First, element: usize, kernel: Kernel) -> Option<Self> {
         let [Op::Combine { operands, into }, Op::AwaitReaders] = &program.ops[first.next..] else { return None };
-        let Combine::Kernel(kernel, ..) = combine else { return None };
         let (own, peer, is_left) = match program.operands[operands.clone()] {
             [Operand::Own(own), peer] => (own, peer, true),
             [peer, Operand::Own(own)] => (own, peer, false),

@@ -52,8 +52,7 @@ impl SharedSteps {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::COPIED_BYTES;
-    use super::super::program::{MOST_ELEMENT_BYTES, Memory};
+    use super::super::program::{COPIED_BYTES, MOST_ELEMENT_BYTES, Memory};
     use super::*;
     use crate::collective::{Collective, Shape, Uses};
     use crate::transport::board::CELL_BYTES;

@@ -2,7 +2,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::program::Program;
+use super::program::{COPIED_BYTES, Program};
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::engine::plan::Plan;
@@ -76,7 +76,7 @@ fn sum_by(plan: Arc<Plan>) -> Prepared {
 pub(in crate::engine) fn prepared(plan: Arc<Plan>, count: usize) -> Prepared {
     let call = sum_by(plan);
     let program = call.plan.program.as_ref().unwrap();
-    let quick_start = QuickStart::new(&call.plan, program, 4, call.combine, 5, true);
+    let quick_start = QuickStart::new(&call.plan, program, 4, call.combine.kernel(), 5, true);
     let bounds = [Some(BufferBounds::new(4 * count, 4)); 2];
     Prepared { quick_start: Some(QuickStart { first: None, pair: None, ..quick_start }), bounds, count, ..call }
 }
