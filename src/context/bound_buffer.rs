@@ -100,8 +100,9 @@ impl BoundBuffer {
         });
         let its = Requests::token(self.owner, side);
         let messenger = &guard.messenger;
-        let waits =
-            ended.is_none().then(|| (messenger.describe(self.owner, guard.now), messenger.blame(|token| token == its)));
+        let waits = ended.is_none().then(|| {
+            (messenger.diagnosis().describe(self.owner, guard.now), messenger.diagnosis().blame(|token| token == its))
+        });
         engine.hand_over(guard);
         let (what, own) = (if side == Side::Send { "to" } else { "from" }, self.context.own());
         let doing = format!("{own}: buffer of {} bytes in slot {:#x} {what} rank {}", self.bytes, self.slot, self.rank);

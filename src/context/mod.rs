@@ -457,7 +457,8 @@ impl Context {
             });
         guard.connecting -= 1;
         let error = || {
-            let (peer, link) = (guard.messenger.peer_name(rank), guard.messenger.link_state(rank, guard.now));
+            let (peer, link) =
+                (guard.messenger.peer_name(rank), guard.messenger.diagnosis().link_state(rank, guard.now));
             let text = format!("no connection to {peer} {}: {link}{}", error::after(timeout), self.accept_error());
             Error::new(ErrorKind::Timeout, text).with_rank(rank)
         };

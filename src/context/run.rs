@@ -237,11 +237,11 @@ impl Context {
             let known = |core: &mut Core| {
                 core.is_over(index)
                     || core.elsewhere(index).is_some()
-                    || core.messenger.replies(index) == Replies::Cause
+                    || core.messenger.diagnosis().replies(index) == Replies::Cause
             };
             let until = engine.now() + REPLY_TIME;
             guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
-            if guard.messenger.replies(index) == Replies::AllWaiting {
+            if guard.messenger.diagnosis().replies(index) == Replies::AllWaiting {
                 // A rank that waits for the cause directly should fail first, so that its error is the one that spreads.
                 guard = engine.wait(guard, until + INDIRECT_REPLY_TIME, |core| known(core).then_some(())).0;
             }
@@ -253,11 +253,12 @@ impl Context {
         let well = over && !guard.has_failed(index);
         let waits = match over {
             _ if well => String::new(),
-            true => guard.messenger.describe(index, guard.now),
+            true => guard.messenger.diagnosis().describe(index, guard.now),
             false => self.waits(&guard, index),
         };
         let unexpected = if over { None } else { unexpected(&guard, index) };
-        let blame = if over { Details::default() } else { guard.messenger.blame(|token| token.owner == index) };
+        let blame =
+            if over { Details::default() } else { guard.messenger.diagnosis().blame(|token| token.owner == index) };
         let left_over = if well { self.left_over(run, &guard, index) } else { None };
         let error = match (over, guard.end(index)) {
             (_, None) if left_over.is_some() => left_over,
@@ -316,7 +317,7 @@ impl Context {
         // Not an error: messages for later calls, since a peer may be ahead, and for calls without a number.
         let (own, tag) = guard.call(index);
         let is_past = |other: u64| number(own) != 0 && number(other) != 0 && !is_earlier(own, other);
-        let mut unmatched = guard.messenger.unmatched(tag).filter(|unmatched| unmatched.kind == kind(own));
+        let mut unmatched = guard.messenger.diagnosis().unmatched(tag).filter(|unmatched| unmatched.kind == kind(own));
         let (rank, other, bytes) = unmatched.find_map(|unmatched| {
             unmatched.message.filter(|(other, _)| is_past(*other)).map(|(other, bytes)| (unmatched.from, other, bytes))
         })?;
@@ -330,7 +331,7 @@ impl Context {
 
     /// Describes what the run `index` waits for, and why peers may be unable to connect.
     fn waits(&self, guard: &Guard<'_>, index: u32) -> String {
-        let mut waits = guard.messenger.describe(index, guard.now);
+        let mut waits = guard.messenger.diagnosis().describe(index, guard.now);
         if waits.is_empty() {
             // Only the reduction function can have taken the time.
             waits.push_str("for the caller's reduction function");
@@ -358,8 +359,9 @@ fn unexpected(guard: &Guard<'_>, index: u32) -> Option<Unexpected> {
         }
         _ => unmatched.kind != MEASUREMENT && !guard.runs(unmatched.kind, tag),
     };
-    let unmatched = guard.messenger.unmatched(tag).filter(is_unexpected);
-    let with_wait = unmatched.map(|unmatched| (!guard.messenger.waits_for(index, unmatched.from), unmatched));
+    let unmatched = guard.messenger.diagnosis().unmatched(tag).filter(is_unexpected);
+    let with_wait =
+        unmatched.map(|unmatched| (!guard.messenger.diagnosis().waits_for(index, unmatched.from), unmatched));
     let (elsewhere, Unmatched { from, kind, message }) =
         with_wait.min_by_key(|(elsewhere, unmatched)| (*elsewhere, unmatched.message.is_none(), unmatched.from))?;
     let peer = guard.messenger.peer_name(from);

@@ -154,7 +154,7 @@ fn a_send_completes_though_the_receiver_does_not_wait() {
 }
 
 fn describe(context: &Context, buffer: &UnboundBuffer) -> String {
-    context.lock().unwrap().messenger.describe(buffer.owner(), Instant::now())
+    context.lock().unwrap().messenger.diagnosis().describe(buffer.owner(), Instant::now())
 }
 
 #[test]

@@ -121,8 +121,9 @@ impl UnboundBuffer {
             engine.wait_for(guard, peer, &mut Idle::default(), deadline, |core| core.requests.take(self.owner, side));
         let its = Requests::token(self.owner, side);
         let messenger = &guard.messenger;
-        let waits =
-            ended.is_none().then(|| (messenger.describe(self.owner, guard.now), messenger.blame(|token| token == its)));
+        let waits = ended.is_none().then(|| {
+            (messenger.diagnosis().describe(self.owner, guard.now), messenger.diagnosis().blame(|token| token == its))
+        });
         engine.hand_over(guard);
         let what = if side == Side::Send { "send, put or get" } else { "receive" };
         let doing = || format!("{}: wait for a {what} of a buffer of {} bytes", self.context.own(), self.bytes);

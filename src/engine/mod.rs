@@ -354,7 +354,8 @@ impl Core {
         let Some(shared) = &self.shared else { return };
         let running = self.executions.iter().filter(|(_, e)| !e.is_over() && number(e.fingerprint) != 0);
         let found = running.filter_map(|(index, e)| {
-            let messages = || self.messenger.unmatched(e.tag).filter_map(|one| Some((one.from, one.message?.0)));
+            let messages =
+                || self.messenger.diagnosis().unmatched(e.tag).filter_map(|one| Some((one.from, one.message?.0)));
             let message = || messages().find(|(_, theirs)| replaces(*theirs, e.fingerprint));
             let (rank, theirs) = shared.other_call(e.tag, e.fingerprint).or_else(message)?;
             Some((index, rank, theirs))
@@ -430,7 +431,8 @@ impl Core {
     /// What this rank is doing, for a peer that waits for it.
     fn doing(&self) -> String {
         let calls = self.executions.iter().take(MAX_REPORTED).map(|(index, e)| {
-            let (what, waits) = ((self.explain)(digest(e.fingerprint)), self.messenger.describe(index, self.now));
+            let (what, waits) =
+                ((self.explain)(digest(e.fingerprint)), self.messenger.diagnosis().describe(index, self.now));
             let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
             let waits = if e.reducing { format!(", inside its reduction function{waits}") } else { waits };
             format!("in {what}, {} elements, tag {}{waits}", e.count, e.tag)
@@ -454,7 +456,7 @@ impl Core {
             Some(_) => 0,
             None if fingerprint == 0 => 0,
             None => {
-                let waiting = self.executions.iter().filter(|(index, _)| self.messenger.waits(*index));
+                let waiting = self.executions.iter().filter(|(index, _)| self.messenger.diagnosis().waits(*index));
                 let waiting = waiting.map(|(_, e)| &**e).find(|e| e.tag == tag && !e.is_over()).map(|e| e.fingerprint);
                 let last = || self.shared.as_ref().and_then(|shared| shared.last_call()).unwrap_or(self.last);
                 let ended = || Some(last()).filter(|(its, _)| *its == tag).map(|(_, last)| last);
@@ -474,7 +476,7 @@ impl Core {
             // A call without a number may be any of its kind, also one that this rank has begun.
             number(theirs) != 0 && !self.runs(line.0, tag) && (last == 0 || is_earlier(fingerprint(0, last), theirs))
         };
-        self.messenger.elsewhere(index).find(|(_, theirs)| replaces(*theirs, own) || is_missing(*theirs))
+        self.messenger.diagnosis().elsewhere(index).find(|(_, theirs)| replaces(*theirs, own) || is_missing(*theirs))
     }
 
     fn handle(&mut self, Event { token, outcome }: Event) {
@@ -490,7 +492,7 @@ impl Core {
                 }
                 Outcome::Queried { rank, slot, fingerprint } => {
                     let (doing, instead) = (self.doing(), self.instead_of(fingerprint, slot));
-                    let waits = |(index, e): (u32, &Execution)| !e.reducing && self.messenger.waits(index);
+                    let waits = |(index, e): (u32, &Execution)| !e.reducing && self.messenger.diagnosis().waits(index);
                     let waiting = self.executions.iter().map(|(index, e)| (index, &**e)).any(waits)
                         || self.only_in_memory().iter().any(|(.., waits)| *waits);
                     self.messenger.reply(rank, &doing, waiting, instead);

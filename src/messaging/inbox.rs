@@ -1,8 +1,12 @@
 //! A message whose payload is being received: its destination, and what to do when it is complete.
 
 use crate::messaging::operation::{ReduceInto, Token};
+use crate::messaging::queues::Key;
 use crate::reduce::Side;
 use crate::types::Slot;
+
+/// From this length on, the rest of a payload is received directly into its destination, without staging.
+pub const DIRECT_BYTES: usize = 4 << 10;
 
 /// The destination of payload.
 #[derive(Debug)]
@@ -65,6 +69,21 @@ impl Incoming {
         self.bytes - self.done
     }
 
+    /// Stores the next `bytes` of the payload in the poster's memory, if that is the target; else only counts them.
+    pub fn store(&mut self, bytes: &[u8]) {
+        match self.target {
+            // SAFETY: the length was checked against the target when the header arrived, and `bytes` does not exceed what is
+            // missing of it. The poster keeps the memory valid; a cancellation changes the target.
+            Target::Memory(into) if !bytes.is_empty() => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.add(self.done), bytes.len());
+            },
+            // SAFETY: as above; a receive that reduces has the exact length of its message, a whole number of elements.
+            Target::Reduce(into, reduce) => return unsafe { self.reduce(into, reduce, bytes) },
+            _ => {}
+        }
+        self.done += bytes.len();
+    }
+
     /// Reduces the next `bytes` of the payload with the target.
     ///
     /// # Safety
@@ -103,4 +122,17 @@ impl Incoming {
         self.carried = bytes.len() - whole;
         self.carry[..self.carried].copy_from_slice(&bytes[whole..]);
     }
+}
+
+/// An offered message that is being read out of the sender's memory.
+#[derive(Debug)]
+pub struct Reading {
+    /// The offer's key.
+    pub key: u32,
+    /// The messages among which it is one.
+    pub order: Key,
+    /// Its destination and progress.
+    pub incoming: Incoming,
+    /// The sender has unregistered it: a replacement follows, or the connection ends.
+    pub revoked: bool,
 }

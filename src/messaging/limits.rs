@@ -2,101 +2,93 @@
 //!
 //! Messages that match no posted receive are queued. When those of one peer reach [`PAUSE_BYTES`], its link is not read while
 //! nothing here depends on that peer: flow control of the link then stops the sender until receives are posted. If something does
-//! depend on the peer, the message needed may follow those that are queued, so the link is read, up to [`MOST_BYTES`]; more is an
+//! depend on the peer, the message needed may follow those that are queued, so the link is read, up to [`MAX_BYTES`]; more is an
 //! error.
 
-use super::Messenger;
-use super::inbox::Finish;
-use super::operation::Source;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::messaging::endpoint::Endpoint;
 use crate::transport::Interest;
 use crate::types::Rank;
 
 /// Queued bytes from one peer from which on its link is paused.
-pub const PAUSE_BYTES: usize = 64 << 20;
-/// Most queued bytes from one peer.
-pub const MOST_BYTES: usize = 1 << 30;
+const PAUSE_BYTES: usize = 64 << 20;
+/// The largest number of queued bytes from one peer.
+const MAX_BYTES: usize = 1 << 30;
 
-impl Messenger {
-    /// Replaces [`PAUSE_BYTES`] and [`MOST_BYTES`].
+/// Limits on the bytes of unexpected messages queued from one peer, and the peers that have reached them.
+pub struct Limits {
+    pause_bytes: usize,
+    max_bytes: usize,
+    /// Ranks whose links are not read, because too many unexpected bytes from them are queued.
+    paused: Vec<Rank>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { pause_bytes: PAUSE_BYTES, max_bytes: MAX_BYTES, paused: Vec::new() }
+    }
+}
+
+impl Limits {
+    /// Replaces [`PAUSE_BYTES`] and [`MAX_BYTES`].
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn set_limits(&mut self, pause: usize, most: usize) {
-        (self.pause_bytes, self.most_bytes) = (pause, most);
+    pub fn set(&mut self, pause_bytes: usize, max_bytes: usize) {
+        (self.pause_bytes, self.max_bytes) = (pause_bytes, max_bytes);
     }
 
-    /// Bytes of unexpected messages queued from `rank`.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn queued_bytes(&self, rank: Rank) -> usize {
-        self.receives.queued_bytes(rank)
+    /// Whether a peer with so many queued bytes is read only if something here depends on it.
+    #[inline]
+    pub fn are_reached(&self, queued: usize) -> bool {
+        queued >= self.pause_bytes
     }
 
-    /// Whether the link to `rank` must not be read now; pauses it if so. Cheap while few bytes are queued.
-    pub(super) fn pauses(&mut self, rank: Rank) -> bool {
-        let queued = self.receives.queued_bytes(rank);
-        if queued < self.pause_bytes {
-            return false;
-        }
-        if self.paused.contains(&rank) {
-            return true;
-        }
-        if !self.depends_on(rank) {
+    /// Whether the link to `rank` is paused.
+    pub fn has_paused(&self, rank: Rank) -> bool {
+        self.paused.contains(&rank)
+    }
+
+    /// The ranks whose links are paused.
+    pub fn paused(&self) -> &[Rank] {
+        &self.paused
+    }
+
+    /// Decides about the link to `rank`, which has reached the limit: returns whether it is paused now. `depends`: something here depends
+    /// on the peer. Fails if too many bytes are queued even so.
+    pub fn pause(&mut self, rank: Rank, queued: usize, depends: bool, ep: &mut Endpoint) -> Result<bool> {
+        if !depends {
             // Without any interest: a link that breaks would otherwise wake the polling thread again and again.
-            let Some(link) = self.peers.get_mut(rank).and_then(|p| p.link.as_mut()) else { return false };
-            if link.watch(Interest::default()).is_ok() {
+            let link = ep.peers.get_mut(rank).and_then(|peer| peer.link.as_mut());
+            if link.is_some_and(|link| link.watch(Interest::default()).is_ok()) {
                 self.paused.push(rank);
-                return true;
+                return Ok(true);
             }
-        } else if queued >= self.most_bytes {
+        } else if queued >= self.max_bytes {
             let text = format!(
                 "{} has sent {queued} bytes that no receive was posted for, and what is waited for has not come; at most {} \
                  are queued",
-                self.peer_name(rank),
-                self.most_bytes
+                ep.peer_name(rank),
+                self.max_bytes
             );
-            self.peer_disconnected(rank, Error::new(ErrorKind::ResourceExhausted, text).with_rank(rank));
-            return true;
+            return Err(Error::new(ErrorKind::ResourceExhausted, text).with_rank(rank));
         }
-        false
+        Ok(false)
     }
 
-    /// Reads paused links again if enough of the queue was received, or if something depends on the peer.
-    pub(super) fn resume(&mut self) {
-        for i in (0..self.paused.len()).rev() {
-            let rank = self.paused[i];
-            if self.receives.queued_bytes(rank) >= self.pause_bytes && !self.depends_on(rank) {
-                continue;
-            }
-            self.paused.swap_remove(i);
-            let Some(peer) = self.peers.get_mut(rank) else { continue };
-            peer.awaits_room = false;
-            let Some(link) = &mut peer.link else { continue };
-            if let Err(e) = link.watch(Interest { readable: true, writable: false }) {
-                self.peer_disconnected(rank, self.broke_while(rank, "receiving", &e));
-            } else {
-                self.mark_dirty(rank);
-            }
+    /// Reads the link to `rank` again, which is paused.
+    pub fn resume(&mut self, rank: Rank, ep: &mut Endpoint) -> Result<()> {
+        self.disconnect(rank);
+        let Some(peer) = ep.peers.get_mut(rank) else { return Ok(()) };
+        peer.awaits_room = false;
+        let Some(link) = &mut peer.link else { return Ok(()) };
+        match link.watch(Interest { readable: true, writable: false }) {
+            Ok(()) => ep.mark_dirty(rank),
+            Err(e) => return Err(ep.broke_while(rank, "receiving", &e)),
         }
+        Ok(())
     }
 
-    /// Whether anything here waits for `rank`: to receive, to send, or for an answer.
-    fn depends_on(&self, rank: Rank) -> bool {
-        let Some(peer) = self.peers.get(rank) else { return false };
-        let receives = || {
-            self.receives.ops().any(|(_, op)| match (op.matched, &op.recv.from) {
-                (Some(from), _) | (None, &Source::Rank(from)) => from == rank,
-                (None, Source::AnyOf(ranks)) => ranks.contains(&rank),
-            })
-        };
-        peer.has_output()
-            || peer
-                .incoming
-                .as_ref()
-                .is_some_and(|incoming| !matches!(incoming.finish, Finish::Nothing | Finish::UnexpectedWrite { .. }))
-            || receives()
-            || self.queued_sends.iter().any(|(_, queued)| queued.send.to == rank)
-            || self.offers.values().any(|send| send.to == rank)
-            || peer.placing > 0
-            || self.requests.iter().any(|(_, request)| request.rank == rank)
-            || self.bindings.keys().any(|key| key.rank() == rank)
+    /// The link to `rank` has ended.
+    pub fn disconnect(&mut self, rank: Rank) {
+        self.paused.retain(|other| *other != rank);
     }
 }

@@ -30,12 +30,12 @@
 mod ends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod payload;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::hash::QuickMap;
 use crate::messaging::operation::{Outcome, Recv, Source};
 use crate::messaging::queues::{Key, Queues};
-use crate::reserve::exhausted;
 use crate::slab::Slab;
 use crate::types::{Rank, Slot, Space};
 use crate::wire::Envelope;
@@ -45,7 +45,7 @@ use crate::wire::fingerprint::differs;
 pub const EAGER_BYTES: usize = 64 << 10;
 
 /// Bytes counted for each queued message or announcement beside its payload, for its bookkeeping.
-pub const UNEXPECTED_OVERHEAD: usize = 256;
+pub const UNEXPECTED_OVERHEAD_BYTES: usize = 256;
 
 /// A posted receive.
 #[derive(Debug)]
@@ -162,10 +162,6 @@ pub struct Receives {
     spare: Vec<Vec<u8>>,
 }
 
-/// Most buffers for unexpected messages that are held for reuse: 16 MiB. A rank that was not scheduled for a while may receive a
-/// hundred messages at once, and must not allocate for them each time.
-const MAX_SPARE: usize = 256;
-
 impl Receives {
     /// Posted receives, matched or not.
     pub fn len(&self) -> usize {
@@ -202,23 +198,6 @@ impl Receives {
         self.unexpected.iter().filter(|(_, e)| e.op.is_none()).map(|(_, e)| (e.from, &e.envelope))
     }
 
-    /// Bytes of unmatched messages queued from `from`, plus [`UNEXPECTED_OVERHEAD`] for each message.
-    pub fn queued_bytes(&self, from: Rank) -> usize {
-        if self.queued_bytes.is_empty() { 0 } else { self.queued_bytes.get(&(from as u32)).copied().unwrap_or(0) }
-    }
-
-    /// Adds to the queued bytes of `from`.
-    pub fn charge(&mut self, from: Rank, bytes: usize) {
-        *self.queued_bytes.entry(from as u32).or_insert(0) += bytes;
-    }
-
-    /// Subtracts from the queued bytes of `from`.
-    pub fn refund(&mut self, from: Rank, bytes: usize) {
-        if let Some(queued) = self.queued_bytes.get_mut(&(from as u32)) {
-            *queued = queued.saturating_sub(bytes);
-        }
-    }
-
     /// Posts a receive. If it is from one rank and longer than `grants_above`, that rank waits for a grant.
     pub fn post(&mut self, recv: Recv, grants_above: usize) -> Posting {
         self.sequence += 1;
@@ -251,11 +230,9 @@ impl Receives {
         let key = Key::new(from, space, slot);
         self.unexpected_order.pop(key);
         self.end_turn(key, matches!(op.recv.from, Source::AnyOf(_)));
+        let bytes = UNEXPECTED_OVERHEAD_BYTES + self.unexpected[index].data.as_ref().map_or(0, Vec::len);
+        self.refund(from, bytes);
         let message = &mut self.unexpected[index];
-        let bytes = UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len);
-        if let Some(queued) = self.queued_bytes.get_mut(&(from as u32)) {
-            *queued = queued.saturating_sub(bytes);
-        }
         match &message.data {
             None if message.offer.is_some() => {
                 let message = self.unexpected.remove(index).expect("present");
@@ -403,8 +380,8 @@ impl Receives {
     /// The receives of collectives that wait for messages of more than `above` bytes from `from`, in their order. They count as
     /// granted.
     pub fn grant_again(&mut self, from: Rank, above: usize) -> Vec<u32> {
-        let its = |op: &Op| matches!(op.recv.from, Source::Rank(rank) if rank == from) && !op.recv.space.is_user();
-        let waits = |op: &Op| its(op) && op.matched.is_none() && op.recv.bytes > above;
+        let is_from = |op: &Op| matches!(op.recv.from, Source::Rank(rank) if rank == from) && !op.recv.space.is_user();
+        let waits = |op: &Op| is_from(op) && op.matched.is_none() && op.recv.bytes > above;
         let mut ops: Vec<u32> = self.ops.iter().filter(|(_, op)| waits(op)).map(|(index, _)| index).collect();
         ops.sort_unstable_by_key(|op| self.ops[*op].sequence);
         ops.iter().for_each(|op| self.ops[*op].granted_early = true);
@@ -433,7 +410,7 @@ impl Receives {
         }
         let queued = self.unexpected.insert(message);
         self.unexpected_order.push(key, queued);
-        self.charge(key.rank(), UNEXPECTED_OVERHEAD);
+        self.charge(key.rank(), UNEXPECTED_OVERHEAD_BYTES);
         queued
     }
 
@@ -448,46 +425,6 @@ impl Receives {
         self.turns.remove(any, key.rank() as u32);
         if more {
             self.turns.push(any, key.rank() as u32);
-        }
-    }
-
-    /// Makes room for `n` more bytes of an unexpected message.
-    pub fn make_room(&mut self, queued: u32, n: usize) -> Result<()> {
-        let message = &mut self.unexpected[queued];
-        let data = message.data.get_or_insert_default();
-        let payload = message.envelope.bytes as usize;
-        let made = match payload <= EAGER_BYTES {
-            // Exact, since `recycle` does not reuse larger buffers.
-            true => data.try_reserve_exact(payload.saturating_sub(data.len())),
-            false => data.try_reserve(n),
-        };
-        made.map_err(|_| {
-            let (slot, from) = (message.envelope.space.describe(message.envelope.slot), message.from);
-            exhausted(payload, format_args!("a message of rank {from} {slot} that no receive was posted for"))
-        })
-    }
-
-    /// Appends payload, for which there is room, to an unexpected message. Returns it with its receive once it is complete and matched.
-    pub fn append(&mut self, queued: u32, bytes: &[u8]) -> Option<(Op, Rank, Envelope, Vec<u8>)> {
-        let message = &mut self.unexpected[queued];
-        let data = message.data.get_or_insert_default();
-        data.extend_from_slice(bytes);
-        if message.op.is_none() {
-            *self.queued_bytes.entry(message.from as u32).or_insert(0) += bytes.len();
-        }
-        if data.len() < message.envelope.bytes as usize || message.op.is_none() {
-            return None;
-        }
-        let message = self.unexpected.remove(queued)?;
-        let op = self.ops.remove(message.op?)?;
-        (!op.cancelled).then(|| (op, message.from, message.envelope, message.data.unwrap_or_default()))
-    }
-
-    /// Stores the buffer of a delivered message for reuse.
-    pub fn recycle(&mut self, mut data: Vec<u8>) {
-        if self.spare.len() < MAX_SPARE && data.capacity() <= EAGER_BYTES {
-            data.clear();
-            self.spare.push(data);
         }
     }
 

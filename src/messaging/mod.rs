@@ -5,8 +5,10 @@
 //! and [`Messenger::progress`] progresses them. Every operation ends with exactly one [`Event`], unless it is cancelled with
 //! [`Messenger::cancel`].
 
+mod accesses;
 mod closing;
 mod diagnosis;
+mod endpoint;
 #[cfg(any(test, fuzzing))]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod fuzz;
@@ -16,17 +18,15 @@ pub mod matching;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod memory_tests;
-mod offers;
 mod one_sided;
 mod operation;
 mod peer;
-mod placements;
 pub mod queues;
 mod ranks;
 mod receive;
-mod remote;
+mod rendezvous;
 mod router;
-mod send;
+mod send_queue;
 #[cfg(any(test, fuzzing))]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod testing;
@@ -34,28 +34,25 @@ pub(crate) mod testing;
 #[allow(clippy::disallowed_methods)]
 mod tests;
 
-pub use diagnosis::Unmatched;
+pub use diagnosis::{Diagnosis, Unmatched};
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};
 
-use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use crate::error::Error;
-use crate::hash::QuickMap;
-use crate::log::{Level, LogCallback};
-use crate::slab::Slab;
-use crate::sys::Pollable;
-use crate::transport::{Connector, ConnectorEvent, Counters};
-use crate::types::Rank;
+use crate::error::Result;
+use crate::log::LogCallback;
+use crate::reserve::{SMALL_BYTES, check_room};
+use crate::transport::{Connector, ConnectorEvent};
+use crate::types::{Rank, Slot, Space};
+use diagnosis::Publications;
+use endpoint::Endpoint;
 use inbox::{Finish, Target};
-use matching::{EAGER_BYTES, Posting, Receives};
-use one_sided::WaitingWrite;
-use peer::{Peer, Sent};
-use placements::{Grant, Placing};
-use queues::{Key, Queues};
-use ranks::ByRank;
-use remote::{Binding, FIRST_REGION_OWNER, Region, Request, UnexpectedWrite};
-use send::Queued;
+use limits::Limits;
+use matching::{Arrival, Posting};
+use one_sided::{OneSided, Region, region_owner};
+use queues::Key;
+use rendezvous::Rendezvous;
+use send_queue::Sent;
 
 /// Events, and other entries of lists, for which memory is reserved. How many are pushed at once varies, and the steady state must
 /// not allocate.
@@ -63,8 +60,6 @@ pub const EVENTS: usize = 256;
 
 /// Size of the staging buffer for received bytes: small enough to stay in cache until they are reduced.
 const STAGING_BYTES: usize = 128 << 10;
-/// From this length on, the rest of a payload is received directly into its destination, without staging.
-const DIRECT_BYTES: usize = 4 << 10;
 /// Receives from one link before other links are read.
 const READS_PER_TURN: usize = 4;
 /// With up to so many links, all are tried without asking the connector which are ready.
@@ -72,69 +67,16 @@ const DIRECT_LINKS: usize = 4;
 
 /// The operations, messages and links of one context.
 pub struct Messenger {
-    rank: Rank,
-    size: usize,
-    log: Option<LogCallback>,
-    connector: Box<dyn Connector>,
-    peers: ByRank<Peer>,
-    /// Ranks with an established link.
-    linked: Vec<Rank>,
-    /// Ranks with output to flush.
-    dirty: Vec<Rank>,
-    receives: Receives,
-    /// Messages that wait for a grant, or behind one that does; indices into `queued_sends`.
-    queued: Queues<u32>,
-    queued_sends: Slab<Queued>,
-    /// Received grants that no message has used: their keys of exposed memory, or 0.
-    grants: Queues<u32>,
-    /// Grants received while a link was read, to be handled afterwards, in order.
-    granted: Vec<Grant>,
-    /// Messages that were offered and not yet read by the receiver, by key.
-    offers: QuickMap<u32, Send>,
-    next_offer: u32,
-    /// Keys for which a peer has read an offered message while its link was read; messages queued behind are sent afterwards.
-    unblocked: Vec<Key>,
-    /// Ranks whose offered messages are being read.
-    reading: Vec<Rank>,
-    /// Messages that links place in the receivers' memory, by ticket.
-    placing: Slab<Placing>,
-    /// Ranks in whose memory a message is being written.
-    placing_to: Vec<Rank>,
-    /// Memory that was exposed to a rank for receives that were cancelled, by its key: a message may still be placed there.
-    withdrawn: Vec<(Rank, u32)>,
-    /// The next key of exposed memory.
-    next_exposed: u32,
-    /// The number of the next announcement on a link that places messages.
-    next_announcement: u32,
-    /// No link has a lower limit for messages that need no grant.
-    least_eager: usize,
-    requests: Slab<Request>,
-    regions: HashMap<u32, Region>,
-    next_region: u32,
-    bindings: QuickMap<Key, Binding>,
-    unexpected_writes: QuickMap<Key, Vec<UnexpectedWrite>>,
-    /// Writes into bound buffers of peers of which it is not known by which way.
-    writes: QuickMap<Key, VecDeque<WaitingWrite>>,
-    /// The regions of bound buffers of peers, on links that access memory; `None` if writes are sent.
-    bound: QuickMap<Key, Option<u32>>,
-    /// Keys of waiting writes whose way has become known while a link was read; they are started afterwards.
-    granted_writes: Vec<Key>,
-    /// Messages not completely sent: in the peers' queues, or waiting for a grant.
-    outgoing: usize,
+    ep: Endpoint,
+    limits: Limits,
+    rendezvous: Rendezvous,
+    one_sided: OneSided,
+    publications: Publications,
+    /// Peers to which the last query was sent.
+    queried: Vec<Rank>,
     staging: Box<[u8]>,
-    /// Limits on the bytes of unexpected messages queued from one peer; see [`limits`].
-    pause_bytes: usize,
-    most_bytes: usize,
-    /// Ranks whose links are not read, because too many unexpected bytes from them are queued.
-    paused: Vec<Rank>,
-    events: Vec<Event>,
     sent: Vec<Sent>,
     connector_events: Vec<ConnectorEvent>,
-    closed: Option<Error>,
-    /// Peers to which a query was sent.
-    queried: Vec<Rank>,
-    /// Waits for what peers do in shared memory: the operation, the peer, and the bytes that it publishes.
-    shared_waits: Vec<(Token, Rank, usize)>,
 }
 
 // SAFETY: the posters keep the memory behind all pointers valid until the event or the cancellation, on whichever thread the
@@ -143,50 +85,17 @@ unsafe impl std::marker::Send for Messenger {}
 
 impl Messenger {
     /// A messenger for `rank` of `size`, whose links `connector` makes.
-    pub fn new(rank: Rank, size: usize, mut connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
-        connector.set_rank(rank, size);
+    pub fn new(rank: Rank, size: usize, connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
         Self {
-            rank,
-            size,
-            log,
-            connector,
-            peers: ByRank::default(),
-            linked: Vec::new(),
-            dirty: Vec::new(),
-            receives: Receives::default(),
-            queued: Queues::default(),
-            queued_sends: Slab::default(),
-            grants: Queues::default(),
-            granted: Vec::with_capacity(EVENTS),
-            offers: QuickMap::default(),
-            next_offer: 0,
-            unblocked: Vec::with_capacity(EVENTS),
-            reading: Vec::new(),
-            placing: Slab::default(),
-            placing_to: Vec::new(),
-            withdrawn: Vec::new(),
-            next_exposed: 1,
-            next_announcement: 1,
-            least_eager: EAGER_BYTES,
-            requests: Slab::default(),
-            regions: HashMap::new(),
-            next_region: 0,
-            bindings: QuickMap::default(),
-            unexpected_writes: QuickMap::default(),
-            writes: QuickMap::default(),
-            bound: QuickMap::default(),
-            granted_writes: Vec::new(),
-            outgoing: 0,
+            ep: Endpoint::new(rank, size, connector, log, EVENTS),
+            limits: Limits::default(),
+            rendezvous: Rendezvous::new(EVENTS),
+            one_sided: OneSided::default(),
+            publications: Vec::with_capacity(EVENTS),
+            queried: Vec::new(),
             staging: vec![0; STAGING_BYTES].into_boxed_slice(),
-            pause_bytes: limits::PAUSE_BYTES,
-            most_bytes: limits::MOST_BYTES,
-            paused: Vec::new(),
-            events: Vec::with_capacity(EVENTS),
             sent: Vec::with_capacity(EVENTS),
             connector_events: Vec::with_capacity(EVENTS),
-            closed: None,
-            queried: Vec::new(),
-            shared_waits: Vec::with_capacity(EVENTS),
         }
     }
 
@@ -196,13 +105,46 @@ impl Messenger {
     /// `send.from` is valid for `send.bytes` until the event or the cancellation.
     #[inline]
     pub unsafe fn send(&mut self, send: Send) {
-        if send.to == self.rank && self.closed.is_none() {
+        if send.to == self.ep.rank && self.ep.closed.is_none() {
             return self.send_to_self(&send);
         }
-        if let Some(error) = self.disconnect_error(send.to) {
-            return self.event(send.token, Outcome::Failed(error));
+        if let Some(error) = self.ep.disconnect_error(send.to) {
+            return self.ep.event(send.token, Outcome::Failed(error));
         }
-        self.send_or_queue(send);
+        if self.rendezvous.is_idle()
+            && let Some(peer) = self.ep.peers.get_mut(send.to)
+            && send.bytes <= peer.eager_bytes()
+            && peer.is_idle()
+        {
+            // Sent at once, without waiting until the rest of the call is posted.
+            self.ep.outgoing += 1;
+            peer.queue.push(&send.message(false, 0), send.from, Some(send.token), true);
+            self.flush_to(send.to);
+            return;
+        }
+        self.ep.connect(send.to);
+        self.rendezvous.send(send, &mut self.ep);
+    }
+
+    fn send_to_self(&mut self, send: &Send) {
+        let (ep, envelope) = (&mut self.ep, send.envelope());
+        // SAFETY: the poster keeps the memory valid until the event, which is pushed below.
+        let bytes = unsafe { send.payload() };
+        if bytes.len() > SMALL_BYTES
+            && let Err(error) = check_room(bytes.len(), "a message of this rank to itself")
+        {
+            return ep.event(send.token, Outcome::Failed(error));
+        }
+        match ep.receives.arrive(send.to, &envelope, false) {
+            Arrival::Unexpected(message) => ep.append(message, bytes),
+            Arrival::Op(index) => {
+                if let Some(op) = ep.receives.finish(index) {
+                    ep.deliver(&op, send.to, &envelope, bytes);
+                }
+            }
+            Arrival::Discard(_) => {}
+        }
+        ep.event(send.token, Outcome::Done { rank: send.to, bytes: send.bytes });
     }
 
     /// Posts a receive.
@@ -211,75 +153,139 @@ impl Messenger {
     /// `recv.into` is valid for writes of `recv.bytes`, and the operand of `recv.reduce` for reads of as many, until the event or
     /// the cancellation. Nothing else accesses `into` meanwhile.
     pub unsafe fn recv(&mut self, recv: Recv) {
-        if let Some(error) = self.closed.clone() {
-            return self.event(recv.token, Outcome::Failed(error));
+        let Self { ep, rendezvous, .. } = self;
+        if let Some(error) = ep.closed.clone() {
+            return ep.event(recv.token, Outcome::Failed(error));
         }
         let (token, from) = (recv.token, recv.from.clone());
-        let grants_above =
-            if recv.bytes <= self.least_eager { usize::MAX } else { self.grants_above(&from, recv.space) };
-        match self.receives.post(recv, grants_above) {
+        let grants_above = rendezvous.grants_above(&recv, ep);
+        match ep.receives.post(recv, grants_above) {
             Posting::Message { op, from, envelope, data } => {
-                self.deliver(&op, from, &envelope, &data);
-                self.receives.recycle(data);
+                ep.deliver(&op, from, &envelope, &data);
+                ep.receives.recycle(data);
             }
-            Posting::Granted { op, to, envelope, announcement } => self.answer_later(to, op, &envelope, announcement),
-            Posting::Offered { op, from, envelope, key } => self.read_later(from, op, &envelope, key),
+            Posting::Granted { op, to, envelope, announcement } => {
+                if let Some(peer) = ep.peers.get_mut(to) {
+                    rendezvous.exposures.answer(to, peer, ep.receives.op_mut(op), &envelope, announcement);
+                    ep.mark_dirty(to);
+                }
+            }
+            Posting::Offered { op, from, envelope, key } => {
+                rendezvous.offers.read_later(from, op, &envelope, key, ep);
+            }
             Posting::Waits { op, grant } => {
-                if let Some(error) = self.disconnect_error_of(&from) {
-                    self.receives.withdraw(op);
-                    return self.event(token, Outcome::Failed(error));
+                if let Some(error) = ep.disconnect_error_of(&from) {
+                    ep.receives.withdraw(op);
+                    return ep.event(token, Outcome::Failed(error));
                 }
                 for rank in from.ranks() {
-                    self.connect(*rank);
+                    ep.connect(*rank);
                 }
                 if let Some(rank) = grant {
-                    self.grant(rank, op);
+                    rendezvous.grant(rank, op, ep);
                 }
             }
         }
+    }
+
+    /// Writes `bytes` from `from` to the remote range; completes when they are there.
+    ///
+    /// # Safety
+    /// `from` is valid for `bytes` until the event or the cancellation.
+    pub unsafe fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
+        let by = (&mut self.ep, &mut self.rendezvous.accesses);
+        // SAFETY: the caller guarantees that the memory is valid.
+        unsafe { self.one_sided.request(false, remote, from.cast_mut(), bytes, token, by) };
+    }
+
+    /// Reads `bytes` of the remote range to `into`; completes when they are here.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `bytes` until the event or the cancellation, and nothing else accesses it meanwhile.
+    pub unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
+        let by = (&mut self.ep, &mut self.rendezvous.accesses);
+        // SAFETY: the caller guarantees that the memory is valid.
+        unsafe { self.one_sided.request(true, remote, into, bytes, token, by) };
+    }
+
+    /// Lets peers `put` to and `get` from this memory under the returned key, until `unregister`.
+    ///
+    /// # Safety
+    /// `memory` is valid for reads and writes of `bytes` until `unregister`.
+    pub unsafe fn register(&mut self, memory: *mut u8, bytes: usize) -> Result<u32> {
+        // SAFETY: the caller guarantees that the memory is valid.
+        unsafe { self.one_sided.register(memory, bytes, &mut self.ep) }
+    }
+
+    /// Ends the registration of `region`, and cancels accesses in progress.
+    pub fn unregister(&mut self, region: u32) {
+        if self.one_sided.unregister(region, &mut self.ep) {
+            self.cancel(region_owner(region));
+        }
+    }
+
+    /// Writes at `offset` into the buffer that `to` has bound to `slot`; completes when the bytes are sent.
+    ///
+    /// # Safety
+    /// `from` is valid for `bytes` until the event or the cancellation.
+    pub unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token) {
+        let (key, by) = (Key::new(to, Space::USER, slot), (&mut self.ep, &mut self.rendezvous.accesses));
+        // SAFETY: the caller guarantees that the memory is valid.
+        unsafe { self.one_sided.buffers.write(key, offset, from, bytes, token, by) };
+    }
+
+    /// Binds memory to `slot` for writes by `from`; each write causes an `Outcome::Written`. Ends with `cancel`.
+    ///
+    /// # Safety
+    /// `memory` is valid for writes of `bytes` until the cancellation.
+    pub unsafe fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()> {
+        let key = Key::new(from, Space::USER, slot);
+        // SAFETY: the caller guarantees that the memory is valid.
+        unsafe { self.one_sided.bind(key, Region { memory, bytes }, token, &mut self.ep)? };
+        if let Err(error) = self.one_sided.buffers.write_early(key, &mut self.ep) {
+            // As with a later write, the buffer's owner gets the error when it waits.
+            self.fail_connection(from, error);
+        }
+        Ok(())
     }
 
     /// Starts a wait for `bytes` bytes that `rank` publishes in shared memory, where the caller looks for them. It ends by
     /// [`Messenger::end_wait_for_publication`] or [`Messenger::cancel`], or fails when the peer is disconnected.
     pub fn wait_for_publication(&mut self, rank: Rank, bytes: usize, token: Token) {
-        if let Some(error) = self.disconnect_error(rank) {
-            return self.event(token, Outcome::Failed(error));
+        if let Some(error) = self.ep.disconnect_error(rank) {
+            return self.ep.event(token, Outcome::Failed(error));
         }
-        self.connect(rank);
-        self.shared_waits.push((token, rank, bytes));
+        self.ep.connect(rank);
+        self.publications.push((token, rank, bytes));
     }
 
     /// Ends the wait for a publication with this token.
     pub fn end_wait_for_publication(&mut self, token: Token) {
-        self.shared_waits.retain(|(its, ..)| *its != token);
-        self.events.retain(|event| event.token != token);
+        self.publications.retain(|(other, ..)| *other != token);
+        self.ep.events.retain(|event| event.token != token);
     }
 
     /// Whether anything waits for a publication.
     pub fn waits_for_publication(&self) -> bool {
-        !self.shared_waits.is_empty()
+        !self.publications.is_empty()
     }
 
     /// Cancels all operations of `owner`: no event follows for them, and their memory is not accessed any more.
     pub fn cancel(&mut self, owner: u32) {
+        let Self { ep, rendezvous, one_sided, .. } = self;
         let (mut arriving, mut starved) = (Vec::new(), Vec::new());
-        self.cancel_exposures(owner);
-        self.receives.cancel(owner, |op| arriving.push(op));
-        self.cancel_writes(owner);
-        self.bindings.retain(|_, binding| binding.token.owner != owner);
-        let requests = &mut self.requests;
-        requests.iter_mut().filter(|(_, r)| r.token.owner == owner).for_each(|(_, r)| r.cancelled = true);
-        for (rank, peer) in self.peers.iter_mut() {
+        rendezvous.exposures.cancel(owner, ep);
+        ep.receives.cancel(owner, |op| arriving.push(op));
+        one_sided.cancel(owner, ep);
+        for (rank, peer) in ep.peers.iter_mut() {
             if let Some(incoming) = &mut peer.incoming {
-                let its = match incoming.finish {
+                let is_cancelled = match incoming.finish {
                     Finish::Recv(op) => arriving.contains(&op),
                     Finish::Written { token, .. } => token.owner == owner,
-                    Finish::Answer { request, .. } => {
-                        self.requests.get(request).is_some_and(|r| r.token.owner == owner)
-                    }
+                    Finish::Answer { request, .. } => one_sided.answers(request, owner),
                     _ => false,
                 };
-                if its {
+                if is_cancelled {
                     incoming.target = Target::Discard;
                     if !matches!(incoming.finish, Finish::Answer { .. }) {
                         incoming.finish = Finish::Nothing;
@@ -287,35 +293,31 @@ impl Messenger {
                 }
             }
             let (removed, copied) = peer.cancel(owner);
-            self.outgoing -= removed;
+            ep.outgoing -= removed;
             starved.extend(copied.err().map(|error| (rank, error.with_rank(rank))));
         }
+        rendezvous.cancel(owner, ep, &mut starved);
+        rendezvous.offers.cancel_readings(&arriving, ep);
+        self.publications.retain(|(token, ..)| token.owner != owner);
         for (rank, error) in starved {
             // Their memory is valid until this function returns.
             self.disconnect(rank, &error);
         }
-        self.cancel_placements(owner);
-        self.cancel_queued(owner);
-        self.shared_waits.retain(|(token, ..)| token.owner != owner);
-        self.cancel_offers(owner);
-        self.cancel_readings(&arriving);
-        self.events.retain(|e| e.token.owner != owner);
+        self.ep.events.retain(|event| event.token.owner != owner);
     }
 
     /// Moves data as far as possible without blocking, at the time `now`, and appends to `events`. Returns whether anything was
     /// moved.
     pub fn progress(&mut self, now: Instant, events: &mut Vec<Event>) -> bool {
         let mut moved = false;
-        if !self.paused.is_empty() {
-            self.resume();
-        }
-        while let Some(rank) = self.dirty.pop() {
+        self.resume();
+        while let Some(rank) = self.ep.dirty.pop() {
             moved |= self.flush_to(rank);
         }
-        if self.linked.len() <= DIRECT_LINKS && !self.connector.is_busy() {
-            for i in (0..self.linked.len()).rev() {
-                let Some(rank) = self.linked.get(i).copied() else { continue };
-                if self.peers.get(rank).is_some_and(|p| p.has_output()) {
+        if self.ep.linked.len() <= DIRECT_LINKS && !self.ep.connector.is_busy() {
+            for i in (0..self.ep.linked.len()).rev() {
+                let Some(rank) = self.ep.linked.get(i).copied() else { continue };
+                if self.ep.peers.get(rank).is_some_and(|p| p.has_output()) {
                     moved |= self.flush_to(rank);
                 }
                 moved |= self.read(rank);
@@ -323,176 +325,105 @@ impl Messenger {
         } else {
             moved |= self.progress_ready(now);
         }
-        if !self.reading.is_empty() {
-            moved |= self.read_offers();
+        moved |= self.read_offers();
+        if self.rendezvous.accesses.are_open() {
+            moved |= self.rendezvous.accesses.finish(&mut self.ep);
         }
-        if !self.placing_to.is_empty() {
-            moved |= self.finish_placements();
-        }
-        moved |= !self.events.is_empty();
-        events.append(&mut self.events);
+        moved |= !self.ep.events.is_empty();
+        events.append(&mut self.ep.events);
         moved
     }
 
     /// Sends what was posted as far as possible without blocking, and appends to `events`.
     pub fn flush(&mut self, events: &mut Vec<Event>) {
-        if !self.paused.is_empty() {
-            self.resume();
-        }
-        while let Some(rank) = self.dirty.pop() {
+        self.resume();
+        while let Some(rank) = self.ep.dirty.pop() {
             self.flush_to(rank);
         }
-        if !self.placing_to.is_empty() {
-            self.finish_placements();
+        if self.rendezvous.accesses.are_open() {
+            self.rendezvous.accesses.finish(&mut self.ep);
         }
-        events.append(&mut self.events);
+        events.append(&mut self.ep.events);
     }
 
-    /// Adds what is to be polled: something of it becomes readable when [`Messenger::progress`] may have something to do.
-    pub fn descriptors(&self, into: &mut Vec<Pollable>) {
-        self.connector.descriptors(into);
+    /// Whether an offered message can be read further.
+    pub fn is_reading(&self) -> bool {
+        self.rendezvous.offers.can_read(&self.ep)
     }
 
-    /// When [`Messenger::progress`] must be called even if no descriptor is readable.
-    pub fn next_timer(&self) -> Option<Instant> {
-        self.connector.next_timer()
+    /// What operations wait for, and what peers have replied to queries.
+    pub fn diagnosis(&self) -> Diagnosis<'_> {
+        let Self { ep, rendezvous, one_sided, publications, queried, .. } = self;
+        Diagnosis { ep, rendezvous, one_sided, publications, queried }
     }
 
-    /// When [`Messenger::progress`] must be called while a thread waits; see [`Connector::keep_alive`].
-    pub fn keep_alive(&self) -> Option<Instant> {
-        self.connector.keep_alive()
+    /// Queries the connected peers for which the operations of `owner` wait, the call with this tag and fingerprint. Returns whether there
+    /// are any. `describe` includes their replies.
+    pub fn query(&mut self, owner: u32, call: (Slot, u64), now: Instant) -> bool {
+        let (ranks, unconnected) = self.diagnosis().peers_to_query(owner);
+        diagnosis::query(&ranks[unconnected..], call, now, &mut self.ep);
+        let any = unconnected < ranks.len();
+        self.queried = ranks;
+        any
     }
 
-    /// See [`Connector::sleep`].
-    pub fn sleep(&mut self, publications: bool) -> bool {
-        self.connector.sleep(publications)
-    }
-
-    /// See [`Connector::wake`].
-    pub fn wake(&mut self, slept: bool) {
-        self.connector.wake(slept);
-    }
-
-    /// See [`Connector::is_quiet`].
-    pub fn is_quiet(&self) -> bool {
-        self.connector.is_quiet()
-    }
-
-    /// See [`Connector::counters`].
-    pub fn counters(&self) -> Option<Counters> {
-        self.connector.counters()
-    }
-
-    /// See [`Connector::set_streams`].
-    pub fn set_streams(&mut self, streams: u8) {
-        self.connector.set_streams(streams);
-    }
-
-    /// See [`Connector::retain_memory`].
-    pub fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
-        self.connector.retain_memory(memory, bytes);
-    }
-
-    /// See [`Connector::release_memory`].
-    pub fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
-        self.connector.release_memory(memory, bytes);
+    /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks. `instead`: see
+    /// [`Message::Reply`](crate::wire::Message::Reply).
+    pub fn reply(&mut self, rank: Rank, text: &str, waiting: bool, instead: u64) {
+        diagnosis::reply(rank, text, waiting, instead, &mut self.ep);
     }
 
     /// Messages of this rank that are not completely sent.
     pub fn outgoing(&self) -> usize {
-        self.outgoing
+        self.ep.outgoing + self.rendezvous.outgoing() + self.one_sided.buffers.waiting().count()
+    }
+
+    /// Replaces the limits on unexpected messages: from how many bytes on a link is paused, and the largest number.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn set_limits(&mut self, pause_bytes: usize, max_bytes: usize) {
+        self.limits.set(pause_bytes, max_bytes);
+    }
+
+    /// Bytes of unexpected messages queued from `rank`.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn queued_bytes(&self, rank: Rank) -> usize {
+        self.ep.receives.queued_bytes(rank)
     }
 
     /// Messages that have been sent and are not reported.
     #[cfg(test)]
     pub(crate) fn unreported(&self) -> usize {
-        self.peers.iter().map(|(_, peer)| peer.unreported.len()).sum()
+        self.ep.peers.iter().map(|(_, peer)| peer.unreported.len()).sum()
     }
 
     /// Receives for which memory is exposed, and cancelled ones whose messages may still be placed.
     #[cfg(test)]
     pub(crate) fn exposed(&self) -> usize {
-        self.receives.ops().filter(|(_, op)| op.exposed.is_some()).count() + self.withdrawn.len()
+        self.ep.receives.ops().filter(|(_, op)| op.exposed.is_some()).count() + self.rendezvous.exposures.withdrawn()
     }
 
     /// Describes the state that remains although all operations have completed; `None` if there is none.
     #[cfg(test)]
     pub(crate) fn remaining_state(&self) -> Option<String> {
-        let links = || self.peers.iter().filter_map(|(_, peer)| Some(peer.link.as_deref()?.exposures()));
-        let left = [
-            (self.outgoing, "messages that have not left"),
-            (self.receives.len(), "receives"),
-            (self.receives.unmatched().count(), "unexpected messages"),
-            (self.queued_sends.len(), "messages without a grant"),
-            (self.offers.len(), "messages that were offered"),
-            (self.placing.len(), "messages that are being placed"),
-            (self.peers.iter().map(|(_, peer)| peer.placing).sum(), "placed messages whose memory is in use"),
+        let peers = || self.ep.peers.iter().map(|(_, peer)| peer);
+        let exposures = || peers().filter_map(|peer| Some(peer.link.as_deref()?.exposures()));
+        let own = [
+            (self.outgoing(), "messages that have not left"),
+            (self.ep.receives.len(), "receives"),
+            (self.ep.receives.unmatched().count(), "unexpected messages"),
+            (self.rendezvous.queued().count(), "messages without a grant"),
+            (self.rendezvous.offers.sends().count(), "messages that were offered"),
+            (self.rendezvous.accesses.len(), "messages that are being placed"),
+            (peers().map(|peer| peer.accesses).sum(), "placed messages whose memory is in use"),
             (self.unreported(), "messages sent and not reported"),
             (self.exposed(), "exposed receives"),
-            (links().map(|(own, _)| own).sum(), "exposed messages"),
-            (links().map(|(_, theirs)| theirs).sum(), "keys of the peer's memory"),
-            (self.peers.iter().map(|(_, peer)| peer.readings.len()).sum(), "offers"),
-            (self.requests.len(), "puts or gets"),
-            (self.regions.len(), "regions"),
-            (self.bindings.len(), "bound buffers"),
-            (self.writes.len(), "slots with writes that wait"),
-            (self.unexpected_writes.values().map(Vec::len).sum(), "unexpected writes"),
-            (self.shared_waits.len(), "waits for publications"),
+            (exposures().map(|(own, _)| own).sum(), "exposed messages"),
+            (exposures().map(|(_, theirs)| theirs).sum(), "keys of the peer's memory"),
+            (peers().map(|peer| peer.readings.len()).sum(), "offers"),
+            (self.publications.len(), "waits for publications"),
         ];
-        let left: Vec<String> = left.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        let left = own.into_iter().chain(self.one_sided.remaining()).filter(|(n, _)| *n > 0);
+        let left: Vec<String> = left.map(|(n, what)| format!("{n} {what}")).collect();
         (!left.is_empty()).then(|| left.join(", "))
-    }
-
-    /// The name of `rank` in messages to the user.
-    pub fn peer_name(&self, rank: Rank) -> String {
-        self.connector.peer_name(rank)
-    }
-
-    /// Sets the numbers of the ranks in errors, while the context is made out of another one; none for their own.
-    pub fn set_names(&mut self, names: Vec<Rank>) {
-        self.connector.set_names(names);
-    }
-
-    fn log(&self, level: Level, text: &str) {
-        if let Some(log) = &self.log {
-            log(level, text);
-        }
-    }
-
-    fn peer(&mut self, rank: Rank) -> &mut Peer {
-        self.peers.get_or_insert_with(rank, Peer::default)
-    }
-
-    fn event(&mut self, token: Token, outcome: Outcome) {
-        if token.owner < FIRST_REGION_OWNER || token == Token::CONTEXT {
-            self.events.push(Event { token, outcome });
-        }
-    }
-
-    fn mark_dirty(&mut self, rank: Rank) {
-        if let Some(peer) = self.peers.get_mut(rank)
-            && peer.is_established()
-            && !std::mem::replace(&mut peer.dirty, true)
-        {
-            self.dirty.push(rank);
-        }
-    }
-
-    /// The error of operations with `rank`, if it is disconnected.
-    fn disconnect_error(&self, rank: Rank) -> Option<Error> {
-        self.closed.as_ref().or_else(|| self.peers.get(rank)?.disconnected.as_ref()).cloned()
-    }
-
-    /// The error of a receive, if all ranks that could serve it are disconnected. An error detected here is preferred to one that
-    /// a peer reported, because that peer may have failed only because this rank kept it waiting.
-    fn disconnect_error_of(&self, from: &Source) -> Option<Error> {
-        let mut told = None;
-        let mut seen = None;
-        for rank in from.ranks() {
-            let error = self.disconnect_error(*rank)?;
-            let first = if error.is_reported_by_peer() { &mut told } else { &mut seen };
-            first.get_or_insert(error);
-        }
-        seen.or(told)
     }
 }

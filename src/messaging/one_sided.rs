@@ -1,254 +1,254 @@
-//! Puts, gets and writes into bound buffers on links that access the peer's memory themselves.
+//! Puts, gets, and memory that peers can access: regions, and [buffers](buffers) that are bound to a slot.
 //!
-//! On such a link, regions and bound buffers are published to the peer. A put or get of a region that is known to be published is one
-//! access by the link; others, and those of ranges that are not inside, are sent to the peer as on other links. A write into a bound
-//! buffer waits until the peer has said by which region the link reaches the buffer (`Bound`), or that it must be sent. Then all writes
-//! into that buffer take the same way, so that they stay in order; a header behind the bytes (`Written`) says where they are.
+//! Where the link accesses the peer's memory itself, regions are published to the peer. A put or get of a region that is known to be
+//! published is one access by the link; others, and those of ranges that are not inside, are sent to the peer as on other links.
 
-use super::Messenger;
-use super::operation::{Outcome, Remote, Send, Token};
-use super::peer::Peer;
-use super::placements::Placing;
-use super::queues::Key;
+pub mod buffers;
+
+use std::collections::HashMap;
+
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::OneSided;
-use crate::types::{Rank, Slot, Space};
+use crate::messaging::accesses::{Accesses, operation};
+use crate::messaging::endpoint::{Endpoint, FIRST_REGION_OWNER};
+use crate::messaging::inbox::{Finish, Incoming, Target};
+use crate::messaging::operation::{Outcome, Remote, Token};
+use crate::messaging::peer::Peer;
+use crate::messaging::queues::Key;
+use crate::slab::Slab;
+use crate::types::Rank;
 use crate::wire::Message;
+use buffers::BoundBuffers;
 
-/// A write into a bound buffer of the peer that waits until it is known by which way.
+/// A put or get that has not been answered.
+pub struct Request {
+    pub rank: Rank,
+    pub token: Token,
+    into: *mut u8,
+    pub bytes: usize,
+    is_get: bool,
+    /// Its owner has cancelled it: the answer is discarded.
+    cancelled: bool,
+}
+
+/// Memory that peers can access.
 #[derive(Clone, Copy)]
-pub(super) struct WaitingWrite {
-    pub(super) token: Token,
-    slot: Slot,
-    offset: u64,
-    from: *const u8,
-    pub(super) bytes: usize,
+pub struct Region {
+    pub memory: *mut u8,
+    pub bytes: usize,
 }
 
-/// The operation in terms of which an access by the link is kept until it has ended.
-fn access(to: Rank, slot: Slot, from: *const u8, bytes: usize, token: Token) -> Send {
-    Send { to, space: Space::USER, slot, fingerprint: 0, from, bytes, more: false, token }
+impl Region {
+    /// The address of `bytes` at `offset`; `None` if they are not all inside.
+    pub fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes as u64);
+        inside.then(|| self.memory.wrapping_add(offset as usize))
+    }
 }
 
-impl Messenger {
-    fn one_sided(&mut self, rank: Rank) -> Option<&mut dyn OneSided> {
-        self.peers.get_mut(rank).and_then(Peer::one_sided)
+/// The owner of the answers to gets from `region`.
+pub fn region_owner(region: u32) -> u32 {
+    FIRST_REGION_OWNER | region
+}
+
+/// One-sided operations of one context, and the memory that peers can access.
+#[derive(Default)]
+pub struct OneSided {
+    requests: Slab<Request>,
+    regions: HashMap<u32, Region>,
+    next_region: u32,
+    pub buffers: BoundBuffers,
+}
+
+impl OneSided {
+    /// The puts and gets that have not been answered.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter().map(|(_, request)| request)
     }
 
-    /// Lets the link put or get; `start` is called with the link and a ticket. Returns false if the peer's region is not known to be
-    /// published, the range is not inside it, or the link cannot do it: the operation is then sent as a message.
-    fn access(
-        &mut self,
-        remote: Remote,
-        bytes: usize,
-        operation: Send,
-        start: impl FnOnce(&mut dyn OneSided, u32) -> bool,
-    ) -> bool {
-        let inside = |length: usize| (remote.offset as usize).checked_add(bytes).is_some_and(|end| end <= length);
-        let published = self.one_sided(remote.rank).and_then(|link| link.published(remote.region));
-        if bytes == 0 || !published.is_some_and(inside) {
-            return false;
-        }
-        let ticket = self.placing.insert(Placing::alone(operation));
-        let started = self.one_sided(remote.rank).is_some_and(|link| start(link, ticket));
-        match started {
-            true => self.note_placing(remote.rank),
-            false => drop(self.placing.remove(ticket)),
-        }
-        started
-    }
-
-    /// Puts by the link, if it can. See [`Messenger::access`].
+    /// Puts or gets: `is_get` says which. `memory` is read or written.
     ///
     /// # Safety
-    /// As for [`Messenger::put`].
-    pub(super) unsafe fn put_directly(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) -> bool {
-        let operation = access(remote.rank, 0, from, bytes, token);
+    /// As for `Messenger::put` and `Messenger::get`.
+    pub unsafe fn request(
+        &mut self,
+        is_get: bool,
+        remote: Remote,
+        memory: *mut u8,
+        bytes: usize,
+        token: Token,
+        (ep, accesses): (&mut Endpoint, &mut Accesses),
+    ) {
+        let Remote { rank, region, offset } = remote;
+        let refuse = |ep: &mut Endpoint, error| ep.event(token, Outcome::Failed(error));
+        if rank == ep.rank {
+            let Some(here) = self.regions.get(&region).and_then(|region| region.at(offset, bytes as u64)) else {
+                let text = "no such region, or it is shorter than offset and length ask for";
+                return refuse(ep, Error::invalid(text));
+            };
+            let (from, into) = if is_get { (here, memory) } else { (memory, here) };
+            // SAFETY: the caller guarantees that `memory` is valid; `here` lies in a registered region, valid until `unregister`.
+            unsafe { std::ptr::copy(from.cast_const(), into, bytes) };
+            return ep.event(token, Outcome::Done { rank, bytes });
+        }
         // SAFETY: the caller guarantees that the memory is valid until the event or the cancellation; both follow `finished`, `cancel` or
         // the end of the link.
-        let put = |link: &mut dyn OneSided, ticket| unsafe {
-            link.put(remote.region, remote.offset as usize, from, bytes, ticket)
+        let start = |peer: &mut Peer, ticket| unsafe {
+            peer.one_sided().is_some_and(|link| match is_get {
+                true => link.get(region, offset as usize, memory, bytes, ticket),
+                false => link.put(region, offset as usize, memory, bytes, ticket),
+            })
         };
-        self.access(remote, bytes, operation, put)
-    }
-
-    /// Gets by the link, if it can. See [`Messenger::access`].
-    ///
-    /// # Safety
-    /// As for [`Messenger::get`].
-    pub(super) unsafe fn get_directly(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) -> bool {
-        let operation = access(remote.rank, 0, into, bytes, token);
-        // SAFETY: as above.
-        let get = |link: &mut dyn OneSided, ticket| unsafe {
-            link.get(remote.region, remote.offset as usize, into, bytes, ticket)
-        };
-        self.access(remote, bytes, operation, get)
-    }
-
-    /// Publishes a region to all peers whose links access memory.
-    pub(super) fn publish(&mut self, region: u32, memory: *mut u8, bytes: usize) {
-        for rank in self.linked.clone() {
-            if let Some(link) = self.one_sided(rank) {
-                // SAFETY: the memory is valid until the region is unregistered, which retracts it.
-                unsafe { link.publish(region, memory, bytes) };
+        if ep.reaches(rank, region, offset, bytes)
+            && accesses.begin(operation(rank, 0, memory, bytes, token), None, ep, start)
+        {
+            return;
+        }
+        if rank >= ep.size {
+            return refuse(ep, Error::invalid(format!("there is no rank {rank}")));
+        }
+        if let Some(error) = ep.disconnect_error(rank) {
+            return refuse(ep, error);
+        }
+        ep.connect(rank);
+        let request = self.requests.insert(Request { rank, token, into: memory, bytes, is_get, cancelled: false });
+        match is_get {
+            true => ep.push_header(rank, &Message::Get { request, region, offset, bytes: bytes as u64 }),
+            false => {
+                let message = Message::Put { request, region, offset, bytes: bytes as u64 };
+                ep.push(rank, &message, memory, Some(token), false);
             }
         }
     }
 
-    /// Retracts a region from all peers.
-    pub(super) fn retract(&mut self, region: u32) {
-        for rank in self.linked.clone() {
-            if let Some(link) = self.one_sided(rank) {
+    /// Handles the answer of `rank` to a put or, if `bytes` follow, to a get.
+    pub fn begin_answer(
+        &self,
+        rank: Rank,
+        peer: &Peer,
+        index: u32,
+        refused: bool,
+        bytes: Option<u64>,
+        ep: &Endpoint,
+    ) -> Result<Incoming> {
+        let Some(request) = self.requests.get(index).filter(|r| r.rank == rank && r.is_get == bytes.is_some()) else {
+            return Err(ep.violation(rank, "answered a request that was not made"));
+        };
+        // Completing the request would permit the poster to reuse memory that is still being sent.
+        if peer.queue.is_putting(index) {
+            return Err(ep.violation(rank, "answered a put before it was sent"));
+        }
+        let bytes = bytes.unwrap_or(0);
+        if refused && bytes > 0 || !refused && request.is_get && bytes != request.bytes as u64 {
+            return Err(ep.violation(rank, format_args!("sent {bytes} bytes for a get of {}", request.bytes)));
+        }
+        let target = if bytes > 0 && !request.cancelled { Target::Memory(request.into) } else { Target::Discard };
+        Ok(Incoming::new(bytes as usize, target, Finish::Answer { request: index, refused }))
+    }
+
+    /// The answer of `rank` to a put or get is complete.
+    pub fn answered(&mut self, rank: Rank, request: u32, refused: bool, ep: &mut Endpoint) {
+        if let Some(request) = self.requests.remove(request).filter(|r| !r.cancelled) {
+            let outcome = if refused {
+                let name = ep.peer_name(rank);
+                let text = format!("{name} has no such region, or it is shorter than offset and length ask for");
+                Outcome::Failed(Error::invalid(text).with_rank(rank))
+            } else {
+                Outcome::Done { rank, bytes: request.bytes }
+            };
+            ep.event(request.token, outcome);
+        }
+    }
+
+    /// Whether the answer that arrives for this request is for `owner`.
+    pub fn answers(&self, request: u32, owner: u32) -> bool {
+        self.requests.get(request).is_some_and(|request| request.token.owner == owner)
+    }
+
+    /// The memory of `region` that a peer accesses; `None` if the range is not inside it.
+    pub fn region_at(&self, region: u32, offset: u64, bytes: u64) -> Option<*mut u8> {
+        self.regions.get(&region)?.at(offset, bytes)
+    }
+
+    /// Registers memory, and publishes it to all peers whose links access memory. Returns its key.
+    ///
+    /// # Safety
+    /// As for `Messenger::register`.
+    pub unsafe fn register(&mut self, memory: *mut u8, bytes: usize, ep: &mut Endpoint) -> Result<u32> {
+        let key = self.next_region;
+        if key >= !FIRST_REGION_OWNER {
+            return Err(Error::new(ErrorKind::ResourceExhausted, "this context has given out all keys of memory"));
+        }
+        self.next_region += 1;
+        self.regions.insert(key, Region { memory, bytes });
+        for rank in ep.linked.clone() {
+            if let Some(link) = ep.one_sided(rank) {
+                // SAFETY: the memory is valid until the region is unregistered, which retracts it.
+                unsafe { link.publish(key, memory, bytes) };
+            }
+        }
+        Ok(key)
+    }
+
+    /// Ends the registration of `region`, except for accesses in progress. Returns whether it was registered.
+    pub fn unregister(&mut self, region: u32, ep: &mut Endpoint) -> bool {
+        if self.regions.remove(&region).is_none() {
+            return false;
+        }
+        for rank in ep.linked.clone() {
+            if let Some(link) = ep.one_sided(rank) {
                 link.retract(region);
             }
         }
-    }
-
-    /// Says by which way the peer's writes reach the buffer that is bound with this key, if the link has a choice.
-    pub(super) fn publish_binding(&mut self, key: Key) {
-        let Some(binding) = self.bindings.get(&key).copied() else { return };
-        let rank = key.rank();
-        let region = self.next_region;
-        let Some(link) = self.one_sided(rank) else { return };
-        let (memory, bytes) = binding.region.parts();
-        // SAFETY: the memory is valid until the buffer is unbound, which retracts the region.
-        let published = bytes > 0 && unsafe { link.publish(region, memory, bytes) };
-        if published {
-            self.next_region += 1;
-            self.bindings.get_mut(&key).expect("looked up above").published = Some(region);
-        }
-        let number = if published { region + 1 } else { 0 };
-        self.peer(rank).push_control(&Message::Bound { slot: key.slot(), region: number });
-        self.mark_dirty(rank);
-    }
-
-    /// The link to `rank` is established: publishes regions and bound buffers, and goes on with writes that have waited.
-    pub(super) fn begin_one_sided(&mut self, rank: Rank) {
-        if self.one_sided(rank).is_some() {
-            let regions: Vec<_> = self.regions.iter().map(|(region, its)| (*region, its.parts())).collect();
-            for (region, (memory, bytes)) in regions {
-                if let Some(link) = self.one_sided(rank) {
-                    // SAFETY: as in `publish`.
-                    unsafe { link.publish(region, memory, bytes) };
-                }
-            }
-            let keys: Vec<Key> = self.bindings.keys().copied().filter(|key| key.rank() == rank).collect();
-            keys.into_iter().for_each(|key| self.publish_binding(key));
-        }
-        let waiting: Vec<Key> = self.writes.keys().copied().filter(|key| key.rank() == rank).collect();
-        waiting.into_iter().for_each(|key| self.release_writes(key));
-    }
-
-    /// `rank` has bound a buffer to `slot`, which the link reaches by `region`, less one.
-    pub(super) fn bound(&mut self, rank: Rank, peer: &mut Peer, slot: Slot, region: u32) -> Result<()> {
-        if peer.one_sided().is_none() {
-            let text =
-                format!("{} names regions of bound buffers, which do not belong on this link", self.peer_name(rank));
-            return Err(Error::new(ErrorKind::Mismatch, text));
-        }
-        let key = Key::new(rank, Space::USER, slot);
-        self.bound.insert(key, region.checked_sub(1));
-        if self.writes.contains_key(&key) {
-            self.granted_writes.push(key);
-        }
-        Ok(())
-    }
-
-    /// `rank` has put `bytes` bytes at `offset` of the buffer that is bound to `slot`.
-    pub(super) fn written(&mut self, rank: Rank, slot: Slot, offset: u64, bytes: u64) -> Result<()> {
-        let key = Key::new(rank, Space::USER, slot);
-        // It may have been unbound meanwhile.
-        let Some(binding) = self.bindings.get(&key).copied() else { return Ok(()) };
-        if binding.region.at(offset, bytes).is_none() {
-            return Err(self.wrote_outside(key, binding, offset, bytes));
-        }
-        self.event(binding.token, Outcome::Written { offset: offset as usize, bytes: bytes as usize });
-        Ok(())
-    }
-
-    /// Queues a write into the buffer that `to` has bound or will bind to `slot`, and goes on with those that can go on.
-    ///
-    /// # Safety
-    /// As for [`Messenger::write`].
-    pub(super) unsafe fn queue_write(
-        &mut self,
-        to: Rank,
-        slot: Slot,
-        offset: u64,
-        from: *const u8,
-        bytes: usize,
-        token: Token,
-    ) {
-        let key = Key::new(to, Space::USER, slot);
-        self.writes.entry(key).or_default().push_back(WaitingWrite { token, slot, offset, from, bytes });
-        self.release_writes(key);
-    }
-
-    /// Starts the writes with this key, unless their way is not known yet.
-    pub(super) fn release_writes(&mut self, key: Key) {
-        let rank = key.rank();
-        let Some(peer) = self.peers.get_mut(rank).filter(|peer| peer.is_established()) else { return };
-        let way = match (peer.one_sided(), self.bound.get(&key)) {
-            (None, _) => None,
-            (Some(_), Some(way)) => *way,
-            (Some(_), None) => return,
-        };
-        for write in self.writes.remove(&key).unwrap_or_default() {
-            if way.is_none_or(|region| !self.write_directly(rank, region, &write)) {
-                let WaitingWrite { token, slot, offset, from, bytes } = write;
-                let message = Message::Write { slot, offset, bytes: bytes as u64 };
-                self.peer(rank).push(&message, from, Some(token), true);
+        // The rest of a put that is arriving is discarded.
+        for (_, peer) in ep.peers.iter_mut() {
+            if let Some(Incoming { target, finish: Finish::PutDone { region: put, refused, .. }, .. }) =
+                &mut peer.incoming
+                && *put == region
+            {
+                (*target, *refused) = (Target::Discard, true);
             }
         }
-        self.mark_dirty(rank);
-    }
-
-    /// Writes by the link, and queues the header behind it. Returns false if the link cannot do it, as when the buffer was unbound.
-    fn write_directly(&mut self, rank: Rank, region: u32, write: &WaitingWrite) -> bool {
-        let &WaitingWrite { token, slot, offset, from, bytes } = write;
-        let inside = |length: usize| (offset as usize).checked_add(bytes).is_some_and(|end| end <= length);
-        // The peer reports a write that is not inside its buffer, if it is sent.
-        if bytes == 0 || !self.one_sided(rank).and_then(|link| link.published(region)).is_some_and(inside) {
-            return false;
-        }
-        let ticket = self.placing.insert(Placing::new(access(rank, slot, from, bytes, token)));
-        // SAFETY: the poster keeps the memory valid until the event or the cancellation; both follow `finished`, `cancel` or the end of the
-        // link.
-        let started =
-            self.one_sided(rank).is_some_and(|link| unsafe { link.put(region, offset as usize, from, bytes, ticket) });
-        if !started {
-            self.placing.remove(ticket);
-            return false;
-        }
-        // The header counts for the write that was queued.
-        self.peer(rank).push_placed(&Message::Written { slot, offset, bytes: bytes as u64 }, ticket);
-        self.note_placing(rank);
         true
     }
 
-    /// Cancels the waiting writes of `owner`, and retracts its bound buffers.
-    pub(super) fn cancel_writes(&mut self, owner: u32) {
-        for writes in self.writes.values_mut() {
-            let before = writes.len();
-            writes.retain(|write| write.token.owner != owner);
-            self.outgoing -= before - writes.len();
-        }
-        self.writes.retain(|_, writes| !writes.is_empty());
-        let unbound = self.bindings.iter().filter(|(_, binding)| binding.token.owner == owner);
-        let regions: Vec<_> = unbound.filter_map(|(key, binding)| Some((key.rank(), binding.published?))).collect();
-        for (rank, region) in regions {
-            if let Some(link) = self.one_sided(rank) {
-                link.retract(region);
-            }
-        }
+    /// Binds a buffer; see [`BoundBuffers::bind`].
+    ///
+    /// # Safety
+    /// As for `Messenger::bind`.
+    pub unsafe fn bind(&mut self, key: Key, region: Region, token: Token, ep: &mut Endpoint) -> Result<()> {
+        // SAFETY: the caller guarantees that the memory is valid.
+        unsafe { self.buffers.bind(key, region, token, &mut self.next_region, ep) }
     }
 
-    /// The link to `rank` has ended: forgets the writes that wait, and returns their tokens.
-    pub(super) fn end_writes(&mut self, rank: Rank) -> Vec<Token> {
-        self.bound.retain(|key, _| key.rank() != rank);
-        let waiting = self.writes.extract_if(|key, _| key.rank() == rank);
-        let tokens: Vec<Token> = waiting.flat_map(|(_, writes)| writes.into_iter().map(|write| write.token)).collect();
-        self.outgoing -= tokens.len();
-        tokens
+    /// The link to `rank` is established: publishes regions and bound buffers, and goes on with writes that have waited.
+    pub fn establish(&mut self, rank: Rank, ep: &mut Endpoint, accesses: &mut Accesses) {
+        if let Some(link) = ep.one_sided(rank) {
+            for (region, Region { memory, bytes }) in &self.regions {
+                // SAFETY: as in `register`.
+                unsafe { link.publish(*region, *memory, *bytes) };
+            }
+        }
+        self.buffers.establish(rank, &mut self.next_region, ep, accesses);
+    }
+
+    /// Cancels the operations of `owner`, and retracts its bound buffers.
+    pub fn cancel(&mut self, owner: u32, ep: &mut Endpoint) {
+        self.buffers.cancel(owner, ep);
+        let requests = self.requests.iter_mut().filter(|(_, request)| request.token.owner == owner);
+        requests.for_each(|(_, request)| request.cancelled = true);
+    }
+
+    /// The link to `rank` has ended: forgets the operations with it, and returns their tokens.
+    pub fn disconnect(&mut self, rank: Rank) -> Vec<Token> {
+        let ended: Vec<u32> = self.requests.iter().filter(|(_, r)| r.rank == rank).map(|(index, _)| index).collect();
+        let requests = ended.into_iter().filter_map(|index| self.requests.remove(index)).filter(|r| !r.cancelled);
+        requests.map(|request| request.token).chain(self.buffers.disconnect(rank)).collect()
+    }
+
+    /// What remains although all operations have ended: how many, and what.
+    #[cfg(test)]
+    pub fn remaining(&self) -> impl Iterator<Item = (usize, &'static str)> {
+        let own = [(self.requests.len(), "puts or gets"), (self.regions.len(), "regions")];
+        own.into_iter().chain(self.buffers.remaining())
     }
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::messaging::queues::Key;
 use crate::reduce::{Pairwise, Side};
 use crate::types::{Rank, Slot, Space};
+use crate::wire::{Envelope, Message};
 
 /// Identifies an operation. All operations of one `owner` are cancelled together; the owner assigns `detail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +41,32 @@ pub struct Send {
     pub more: bool,
     /// Returned in the event.
     pub token: Token,
+}
+
+impl Send {
+    pub(super) fn key(&self) -> Key {
+        Key::new(self.to, self.space, self.slot)
+    }
+
+    pub(super) fn envelope(&self) -> Envelope {
+        let &Self { space, slot, fingerprint, bytes, more, .. } = self;
+        Envelope { space, slot, fingerprint, bytes: bytes as u64, more }
+    }
+
+    /// The payload.
+    ///
+    /// # Safety
+    /// The operation has not ended, so `from` is still valid for `bytes`.
+    pub(super) unsafe fn payload(&self) -> &[u8] {
+        // `from` may be null if there are no bytes.
+        // SAFETY: the caller guarantees that `from` is valid for `bytes`.
+        if self.bytes == 0 { &[] } else { unsafe { std::slice::from_raw_parts(self.from, self.bytes) } }
+    }
+
+    /// The header; `placed` is the key under which the message is placed, or 0.
+    pub(super) fn message(&self, announced: bool, placed: u32) -> Message {
+        Message::Data { envelope: self.envelope(), announced, placed }
+    }
 }
 
 /// The source of a receive.
@@ -86,13 +114,13 @@ pub struct Recv {
     pub fingerprint: u64,
     /// The destination; valid until the event or the cancellation.
     pub into: *mut u8,
-    /// Most bytes to receive.
+    /// The largest number of bytes to receive.
     pub bytes: usize,
     /// Whether a shorter message is refused.
     pub exact: bool,
     /// Whether more segments of the same step follow this one. With `exact`, a message with another value is refused.
     pub more: bool,
-    /// For a receive that reduces.
+    /// How it reduces, if it does.
     pub reduce: Option<ReduceInto>,
     /// Returned in the event.
     pub token: Token,
@@ -135,7 +163,7 @@ pub enum Outcome {
     },
     /// Failed.
     Failed(Error),
-    /// For [`Token::CONTEXT`]: a peer waits for this rank, and queries what it is doing.
+    /// An event of [`Token::CONTEXT`]: a peer waits for this rank, and queries what it is doing.
     Queried {
         /// The peer.
         rank: Rank,
@@ -144,7 +172,7 @@ pub enum Outcome {
         /// The fingerprint of its call; 0 if it is in no collective.
         fingerprint: u64,
     },
-    /// For [`Token::CONTEXT`]: a peer has replied to a query.
+    /// An event of [`Token::CONTEXT`]: a peer has replied to a query.
     Replied,
 }
 

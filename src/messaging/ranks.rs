@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use crate::types::Rank;
 
 /// Number of ranks in the vector and in each further block.
-const NEAR: usize = 1024;
+const NEAR_RANKS: usize = 1024;
 
 /// Entries by rank. Memory depends on the number of entries, not on the number of ranks.
-pub(super) struct ByRank<T> {
-    /// Entries of the first [`NEAR`] ranks, up to the last that has one. Most contexts use no others, so a lookup takes one
+pub struct ByRank<T> {
+    /// Entries of the first [`NEAR_RANKS`] ranks, up to the last that has one. Most contexts use no others, so a lookup takes one
     /// comparison.
     near: Vec<Option<Box<T>>>,
-    /// Entries of other ranks, in blocks of [`NEAR`].
+    /// Entries of other ranks, in blocks of [`NEAR_RANKS`].
     far: BTreeMap<usize, Box<[Option<Box<T>>]>>,
 }
 
@@ -28,7 +28,7 @@ impl<T> ByRank<T> {
     pub fn get(&self, rank: Rank) -> Option<&T> {
         match self.near.get(rank) {
             Some(place) => place.as_deref(),
-            None => self.far.get(&(rank / NEAR))?[rank % NEAR].as_deref(),
+            None => self.far.get(&(rank / NEAR_RANKS))?[rank % NEAR_RANKS].as_deref(),
         }
     }
 
@@ -43,7 +43,7 @@ impl<T> ByRank<T> {
     fn place(&mut self, rank: Rank) -> Option<&mut Option<Box<T>>> {
         match self.near.get_mut(rank) {
             Some(place) => Some(place),
-            None => Some(&mut self.far.get_mut(&(rank / NEAR))?[rank % NEAR]),
+            None => Some(&mut self.far.get_mut(&(rank / NEAR_RANKS))?[rank % NEAR_RANKS]),
         }
     }
 
@@ -59,8 +59,8 @@ impl<T> ByRank<T> {
     /// Creates the place for the entry of `rank`, if it does not exist.
     #[cold]
     fn make_place(&mut self, rank: Rank) {
-        if rank >= NEAR {
-            self.far.entry(rank / NEAR).or_insert_with(|| (0..NEAR).map(|_| None).collect());
+        if rank >= NEAR_RANKS {
+            self.far.entry(rank / NEAR_RANKS).or_insert_with(|| (0..NEAR_RANKS).map(|_| None).collect());
         } else if rank >= self.near.len() {
             self.near.resize_with(rank + 1, || None);
         }
@@ -83,14 +83,14 @@ impl<T> ByRank<T> {
     /// All entries, in the order of ranks.
     pub fn iter(&self) -> impl Iterator<Item = (Rank, &T)> {
         let near = self.near.iter().enumerate();
-        let far = self.far.iter().flat_map(|(block, places)| (block * NEAR..).zip(places.iter()));
+        let far = self.far.iter().flat_map(|(block, places)| (block * NEAR_RANKS..).zip(places.iter()));
         near.chain(far).filter_map(|(rank, place)| Some((rank, place.as_deref()?)))
     }
 
     /// All entries.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Rank, &mut T)> {
         let near = self.near.iter_mut().enumerate();
-        let far = self.far.iter_mut().flat_map(|(block, places)| (block * NEAR..).zip(places.iter_mut()));
+        let far = self.far.iter_mut().flat_map(|(block, places)| (block * NEAR_RANKS..).zip(places.iter_mut()));
         near.chain(far).filter_map(|(rank, place)| Some((rank, place.as_deref_mut()?)))
     }
 }
@@ -102,7 +102,16 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes, and little of it is unsafe")]
     fn entries_are_found_wherever_their_ranks_are() {
-        let ranks = [0, 1, NEAR - 1, NEAR, NEAR + 1, 2 * NEAR - 1, 5 * NEAR, i32::MAX as usize - 1];
+        let ranks = [
+            0,
+            1,
+            NEAR_RANKS - 1,
+            NEAR_RANKS,
+            NEAR_RANKS + 1,
+            2 * NEAR_RANKS - 1,
+            5 * NEAR_RANKS,
+            i32::MAX as usize - 1,
+        ];
         for first in 0..ranks.len() {
             let mut entries = ByRank::default();
             for i in 0..ranks.len() {

@@ -496,7 +496,10 @@ impl Ranks {
             }
             self.progress();
         }
-        panic!("no end of {owner} on side {side}: {}", self.messengers[side].describe(owner, Instant::now()));
+        panic!(
+            "no end of {owner} on side {side}: {}",
+            self.messengers[side].diagnosis().describe(owner, Instant::now())
+        );
     }
 
     fn done(&mut self, side: usize, owner: u32) -> usize {
@@ -544,7 +547,7 @@ fn a_message_of_a_collective_whose_receive_was_cancelled_does_no_harm() {
             ranks.messengers[0].send(Send { space, ..send(&late, 1, 5, 1) });
             (0..50).for_each(|_| ranks.progress());
             // Where the message waits for its receive, as it is not known to be late.
-            let waits = ranks.messengers[1].unmatched(5).next().is_some();
+            let waits = ranks.messengers[1].diagnosis().unmatched(5).next().is_some();
             if let Err(error) = ranks.messengers[1].is_connected(0) {
                 // The loopback exposes the receive's own memory, and so may break; the others lend theirs.
                 assert_eq!(ranks.devices[1].transport(), "loopback", "{error}");

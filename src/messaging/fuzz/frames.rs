@@ -21,7 +21,7 @@ use crate::wire::{Envelope, Message};
 
 /// Low limits on unexpected bytes, and how much one turn of reading may add.
 const PAUSE_BYTES: usize = 100_000;
-const MOST_BYTES: usize = 300_000;
+const MAX_BYTES: usize = 300_000;
 const TURN_BYTES: usize = READS_PER_TURN * STAGING_BYTES;
 
 /// The space of collectives' messages.
@@ -63,7 +63,7 @@ struct Attacked {
 pub fn frames(data: &[u8]) {
     let (ours, peer) = sockets();
     let (mut messenger, ended) = (messenger(0, 3), Ended::default());
-    messenger.set_limits(PAUSE_BYTES, MOST_BYTES);
+    messenger.set_limits(PAUSE_BYTES, MAX_BYTES);
     let places = data.len() % 4 > 1;
     let link: Box<dyn Link> = match places {
         true => Box::new(PlacingLink::new(ours, ended.clone())),
@@ -129,7 +129,7 @@ impl Attacked {
                 self.open.insert(token.owner, (open, memory));
             }
             let queued = self.messenger.queued_bytes(1);
-            assert!(queued <= MOST_BYTES + TURN_BYTES, "{queued} bytes are queued");
+            assert!(queued <= MAX_BYTES + TURN_BYTES, "{queued} bytes are queued");
             if !moved {
                 return;
             }
@@ -373,9 +373,9 @@ impl Attacked {
                 if let Some(owner) = self.open.keys().nth(n).copied() {
                     let now = Instant::now();
                     self.messenger.query(owner, (0, 1), now);
-                    let replies = self.messenger.replies(owner);
-                    let unmet = [0, 1].map(|tag| self.messenger.unmatched(tag).count());
-                    let _ = (replies, self.messenger.describe(owner, now), unmet);
+                    let replies = self.messenger.diagnosis().replies(owner);
+                    let unmet = [0, 1].map(|tag| self.messenger.diagnosis().unmatched(tag).count());
+                    let _ = (replies, self.messenger.diagnosis().describe(owner, now), unmet);
                 }
             }
             _ => {

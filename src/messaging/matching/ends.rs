@@ -1,6 +1,6 @@
 //! Cancelled receives, and those whose sender is disconnected.
 
-use super::{Receives, UNEXPECTED_OVERHEAD};
+use super::{Receives, UNEXPECTED_OVERHEAD_BYTES};
 use crate::messaging::operation::{Source, Token};
 use crate::messaging::queues::Key;
 use crate::types::Rank;
@@ -82,7 +82,7 @@ impl Receives {
         for index in partial {
             if let Some(message) = self.unexpected.remove(index) {
                 if message.op.is_none() {
-                    self.refund(peer, UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
+                    self.refund(peer, UNEXPECTED_OVERHEAD_BYTES + message.data.as_ref().map_or(0, Vec::len));
                 }
                 let key = Key::new(peer, message.envelope.space, message.envelope.slot);
                 self.unexpected_order.remove(key, index);

@@ -147,7 +147,7 @@ fn a_call_that_times_out_blames_no_message_of_another_call_that_runs() {
         let act = || {
             // The other rank's part of the next reduce is there.
             idle(network, Duration::from_millis(1));
-            assert_eq!(context.lock().unwrap().messenger.unmatched(TAG).count(), 1);
+            assert_eq!(context.lock().unwrap().messenger.diagnosis().unmatched(TAG).count(), 1);
             let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, 0, 2, 0) };
             let barrier = Call { timeout: Some(TIMEOUT), ..Call::new(shape, DataType::Uint8) };
             let error = run(context, barrier, &[]).unwrap_err();

@@ -8,7 +8,7 @@ use super::job::play;
 use super::{idle, idle_until};
 use crate::context::{Context, ContextOptions, UnboundBuffer};
 use crate::error::ErrorKind;
-use crate::messaging::matching::UNEXPECTED_OVERHEAD;
+use crate::messaging::matching::UNEXPECTED_OVERHEAD_BYTES;
 use crate::transport::loopback::{LinkModel, Network, Random};
 
 const BYTES: usize = 60_000;
@@ -112,7 +112,7 @@ fn a_message_behind_many_unexpected_ones_is_matched() {
         let mut into = vec![0u8; BYTES];
         let recv = buffer(context, &mut into);
         receive(&recv, 6, 1);
-        assert_eq!(queued_bytes(context), MESSAGES * (BYTES + UNEXPECTED_OVERHEAD));
+        assert_eq!(queued_bytes(context), MESSAGES * (BYTES + UNEXPECTED_OVERHEAD_BYTES));
         (0..MESSAGES).for_each(|_| receive(&recv, 5, BYTES));
         assert_eq!(queued_bytes(context), 0);
         drop(recv);
@@ -180,7 +180,7 @@ fn a_throttled_sender_may_close_its_context() {
         context.close();
     };
     pair(1 << 30, leaves, |network, context| {
-        let here = settle(network, context) / (BYTES + UNEXPECTED_OVERHEAD);
+        let here = settle(network, context) / (BYTES + UNEXPECTED_OVERHEAD_BYTES);
         assert!(here > 0 && here < MESSAGES);
         idle(network, 2 * SETTLED);
         let mut into = vec![0u8; BYTES];
@@ -196,7 +196,7 @@ fn a_throttled_sender_may_close_its_context() {
 #[test]
 fn a_buffer_may_be_bound_while_a_write_for_it_arrives() {
     pair(1 << 30, writes_huge, |network, context| {
-        let some = || queued_bytes(context) > UNEXPECTED_OVERHEAD;
+        let some = || queued_bytes(context) > UNEXPECTED_OVERHEAD_BYTES;
         assert!(idle_until(network, network.now() + LONG, some) && queued_bytes(context) < HUGE);
         let mut into = vec![0u8; HUGE];
         // SAFETY: the vector lives longer than the buffer, which is dropped first.
