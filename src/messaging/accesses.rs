@@ -81,12 +81,12 @@ impl Accesses {
     /// Reports what has been sent to `rank`, in order, up to a placed message that has not finished.
     pub fn report_sent(&mut self, rank: Rank, ep: &mut Endpoint) {
         while let Some(peer) = ep.peers.get_mut(rank)
-            && let Some(sent) = peer.unreported.pop_front()
+            && let Some(sent) = peer.queue.unreported.pop_front()
         {
             match sent {
                 Sent::Message(token, bytes) => ep.event(token, Outcome::Done { rank, bytes }),
                 Sent::Placed(ticket) if self.by_ticket.get(ticket).is_some_and(|access| !access.finished) => {
-                    return peer.unreported.push_front(sent);
+                    return peer.queue.unreported.push_front(sent);
                 }
                 Sent::Placed(ticket) => self.complete(ticket, ep),
             }
@@ -126,7 +126,7 @@ impl Accesses {
         for (ticket, to) in self.tickets(|send| send.token.owner == owner) {
             let finished = self.by_ticket.remove(ticket).is_some_and(|access| access.finished);
             ep.peer(to).cancel_access(ticket, finished);
-            // What was behind it.
+            // What is behind it may be complete.
             self.report_sent(to, ep);
         }
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::error::Details;
-use crate::messaging::closing::clip;
 use crate::messaging::endpoint::Endpoint;
 use crate::messaging::inbox::{Finish, Incoming};
 use crate::messaging::one_sided::OneSided;
@@ -12,7 +11,6 @@ use crate::messaging::operation::{Replies, Source, Token};
 use crate::messaging::peer::{Peer, Query, Reply};
 use crate::messaging::rendezvous::Rendezvous;
 use crate::types::{Rank, Slot, Space};
-use crate::wire::Message;
 
 /// A peer that has not replied for this long is described as not answering.
 const SILENCE_TIME: Duration = Duration::from_millis(300);
@@ -103,17 +101,17 @@ impl<'a> Diagnosis<'a> {
             add(Wait::Send, send.to, (0, send.bytes), None);
         }
         for (rank, peer) in self.ep.peers.iter() {
-            for (_, done, bytes) in peer.sending().filter(|(token, ..)| of(*token)) {
+            for (_, done, bytes) in peer.queue.sending().filter(|(token, ..)| of(*token)) {
                 add(Wait::Send, rank, (done, bytes), None);
             }
         }
-        for (key, write) in self.one_sided.buffers.waiting().filter(|(_, write)| of(write.token)) {
+        for (key, write) in self.one_sided.waiting_writes().filter(|(_, write)| of(write.token)) {
             add(Wait::Bind, key.rank(), (0, write.bytes), Some((key.space(), key.slot())));
         }
         for request in self.one_sided.requests().filter(|request| of(request.token)) {
             add(Wait::Answer, request.rank, (0, request.bytes), None);
         }
-        for (key, binding) in self.one_sided.buffers.bindings().filter(|(_, binding)| of(binding.token)) {
+        for (key, binding) in self.one_sided.bindings().filter(|(_, binding)| of(binding.token)) {
             add(Wait::Write, key.rank(), (0, binding.region.bytes), Some((key.space(), key.slot())));
         }
     }
@@ -137,15 +135,8 @@ impl<'a> Diagnosis<'a> {
         let arrives =
             |incoming: &Incoming| !matches!(incoming.finish, Finish::Nothing | Finish::UnexpectedWrite { .. });
         let mut depends = peer.has_output() || peer.accesses > 0 || peer.incoming.as_ref().is_some_and(arrives);
-        self.each(
-            |_| true,
-            |wait, other, _, _| depends |= other == rank && !matches!(wait, Wait::Publication | Wait::Bind),
-        );
-        depends
-            || self.ep.receives.ops().any(|(_, op)| match (op.matched, &op.recv.from) {
-                (None, Source::AnyOf(ranks)) => ranks.contains(&rank),
-                (from, _) => op.cancelled && from == Some(rank),
-            })
+        self.each(|_| true, |wait, other, _, _| depends |= other == rank && wait != Wait::Publication);
+        depends || self.ep.receives.ops().any(|(_, op)| op.servers().contains(&rank))
     }
 
     /// Describes what the operations of `owner` wait for at `now`: ranks, addresses, bytes done and total.
@@ -161,7 +152,7 @@ impl<'a> Diagnosis<'a> {
             }
         }
         let mut awaited: Vec<_> = self.awaited(|token| token.owner == owner).into_iter().collect();
-        // Those that wait themselves last, since they are hardly the cause and only so many are shown.
+        // Peers that wait themselves come last, since they are hardly the cause and only so many are shown.
         awaited.sort_by_key(|((_, rank), _)| self.peer_state(*rank));
         parts.extend(awaited.iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
             let who = format!("{} ({})", self.ep.peer_name(*rank), self.link_state(*rank, now));
@@ -284,22 +275,5 @@ impl<'a> Diagnosis<'a> {
             (reply.instead != 0 && self.waits_for(owner, *rank)).then_some((*rank, reply.instead))
         };
         self.queried.iter().filter_map(instead)
-    }
-}
-
-/// Queries the connected peers among `ranks`.
-pub fn query(ranks: &[Rank], (slot, fingerprint): (Slot, u64), now: Instant, ep: &mut Endpoint) {
-    for rank in ranks {
-        ep.peer(*rank).query = Some(Query { since: now, reply: None });
-        ep.push_control(*rank, &Message::Query { slot, fingerprint });
-    }
-}
-
-/// Replies to a query of `rank`.
-pub fn reply(rank: Rank, text: &str, waiting: bool, instead: u64, ep: &mut Endpoint) {
-    if ep.peers.get(rank).is_some_and(Peer::is_established) {
-        let owned = clip(text).to_vec();
-        let message = Message::Reply { waiting, instead, bytes: owned.len() as u64 };
-        ep.push_owned(rank, &message, owned);
     }
 }

@@ -14,6 +14,10 @@ use crate::transport::{Connector, OneSided};
 use crate::types::Rank;
 use crate::wire::{Envelope, Message};
 
+/// Events, and other entries of lists, for which memory is reserved. How many are pushed at once varies, and the steady state must
+/// not allocate.
+pub const EVENTS: usize = 256;
+
 /// Token owners from this number on are regions: the answers to gets have their region as owner, so that `unregister` cancels
 /// them.
 pub const FIRST_REGION_OWNER: u32 = 0xc000_0000;
@@ -41,14 +45,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of `rank` of `size`, whose links `connector` makes. Memory for `events` is reserved.
-    pub fn new(
-        rank: Rank,
-        size: usize,
-        mut connector: Box<dyn Connector>,
-        log: Option<LogCallback>,
-        events: usize,
-    ) -> Self {
+    /// The endpoint of `rank` of `size`, whose links `connector` makes.
+    pub fn new(rank: Rank, size: usize, mut connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
         connector.set_rank(rank, size);
         Self {
             rank,
@@ -60,7 +58,7 @@ impl Endpoint {
             linked: Vec::new(),
             dirty: Vec::new(),
             outgoing: 0,
-            events: Vec::with_capacity(events),
+            events: Vec::with_capacity(EVENTS),
             closed: None,
         }
     }

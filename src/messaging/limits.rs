@@ -20,7 +20,7 @@ pub struct Limits {
     pause_bytes: usize,
     max_bytes: usize,
     /// Ranks whose links are not read, because too many unexpected bytes from them are queued.
-    paused: Vec<Rank>,
+    pub paused: Vec<Rank>,
 }
 
 impl Default for Limits {
@@ -42,21 +42,11 @@ impl Limits {
         queued >= self.pause_bytes
     }
 
-    /// Whether the link to `rank` is paused.
-    pub fn has_paused(&self, rank: Rank) -> bool {
-        self.paused.contains(&rank)
-    }
-
-    /// The ranks whose links are paused.
-    pub fn paused(&self) -> &[Rank] {
-        &self.paused
-    }
-
     /// Decides about the link to `rank`, which has reached the limit: returns whether it is paused now. `depends`: something here depends
     /// on the peer. Fails if too many bytes are queued even so.
     pub fn pause(&mut self, rank: Rank, queued: usize, depends: bool, ep: &mut Endpoint) -> Result<bool> {
         if !depends {
-            // Without any interest: a link that breaks would otherwise wake the polling thread again and again.
+            // The link is watched for nothing: one that breaks would otherwise wake the polling thread again and again.
             let link = ep.peers.get_mut(rank).and_then(|peer| peer.link.as_mut());
             if link.is_some_and(|link| link.watch(Interest::default()).is_ok()) {
                 self.paused.push(rank);

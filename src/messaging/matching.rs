@@ -50,7 +50,7 @@ pub const UNEXPECTED_OVERHEAD_BYTES: usize = 256;
 /// A posted receive.
 #[derive(Debug)]
 pub struct Op {
-    /// As posted.
+    /// What was posted.
     pub recv: Recv,
     /// The sender, once matched.
     pub matched: Option<Rank>,
@@ -61,6 +61,13 @@ pub struct Op {
     pub exposed: Option<Exposed>,
     /// It sent a grant when it was posted, and that grant is still for it.
     granted_early: bool,
+}
+
+impl Op {
+    /// The ranks that can serve it: only the sender, once it is matched.
+    pub fn servers(&self) -> &[Rank] {
+        self.matched.as_ref().map_or(self.recv.from.ranks(), std::slice::from_ref)
+    }
 }
 
 /// Memory that the link to a rank has exposed for the message of one receive.

@@ -6,7 +6,6 @@
 //! [`Messenger::cancel`].
 
 mod accesses;
-mod closing;
 mod diagnosis;
 mod endpoint;
 #[cfg(any(test, fuzzing))]
@@ -35,6 +34,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use diagnosis::{Diagnosis, Unmatched};
+pub use endpoint::EVENTS;
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};
 
 use std::time::Instant;
@@ -44,19 +44,18 @@ use crate::log::LogCallback;
 use crate::reserve::{SMALL_BYTES, check_room};
 use crate::transport::{Connector, ConnectorEvent};
 use crate::types::{Rank, Slot, Space};
+use crate::wire::Message;
 use diagnosis::Publications;
 use endpoint::Endpoint;
 use inbox::{Finish, Target};
 use limits::Limits;
 use matching::{Arrival, Posting};
 use one_sided::{OneSided, Region, region_owner};
+use peer::{Peer, Query};
 use queues::Key;
 use rendezvous::Rendezvous;
+use router::clip;
 use send_queue::Sent;
-
-/// Events, and other entries of lists, for which memory is reserved. How many are pushed at once varies, and the steady state must
-/// not allocate.
-pub const EVENTS: usize = 256;
 
 /// Size of the staging buffer for received bytes: small enough to stay in cache until they are reduced.
 const STAGING_BYTES: usize = 128 << 10;
@@ -87,9 +86,9 @@ impl Messenger {
     /// A messenger for `rank` of `size`, whose links `connector` makes.
     pub fn new(rank: Rank, size: usize, connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
         Self {
-            ep: Endpoint::new(rank, size, connector, log, EVENTS),
+            ep: Endpoint::new(rank, size, connector, log),
             limits: Limits::default(),
-            rendezvous: Rendezvous::new(EVENTS),
+            rendezvous: Rendezvous::default(),
             one_sided: OneSided::default(),
             publications: Vec::with_capacity(EVENTS),
             queried: Vec::new(),
@@ -116,7 +115,7 @@ impl Messenger {
             && send.bytes <= peer.eager_bytes()
             && peer.is_idle()
         {
-            // Sent at once, without waiting until the rest of the call is posted.
+            // It is sent at once, without waiting until the rest of the call is posted.
             self.ep.outgoing += 1;
             peer.queue.push(&send.message(false, 0), send.from, Some(send.token), true);
             self.flush_to(send.to);
@@ -231,7 +230,7 @@ impl Messenger {
     pub unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token) {
         let (key, by) = (Key::new(to, Space::USER, slot), (&mut self.ep, &mut self.rendezvous.accesses));
         // SAFETY: the caller guarantees that the memory is valid.
-        unsafe { self.one_sided.buffers.write(key, offset, from, bytes, token, by) };
+        unsafe { self.one_sided.write(key, offset, from, bytes, token, by) };
     }
 
     /// Binds memory to `slot` for writes by `from`; each write causes an `Outcome::Written`. Ends with `cancel`.
@@ -242,8 +241,8 @@ impl Messenger {
         let key = Key::new(from, Space::USER, slot);
         // SAFETY: the caller guarantees that the memory is valid.
         unsafe { self.one_sided.bind(key, Region { memory, bytes }, token, &mut self.ep)? };
-        if let Err(error) = self.one_sided.buffers.write_early(key, &mut self.ep) {
-            // As with a later write, the buffer's owner gets the error when it waits.
+        if let Err(error) = self.one_sided.write_early(key, &mut self.ep) {
+            // The buffer's owner gets the error when it waits, as with a later write.
             self.fail_connection(from, error);
         }
         Ok(())
@@ -292,7 +291,7 @@ impl Messenger {
                     }
                 }
             }
-            let (removed, copied) = peer.cancel(owner);
+            let (removed, copied) = peer.queue.cancel(owner);
             ep.outgoing -= removed;
             starved.extend(copied.err().map(|error| (rank, error.with_rank(rank))));
         }
@@ -359,23 +358,29 @@ impl Messenger {
 
     /// Queries the connected peers for which the operations of `owner` wait, the call with this tag and fingerprint. Returns whether there
     /// are any. `describe` includes their replies.
-    pub fn query(&mut self, owner: u32, call: (Slot, u64), now: Instant) -> bool {
+    pub fn query(&mut self, owner: u32, (slot, fingerprint): (Slot, u64), now: Instant) -> bool {
         let (ranks, unconnected) = self.diagnosis().peers_to_query(owner);
-        diagnosis::query(&ranks[unconnected..], call, now, &mut self.ep);
+        for rank in &ranks[unconnected..] {
+            self.ep.peer(*rank).query = Some(Query { since: now, reply: None });
+            self.ep.push_control(*rank, &Message::Query { slot, fingerprint });
+        }
         let any = unconnected < ranks.len();
         self.queried = ranks;
         any
     }
 
-    /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks. `instead`: see
-    /// [`Message::Reply`](crate::wire::Message::Reply).
+    /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks. `instead`: see [`Message::Reply`].
     pub fn reply(&mut self, rank: Rank, text: &str, waiting: bool, instead: u64) {
-        diagnosis::reply(rank, text, waiting, instead, &mut self.ep);
+        if self.ep.peers.get(rank).is_some_and(Peer::is_established) {
+            let owned = clip(text).to_vec();
+            let message = Message::Reply { waiting, instead, bytes: owned.len() as u64 };
+            self.ep.push_owned(rank, &message, owned);
+        }
     }
 
     /// Messages of this rank that are not completely sent.
     pub fn outgoing(&self) -> usize {
-        self.ep.outgoing + self.rendezvous.outgoing() + self.one_sided.buffers.waiting().count()
+        self.ep.outgoing + self.rendezvous.outgoing() + self.one_sided.waiting_writes().count()
     }
 
     /// Replaces the limits on unexpected messages: from how many bytes on a link is paused, and the largest number.
@@ -393,13 +398,14 @@ impl Messenger {
     /// Messages that have been sent and are not reported.
     #[cfg(test)]
     pub(crate) fn unreported(&self) -> usize {
-        self.ep.peers.iter().map(|(_, peer)| peer.unreported.len()).sum()
+        self.ep.peers.iter().map(|(_, peer)| peer.queue.unreported.len()).sum()
     }
 
     /// Receives for which memory is exposed, and cancelled ones whose messages may still be placed.
     #[cfg(test)]
     pub(crate) fn exposed(&self) -> usize {
-        self.ep.receives.ops().filter(|(_, op)| op.exposed.is_some()).count() + self.rendezvous.exposures.withdrawn()
+        self.ep.receives.ops().filter(|(_, op)| op.exposed.is_some()).count()
+            + self.rendezvous.exposures.withdrawn.len()
     }
 
     /// Describes the state that remains although all operations have completed; `None` if there is none.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Instant;
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::messaging::inbox::{Incoming, Reading};
 use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::operation::Token;
@@ -54,8 +54,6 @@ pub struct Peer {
     pub queue: SendQueue,
     /// Messages whose memory the link accesses under a ticket.
     pub accesses: usize,
-    /// What has been sent and is not reported, because a placed message before it has not finished.
-    pub unreported: VecDeque<Sent>,
     /// The error, if it is disconnected.
     pub disconnected: Option<Error>,
     /// The peer has sent a goodbye.
@@ -149,7 +147,6 @@ impl Peer {
     /// returned the ticket.
     pub fn cancel_access(&mut self, ticket: u32, finished: bool) {
         self.queue.forget_ticket(ticket);
-        self.unreported.retain(|sent| !matches!(sent, Sent::Placed(other) if *other == ticket));
         if !finished && let Some(placement) = self.placement() {
             placement.cancel(ticket);
             self.accesses -= 1;
@@ -159,15 +156,6 @@ impl Peer {
     /// Access to the peer's memory, if the link supports it.
     pub fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
         self.link.as_deref_mut()?.remote_memory()
-    }
-
-    /// The token, payload bytes sent, and payload length of each message that is not reported.
-    pub fn sending(&self) -> impl Iterator<Item = (Token, usize, usize)> {
-        let unreported = self.unreported.iter().filter_map(|sent| match sent {
-            Sent::Message(token, bytes) => Some((*token, *bytes, *bytes)),
-            Sent::Placed(_) => None,
-        });
-        unreported.chain(self.queue.sending())
     }
 
     /// Messages whose payload is being received or read.
@@ -182,7 +170,7 @@ impl Peer {
             self.readings.reserve(RESERVED_ENTRIES);
         } else if let Some(placement) = link.placement() {
             self.way = Way::Place(placement.eager_bytes());
-            self.unreported.reserve(RESERVED_ENTRIES);
+            self.queue.unreported.reserve(RESERVED_ENTRIES);
         }
         // The headers can only be grants: a link that reads memory needs none, and on one that places messages they are given anew.
         self.queue.establish(connection, !matches!(self.way, Way::Send));
@@ -215,20 +203,9 @@ impl Peer {
         self.queue.flush(link, sent)
     }
 
-    /// Cancels the messages of `owner`, as [`SendQueue::cancel`] does.
-    pub fn cancel(&mut self, owner: u32) -> (usize, Result<()>) {
-        self.unreported.retain(|sent| !matches!(sent, Sent::Message(token, _) if token.owner == owner));
-        self.queue.cancel(owner)
-    }
-
     /// Disconnects the peer with `error`. Returns the number of unsent messages, and the tokens to report.
     pub fn end(&mut self, error: Error) -> (usize, Vec<Token>) {
-        let unsent = self.queue.len();
-        let unreported = self.unreported.iter().filter_map(|sent| match sent {
-            Sent::Message(token, _) => Some(*token),
-            Sent::Placed(_) => None,
-        });
-        let tokens = self.queue.end().chain(unreported).collect();
+        let (unsent, tokens) = (self.queue.len(), self.queue.tokens());
         *self = Self { disconnected: Some(error), goodbye: self.goodbye, ..Self::default() };
         (unsent, tokens)
     }

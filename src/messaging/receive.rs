@@ -85,12 +85,12 @@ impl Messenger {
         for index in (0..self.rendezvous.offers.reading()).rev() {
             let Self { ep, rendezvous, staging, .. } = self;
             // If a peer disconnects, it is removed from the list.
-            let Some(turn) = rendezvous.offers.read(index, staging, ep) else { continue };
-            moved |= turn.moved;
-            match turn.error {
-                Some(error) => self.fail_connection(turn.rank, error),
-                // Sent now, because the sender waits for this message.
-                None if turn.has_output => drop(self.flush_to(turn.rank)),
+            let Some((rank, any, error)) = rendezvous.offers.read(index, staging, ep) else { continue };
+            moved |= any;
+            match error {
+                Some(error) => self.fail_connection(rank, error),
+                // It is sent now, because the sender waits for this message.
+                None if self.ep.peers.get(rank).is_some_and(Peer::has_output) => drop(self.flush_to(rank)),
                 None => {}
             }
         }
@@ -104,7 +104,7 @@ impl Messenger {
         if !self.limits.are_reached(queued) {
             return false;
         }
-        if self.limits.has_paused(rank) {
+        if self.limits.paused.contains(&rank) {
             return true;
         }
         let depends = self.diagnosis().depends_on(rank);
@@ -117,8 +117,8 @@ impl Messenger {
     /// Reads paused links again if enough of the queue was received, or if something depends on the peer.
     #[inline]
     pub(super) fn resume(&mut self) {
-        for index in (0..self.limits.paused().len()).rev() {
-            let Some(rank) = self.limits.paused().get(index).copied() else { continue };
+        for index in (0..self.limits.paused.len()).rev() {
+            let Some(rank) = self.limits.paused.get(index).copied() else { continue };
             if (!self.limits.are_reached(self.ep.receives.queued_bytes(rank)) || self.diagnosis().depends_on(rank))
                 && let Err(error) = self.limits.resume(rank, &mut self.ep)
             {
@@ -172,7 +172,7 @@ impl Messenger {
         let dirty = peer.has_output();
         self.ep.peers.put_back(rank, peer);
         self.rendezvous.go_on(&mut self.ep);
-        self.one_sided.buffers.go_on(&mut self.ep, &mut self.rendezvous.accesses);
+        self.one_sided.go_on(&mut self.ep, &mut self.rendezvous.accesses);
         match error {
             Some(error) => self.fail_connection(rank, error),
             None if dirty => self.ep.mark_dirty(rank),
@@ -291,13 +291,13 @@ impl Messenger {
                     let what = "grants a message with the number or key";
                     return Err(unplaceable(ep, rank, what, key | announcement));
                 }
-                rendezvous.note_grant(Grant { order: Key::new(rank, space, slot), announcement, key });
+                rendezvous.granted.push(Grant { order: Key::new(rank, space, slot), announcement, key });
             }
             Message::Write { slot, offset, bytes } => {
-                return one_sided.buffers.begin_write(bound(slot), offset, bytes, ep).map(Some);
+                return one_sided.begin_write(bound(slot), offset, bytes, ep).map(Some);
             }
-            Message::Written { slot, offset, bytes } => one_sided.buffers.written(bound(slot), offset, bytes, ep)?,
-            Message::Bound { slot, region } => one_sided.buffers.bound(bound(slot), peer, region, ep)?,
+            Message::Written { slot, offset, bytes } => one_sided.written(bound(slot), offset, bytes, ep)?,
+            Message::Bound { slot, region } => one_sided.bound(bound(slot), peer, region, ep)?,
             Message::Put { request, region, offset, bytes } => {
                 let into = one_sided.region_at(region, offset, bytes);
                 let refused = into.is_none();
@@ -344,7 +344,7 @@ impl Messenger {
                 ep.event(token, Outcome::Written { offset: offset as usize, bytes });
             }
             Finish::UnexpectedWrite { slot, offset } => {
-                one_sided.buffers.finish_unexpected(Key::new(rank, Space::USER, slot), offset, own, ep)?;
+                one_sided.finish_unexpected(Key::new(rank, Space::USER, slot), offset, own, ep)?;
             }
             Finish::PutDone { request, refused, .. } => peer.queue.push_control(&Message::PutDone { request, refused }),
             Finish::Answer { request, refused } => one_sided.answered(rank, request, refused, ep),

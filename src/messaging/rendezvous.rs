@@ -17,7 +17,7 @@ pub mod placements;
 
 use crate::error::Error;
 use crate::messaging::accesses::Accesses;
-use crate::messaging::endpoint::Endpoint;
+use crate::messaging::endpoint::{EVENTS, Endpoint};
 use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::operation::{Recv, Send, Source, Token};
 use crate::messaging::peer::Peer;
@@ -64,14 +64,13 @@ pub struct Rendezvous {
     pub exposures: Exposures,
     pub accesses: Accesses,
     /// Grants received while a link was read, to be handled afterwards, in order.
-    granted: Vec<Grant>,
+    pub granted: Vec<Grant>,
     /// Keys for which a peer has read an offered message while its link was read; messages queued behind are sent afterwards.
     unblocked: Vec<Key>,
 }
 
-impl Rendezvous {
-    /// Reserves memory for `entries` grants that arrive at once.
-    pub fn new(entries: usize) -> Self {
+impl Default for Rendezvous {
+    fn default() -> Self {
         Self {
             queued: Queues::default(),
             waiting: Slab::default(),
@@ -81,11 +80,13 @@ impl Rendezvous {
             offers: Offers::default(),
             exposures: Exposures::default(),
             accesses: Accesses::default(),
-            granted: Vec::with_capacity(entries),
-            unblocked: Vec::with_capacity(entries),
+            granted: Vec::with_capacity(EVENTS),
+            unblocked: Vec::with_capacity(EVENTS),
         }
     }
+}
 
+impl Rendezvous {
     /// Whether no message is queued or offered, so that another one need not be sent behind it.
     #[inline]
     pub fn is_idle(&self) -> bool {
@@ -161,17 +162,12 @@ impl Rendezvous {
     /// Announces a message. Returns the number of the announcement, 0 on a link that does not place messages.
     fn announce(&mut self, send: &Send, ep: &mut Endpoint) -> u32 {
         let number = if ep.peer(send.to).places() { self.next_announcement } else { 0 };
-        // In order with messages, because it has a position in their order.
+        // The announcement is in order with messages, because it has a position in their order.
         ep.push_header(send.to, &Message::Announce { envelope: send.envelope(), number });
         if number != 0 {
             self.next_announcement = number.checked_add(1).unwrap_or(1);
         }
         number
-    }
-
-    /// A grant has come while the link was read.
-    pub fn note_grant(&mut self, grant: Grant) {
-        self.granted.push(grant);
     }
 
     /// `rank` has read the message that was offered under `key` while the link was read.

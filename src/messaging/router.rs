@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Messenger;
-use super::closing::{close_notice, last_message};
-use super::matching::Op;
 use super::operation::{Outcome, Source, Token};
 use super::peer::Peer;
 use super::send_queue::Sent;
@@ -17,23 +15,35 @@ use crate::log::Level;
 use crate::net::address::Address;
 use crate::sys::Pollable;
 use crate::transport::shm::{HostGroup, Sharing};
-use crate::transport::{Connector, ConnectorEvent, Counters, Interest, Link};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
+use crate::wire::Message;
+use crate::wire::message::MAX_TEXT_BYTES;
+
+/// The longest prefix of `text` that fits into a message.
+pub(super) fn clip(text: &str) -> &[u8] {
+    &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
+/// The message that ends a connection of rank `own`: with a `notice` an abort for that reason, else a goodbye.
+fn last_message(own: Rank, notice: Option<&Error>, connection: u32) -> Vec<u8> {
+    let Some(notice) = notice else { return Message::Goodbye.encode(connection).to_vec() };
+    let text = clip(notice.reason());
+    let mismatch = notice.kind() == ErrorKind::Mismatch;
+    // If the error names no rank, the failure began here.
+    let culprit = notice.details().rank.unwrap_or(own) as u32;
+    [&Message::Abort { mismatch, culprit, bytes: text.len() as u64 }.encode(connection), text].concat()
+}
+
+/// [`last_message`] for peers that were not connected when the context of rank `own` was closed.
+fn close_notice(own: Rank, notice: Option<Error>) -> CloseNotice {
+    Arc::new(move |connection| last_message(own, notice.as_ref(), connection))
+}
 
 impl Messenger {
     /// The serialized address of this rank, for peers to connect to.
     pub fn address(&self) -> Vec<u8> {
         self.ep.connector.address().serialize()
-    }
-
-    /// The socket addresses at which this rank listens.
-    pub fn sockets(&self) -> &[SocketAddr] {
-        &self.ep.connector.address().sockets
-    }
-
-    /// Sets the socket addresses at which this rank listens: at most one of each family.
-    pub fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
-        self.ep.connector.set_sockets(sockets);
     }
 
     /// The addresses of all ranks, if they are known.
@@ -49,6 +59,16 @@ impl Messenger {
         self.ep.connector.as_ref()
     }
 
+    /// The socket addresses at which this rank listens.
+    pub fn sockets(&self) -> &[SocketAddr] {
+        &self.ep.connector.address().sockets
+    }
+
+    /// Sets the socket addresses at which this rank listens: at most one of each family.
+    pub fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
+        self.ep.connector.set_sockets(sockets);
+    }
+
     /// Tries to open the memory of the ranks of this host; see [`Connector::open_memory`].
     pub fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
         self.ep.connector.open_memory(addresses)
@@ -62,61 +82,6 @@ impl Messenger {
     /// The ranks of this host, if they share memory.
     pub fn host_group(&self) -> Option<&Arc<HostGroup>> {
         self.ep.connector.host_group()
-    }
-
-    /// Sets the address of `rank`, as serialized by it.
-    pub fn set_peer(&mut self, rank: Rank, address: &[u8]) -> Result<()> {
-        let address = Address::deserialize(address).map_err(|e| e.context(format_args!("address of rank {rank}")))?;
-        if let Err(error) = self.ep.connector.set_peer(rank, address) {
-            self.peer_disconnected(rank, error);
-        }
-        let waits = self.ep.peers.get(rank).is_some_and(Peer::has_output)
-            || self.ep.receives.ops().any(|(_, op)| matches!(op.recv.from, Source::Rank(r) if r == rank));
-        if waits {
-            self.connect(rank);
-        }
-        Ok(())
-    }
-
-    /// Starts to connect to `rank`, unless this was done before.
-    pub fn connect(&mut self, rank: Rank) {
-        self.ep.connect(rank);
-    }
-
-    /// Whether a link to `rank` is established; an error if it is disconnected.
-    pub fn is_connected(&self, rank: Rank) -> Result<bool> {
-        self.ep.is_connected(rank)
-    }
-
-    /// As [`Messenger::is_connected`], but a peer that has ended the link with a goodbye counts, since it was connected.
-    pub fn has_been_connected(&self, rank: Rank) -> Result<bool> {
-        if self.ep.peers.get(rank).is_some_and(|peer| peer.goodbye) { Ok(true) } else { self.is_connected(rank) }
-    }
-
-    /// Describes why `rank` is not connected.
-    pub fn why_not_connected(&self, rank: Rank) -> String {
-        self.ep.connector.why_not_connected(rank)
-    }
-
-    /// Whether no peer's address is known and there is no link: the context was never connected.
-    pub fn is_isolated(&self) -> bool {
-        self.ep.linked.is_empty() && !self.ep.connector.knows_any_peer()
-    }
-
-    /// Whether `rank` runs on this host; `None` as long as its address is unknown.
-    pub fn shares_host(&self, rank: Rank) -> Option<bool> {
-        let own = self.ep.connector.address().host;
-        if rank == self.ep.rank { Some(true) } else { Some(self.ep.connector.peer(rank)?.host == own) }
-    }
-
-    /// The name of `rank` in messages to the user.
-    pub fn peer_name(&self, rank: Rank) -> String {
-        self.ep.peer_name(rank)
-    }
-
-    /// Sets the numbers of the ranks in errors, while the context is made out of another one; none for their own.
-    pub fn set_names(&mut self, names: Vec<Rank>) {
-        self.ep.connector.set_names(names);
     }
 
     /// Adds what is to be polled: something of it becomes readable when [`Messenger::progress`] may have something to do.
@@ -167,6 +132,61 @@ impl Messenger {
     /// See [`Connector::release_memory`].
     pub fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
         self.ep.connector.release_memory(memory, bytes);
+    }
+
+    /// Sets the numbers of the ranks in errors, while the context is made out of another one; none for their own.
+    pub fn set_names(&mut self, names: Vec<Rank>) {
+        self.ep.connector.set_names(names);
+    }
+
+    /// Sets the address of `rank`, as serialized by it.
+    pub fn set_peer(&mut self, rank: Rank, address: &[u8]) -> Result<()> {
+        let address = Address::deserialize(address).map_err(|e| e.context(format_args!("address of rank {rank}")))?;
+        if let Err(error) = self.ep.connector.set_peer(rank, address) {
+            self.peer_disconnected(rank, error);
+        }
+        let waits = self.ep.peers.get(rank).is_some_and(Peer::has_output)
+            || self.ep.receives.ops().any(|(_, op)| matches!(op.recv.from, Source::Rank(r) if r == rank));
+        if waits {
+            self.connect(rank);
+        }
+        Ok(())
+    }
+
+    /// Starts to connect to `rank`, unless this was done before.
+    pub fn connect(&mut self, rank: Rank) {
+        self.ep.connect(rank);
+    }
+
+    /// Whether a link to `rank` is established; an error if it is disconnected.
+    pub fn is_connected(&self, rank: Rank) -> Result<bool> {
+        self.ep.is_connected(rank)
+    }
+
+    /// As [`Messenger::is_connected`], but a peer that has ended the link with a goodbye counts, since it was connected.
+    pub fn has_been_connected(&self, rank: Rank) -> Result<bool> {
+        if self.ep.peers.get(rank).is_some_and(|peer| peer.goodbye) { Ok(true) } else { self.is_connected(rank) }
+    }
+
+    /// Describes why `rank` is not connected.
+    pub fn why_not_connected(&self, rank: Rank) -> String {
+        self.ep.connector.why_not_connected(rank)
+    }
+
+    /// Whether no peer's address is known and there is no link: the context was never connected.
+    pub fn is_isolated(&self) -> bool {
+        self.ep.linked.is_empty() && !self.ep.connector.knows_any_peer()
+    }
+
+    /// Whether `rank` runs on this host; `None` as long as its address is unknown.
+    pub fn shares_host(&self, rank: Rank) -> Option<bool> {
+        let own = self.ep.connector.address().host;
+        if rank == self.ep.rank { Some(true) } else { Some(self.ep.connector.peer(rank)?.host == own) }
+    }
+
+    /// The name of `rank` in messages to the user.
+    pub fn peer_name(&self, rank: Rank) -> String {
+        self.ep.peer_name(rank)
     }
 
     /// Handles connections that peers have made.
@@ -266,7 +286,7 @@ impl Messenger {
         if self.ep.closed.is_some() {
             return;
         }
-        // First, so that peers that are connecting also get the reason.
+        // The connector comes first, so that peers that are connecting also get the reason.
         self.ep.connector.close(close_notice(self.ep.rank, notice.cloned()), notice.is_some());
         let met: Vec<Rank> = self.ep.peers.iter().map(|(rank, _)| rank).collect();
         for rank in met {
@@ -274,11 +294,8 @@ impl Messenger {
             self.peer_disconnected(rank, error.clone());
         }
         // Fails the receives from ranks that were never connected.
-        let server = |op: &Op| match (op.matched, &op.recv.from) {
-            (Some(rank), _) | (None, &Source::Rank(rank)) => Some(rank),
-            (None, Source::AnyOf(ranks)) => ranks.first().copied(),
-        };
-        let servers: BTreeSet<Rank> = self.ep.receives.ops().filter_map(|(_, op)| server(op)).collect();
+        let servers = self.ep.receives.ops().filter_map(|(_, op)| op.servers().first().copied());
+        let servers: BTreeSet<Rank> = servers.collect();
         let waits = self.publications.drain(..).map(|(token, ..)| token);
         let receives = servers.into_iter().flat_map(|rank| self.ep.receives.disconnect(rank, |_| true));
         let tokens: Vec<Token> = waits.chain(receives.map(|(token, _)| token)).collect();
@@ -320,9 +337,9 @@ impl Messenger {
         let before = peer.queue.len();
         let result = peer.flush(&mut self.sent);
         self.ep.outgoing -= before - peer.queue.len();
-        let mut waits = !peer.unreported.is_empty();
+        let mut waits = !peer.queue.unreported.is_empty();
         let awaits_room = peer.has_output();
-        if result.is_ok() && awaits_room != peer.awaits_room && !self.limits.has_paused(rank) {
+        if result.is_ok() && awaits_room != peer.awaits_room && !self.limits.paused.contains(&rank) {
             peer.awaits_room = awaits_room;
             if let Some(link) = &mut peer.link {
                 // If this fails, the link is broken, and the next receive returns the error.
@@ -334,7 +351,7 @@ impl Messenger {
                 Sent::Message(token, bytes) if !waits => self.ep.event(token, Outcome::Done { rank, bytes }),
                 _ => {
                     waits = true;
-                    self.ep.peer(rank).unreported.push_back(sent);
+                    self.ep.peer(rank).queue.unreported.push_back(sent);
                 }
             }
         }

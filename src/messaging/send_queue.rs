@@ -85,6 +85,12 @@ pub enum Sent {
     Placed(u32),
 }
 
+impl Sent {
+    fn message(&self) -> Option<(Token, usize)> {
+        if let Self::Message(token, bytes) = self { Some((*token, *bytes)) } else { None }
+    }
+}
+
 /// What waits to be sent to one peer.
 #[derive(Default)]
 pub struct SendQueue {
@@ -94,6 +100,8 @@ pub struct SendQueue {
     control: VecDeque<[u8; HEADER_BYTES]>,
     control_sent: usize,
     data: VecDeque<Outgoing>,
+    /// What has been sent and is not reported, because a placed message before it has not finished.
+    pub unreported: VecDeque<Sent>,
 }
 
 impl SendQueue {
@@ -106,9 +114,11 @@ impl SendQueue {
         self.data.len()
     }
 
-    /// The token, payload bytes sent, and payload length of each message in the memory of an operation.
+    /// The token, payload bytes sent, and payload length of each message in the memory of an operation that is not reported.
     pub fn sending(&self) -> impl Iterator<Item = (Token, usize, usize)> {
-        self.data.iter().filter_map(|out| Some((out.token?, out.sent.saturating_sub(HEADER_BYTES), out.bytes)))
+        let queued = self.data.iter();
+        let queued = queued.filter_map(|out| Some((out.token?, out.sent.saturating_sub(HEADER_BYTES), out.bytes)));
+        self.unreported.iter().filter_map(Sent::message).map(|(token, bytes)| (token, bytes, bytes)).chain(queued)
     }
 
     /// The link is established: writes its connection number into the headers that were queued before. With `clears`, headers without
@@ -124,9 +134,10 @@ impl SendQueue {
         headers.for_each(|header| message::set_connection(header, connection));
     }
 
-    /// The peer is disconnected: drops everything, and returns the tokens to report.
-    pub fn end(&mut self) -> impl Iterator<Item = Token> {
-        std::mem::take(&mut self.data).into_iter().filter(|out| out.report).filter_map(|out| out.token)
+    /// The tokens to report if the peer is disconnected.
+    pub fn tokens(&self) -> Vec<Token> {
+        let queued = self.data.iter().filter(|out| out.report).filter_map(|out| out.token);
+        queued.chain(self.unreported.iter().filter_map(Sent::message).map(|(token, _)| token)).collect()
     }
 
     /// Queues a message without payload that may overtake others.
@@ -170,6 +181,7 @@ impl SendQueue {
     /// The message of `ticket` is cancelled; its header is sent all the same.
     pub fn forget_ticket(&mut self, ticket: u32) {
         self.data.iter_mut().filter(|out| out.ticket == Some(ticket)).for_each(|out| out.ticket = None);
+        self.unreported.retain(|sent| !matches!(sent, Sent::Placed(other) if *other == ticket));
     }
 
     /// Takes back the collectives' messages longer than `above` to `to`, this peer, and those behind them, of which none has been
@@ -300,6 +312,7 @@ impl SendQueue {
     pub fn cancel(&mut self, owner: u32) -> (usize, Result<()>) {
         let mut copied = Ok(());
         let before = self.data.len();
+        self.unreported.retain(|sent| !matches!(sent, Sent::Message(token, _) if token.owner == owner));
         self.data.retain_mut(|out| {
             if out.token.is_none_or(|t| t.owner != owner) {
                 return true;

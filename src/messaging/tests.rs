@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::testing::{Ended, StreamLink, messenger, sockets};
 use super::*;
 use crate::error::Error;
-use crate::transport::{Interest, LastWords, Link};
+use crate::transport::{Interest, LastWords, Link, OneSided};
 use crate::types::Space;
 use crate::wire::{Envelope, Message};
 
@@ -163,6 +163,77 @@ fn a_write_for_a_buffer_that_nobody_bound_is_held_back_while_it_arrives() {
         messenger.queued_bytes(1)
     );
     assert!(matches!(messenger.is_connected(1), Ok(true)) && events.is_empty(), "{events:?}");
+}
+
+/// A link that accesses the peer's memory, though it can do nothing there; each receive returns one of these messages.
+struct Accessing(Vec<Vec<u8>>);
+
+impl Link for Accessing {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(parts.iter().map(|part| part.len()).sum())
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.0.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let message = self.0.remove(0);
+        parts[0][..message.len()].copy_from_slice(&message);
+        Ok(message.len())
+    }
+
+    fn watch(&mut self, _: Interest) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn one_sided(&mut self) -> Option<&mut dyn OneSided> {
+        Some(self)
+    }
+
+    fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
+}
+
+impl OneSided for Accessing {
+    unsafe fn publish(&mut self, _: u32, _: *mut u8, _: usize) -> bool {
+        false
+    }
+
+    fn retract(&mut self, _: u32) {}
+
+    fn published(&self, _: u32) -> Option<usize> {
+        None
+    }
+
+    unsafe fn put(&mut self, _: u32, _: usize, _: *const u8, _: usize, _: u32) -> bool {
+        false
+    }
+
+    unsafe fn get(&mut self, _: u32, _: usize, _: *mut u8, _: usize, _: u32) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_write_that_waits_for_the_peer_s_buffer_ends_though_too_many_messages_come_before_the_answer() {
+    const BYTES: usize = 1000;
+    let envelope = Envelope { space: Space::USER, slot: 5, fingerprint: 0, bytes: BYTES as u64, more: false };
+    let data = Message::Data { envelope, announced: false, placed: 0 }.encode(CONNECTION);
+    let bound = Message::Bound { slot: 3, region: 0 }.encode(CONNECTION).to_vec();
+    let mut messenger = messenger(0, 2);
+    messenger.set_limits(BYTES, 4 << 20);
+    let link = Accessing(vec![[&data[..], &[1; BYTES]].concat(), bound]);
+    messenger.established(1, Box::new(link), CONNECTION);
+    let (memory, token) = ([7u8; 4], Token { owner: 1, detail: 0 });
+    // SAFETY: the array outlives the messenger's use of it.
+    unsafe { messenger.write(1, 3, 0, memory.as_ptr(), memory.len(), token) };
+    let mut events = Vec::new();
+    for _ in 0..3 {
+        messenger.progress(Instant::now(), &mut events);
+    }
+    assert!(
+        matches!(&events[..], [Event { token: ended, outcome: Outcome::Done { .. } }] if *ended == token),
+        "{events:?}"
+    );
 }
 
 /// A link that breaks after these bytes, with the peer's close notice.

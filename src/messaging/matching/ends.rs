@@ -51,11 +51,7 @@ impl Receives {
         let ops: Vec<u32> = self
             .ops
             .iter()
-            .filter(|(_, op)| match (&op.matched, &op.recv.from) {
-                (Some(rank), _) => *rank == peer,
-                (None, Source::Rank(rank)) => *rank == peer,
-                (None, Source::AnyOf(ranks)) => ranks.contains(&peer) && ranks.iter().all(|r| is_disconnected(*r)),
-            })
+            .filter(|(_, op)| op.servers().contains(&peer) && op.servers().iter().all(|rank| is_disconnected(*rank)))
             .map(|(i, _)| i)
             .collect();
         for op in ops {

@@ -53,17 +53,6 @@ pub struct Offers {
     reading: Vec<Rank>,
 }
 
-/// What came of a turn of reading from one rank.
-pub struct Turn {
-    pub rank: Rank,
-    /// Whether anything moved.
-    pub moved: bool,
-    /// Whether there is something to send to the rank, which waits for it.
-    pub has_output: bool,
-    /// The link is broken.
-    pub error: Option<Error>,
-}
-
 impl Offers {
     /// Whether no message of this rank is offered.
     #[inline]
@@ -233,8 +222,8 @@ impl Offers {
     }
 
     /// Reads offered messages of the rank with this index among those that are read, as far as possible without blocking, up to
-    /// [`TURN_BYTES`].
-    pub fn read(&mut self, index: usize, staging: &mut [u8], ep: &mut Endpoint) -> Option<Turn> {
+    /// [`TURN_BYTES`]. Returns the rank, whether anything moved, and the error if the link is broken.
+    pub fn read(&mut self, index: usize, staging: &mut [u8], ep: &mut Endpoint) -> Option<(Rank, bool, Option<Error>)> {
         let rank = *self.reading.get(index)?;
         let mut peer = ep.peers.take(rank)?;
         let (mut moved, mut error) = (false, None);
@@ -277,8 +266,7 @@ impl Offers {
         if peer.readings.is_empty() {
             self.reading.swap_remove(index);
         }
-        let has_output = peer.has_output();
         ep.peers.put_back(rank, peer);
-        Some(Turn { rank, moved, has_output, error })
+        Some((rank, moved, error))
     }
 }

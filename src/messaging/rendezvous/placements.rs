@@ -4,7 +4,7 @@
 //! link writes the message there, and a header without payload, in order with other messages, says that it has been placed. If the
 //! receiver's link exposes no memory, or the sender's link cannot write to it, the message is sent as on other links.
 //!
-//! So a grant is for one receive, and both sides must agree on its message:
+//! A grant is for one receive, so both sides must agree on its message:
 //! - Large receives of collectives send grants when they are posted, and are not announced. The messages of one key (peer, space
 //!   and slot) match in order and are as long as their receives, so the n-th grant is for the n-th large message. For this, large
 //!   messages that were to be sent before the link was established wait for grants, too, and receives that were posted before send
@@ -24,7 +24,7 @@ use crate::wire::{Envelope, Message};
 #[derive(Default)]
 pub struct Exposures {
     /// Memory that was exposed to a rank for receives that were cancelled, by its key: a message may still be placed there.
-    withdrawn: Vec<(Rank, u32)>,
+    pub withdrawn: Vec<(Rank, u32)>,
     /// The last key of exposed memory.
     last_key: u32,
 }
@@ -110,7 +110,7 @@ impl Exposures {
                 ep.event(op.recv.token, outcome.unwrap_or(Outcome::Done { rank, bytes }));
             }
         }
-        // Before the event is taken.
+        // The link must not access the memory any more when the caller takes the event.
         placement.withdraw(key, true);
         Ok(())
     }
@@ -118,11 +118,5 @@ impl Exposures {
     /// The link to `rank` has ended.
     pub fn disconnect(&mut self, rank: Rank) {
         self.withdrawn.retain(|(other, _)| *other != rank);
-    }
-
-    /// Cancelled receives whose messages may still be placed.
-    #[cfg(test)]
-    pub fn withdrawn(&self) -> usize {
-        self.withdrawn.len()
     }
 }
