@@ -118,7 +118,7 @@ impl Context {
             let own = listed.as_ref().map(|(found, ..)| vec![found.number()]).map_err(Error::clone);
             found = Sharing::parse(&exchange.memory(own)?, self.size)?;
             Sharing::check_room(found.iter().copied().enumerate())?;
-            self.lock()?.messenger.share_memory(&found)?;
+            self.lock()?.messenger.connector_mut().share_memory(&found)?;
         }
         let (_, addresses, links) = listed?;
         let tuner = match agreed {
@@ -145,7 +145,7 @@ impl Context {
 
     /// Makes sure that this rank listens, even if the other ranks are unknown.
     pub(super) fn listen_anywhere(&self) -> Result<()> {
-        if self.lock()?.messenger.sockets().is_empty() {
+        if self.lock()?.messenger.connector().address().sockets.is_empty() {
             self.set_own_address(self.device().listen_anywhere()?, 0)?;
         }
         Ok(())
@@ -153,7 +153,7 @@ impl Context {
 
     /// Sets the addresses of this rank. Returns its content for a round: its version, its address, and which links rank 0 measures.
     fn set_own_address(&self, sockets: Vec<SocketAddr>, wants: u8) -> Result<Vec<u8>> {
-        self.lock()?.messenger.set_sockets(sockets);
+        self.lock()?.messenger.connector_mut().set_sockets(sockets);
         self.content(wants)
     }
 
@@ -210,7 +210,7 @@ impl Context {
         address::check(addresses, named)?;
         let hosts = address::number_hosts(addresses);
         let mut guard = self.lock()?;
-        let (messenger, group) = (&guard.messenger, guard.messenger.host_group());
+        let (messenger, group) = (&guard.messenger, guard.messenger.connector().host_group());
         let is_same = |rank: Rank| {
             messenger.connector().peer(rank).is_none_or(|known| known.identity == addresses[rank].identity)
         };
@@ -219,12 +219,12 @@ impl Context {
         if *self.hosts.get_or_init(|| hosts.clone()) != hosts || !are_same {
             return Err(other_ranks());
         }
-        let found = guard.messenger.open_memory(addresses);
+        let found = guard.messenger.connector_mut().open_memory(addresses);
         for (rank, address) in addresses.iter().enumerate() {
             guard.messenger.set_peer(rank, &address.serialize())?;
         }
         guard.set_spin(self.spin(addresses, constants));
-        guard.messenger.set_streams(constants.streams as u8);
+        guard.messenger.connector_mut().set_streams(constants.streams as u8);
         self.engine().leave(guard);
         Ok(found)
     }
@@ -235,7 +235,7 @@ impl Context {
         let tuner = tuner.with_shared_memory(sharing != Sharing::Nothing, address::number_caches(addresses));
         let mut guard = self.lock()?;
         guard.set_spin(self.spin(addresses, tuner.constants()));
-        guard.messenger.set_streams(tuner.constants().streams as u8);
+        guard.messenger.connector_mut().set_streams(tuner.constants().streams as u8);
         drop(guard);
         if sharing == Sharing::Segments {
             let without = tuner.inherit(self.options.max_segment_bytes).with_shared_memory(false, Vec::new());

@@ -344,13 +344,14 @@ impl Context {
     pub fn shares_memory(&self, rank: Rank) -> Result<bool> {
         self.check_rank(rank)?;
         let guard = self.lock()?;
-        Ok(rank != self.rank && guard.messenger.host_group().is_some_and(|group| group.index_of(rank).is_some()))
+        Ok(rank != self.rank
+            && guard.messenger.connector().host_group().is_some_and(|group| group.index_of(rank).is_some()))
     }
 
     /// Whether the ranks of this host read the memory of each other's processes, so that long messages are copied once. `None` if they share
     /// no memory, or the context is not connected yet.
     pub fn reads_memory(&self) -> Result<Option<bool>> {
-        Ok(self.lock()?.messenger.host_group().map(|group| group.reads_memory()))
+        Ok(self.lock()?.messenger.connector().host_group().map(|group| group.reads_memory()))
     }
 
     /// The host number of each rank, equal on all ranks; empty until the ranks are known by [`Context::connect`] or its variants.
@@ -413,7 +414,7 @@ impl Context {
 
     /// What the queue pairs of InfiniBand or RoCE have done for this context since it was created; `None` with other transports.
     pub fn counters(&self) -> Result<Option<Counters>> {
-        Ok(self.lock()?.messenger.counters())
+        Ok(self.lock()?.messenger.connector().counters())
     }
 
     pub(crate) fn lock(&self) -> Result<Guard<'_>> {

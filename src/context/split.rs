@@ -106,7 +106,7 @@ impl Context {
         let made = Context::over(connector, self.device().clone(), rank, ranks.len(), options, overrides).and_then(
             |context| {
                 context.inherit_versions(self, &ranks);
-                context.lock()?.messenger.set_names(ranks.clone());
+                context.lock()?.messenger.connector_mut().set_names(ranks.clone());
                 let found = context.use_addresses(&addresses, &|rank| ranks[rank], tuner.constants()).map_err(named)?;
                 Ok((found, context))
             },
@@ -116,10 +116,10 @@ impl Context {
         let (_, context) = made?;
         Sharing::check_room(ranks.iter().map(|rank| (*rank, found[*rank])))?;
         let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();
-        context.lock()?.messenger.share_memory(&found).map_err(named)?;
+        context.lock()?.messenger.connector_mut().share_memory(&found).map_err(named)?;
         context.adopt(tuner, &addresses, &found)?;
         context.connect_fully(limit).map_err(named)?;
-        context.lock()?.messenger.set_names(Vec::new());
+        context.lock()?.messenger.connector_mut().set_names(Vec::new());
         Ok(Some(context))
     }
 

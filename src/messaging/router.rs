@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,9 +12,7 @@ use super::send_queue::Sent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
 use crate::net::address::Address;
-use crate::sys::Pollable;
-use crate::transport::shm::{HostGroup, Sharing};
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
 use crate::types::Rank;
 use crate::wire::Message;
 use crate::wire::message::MAX_TEXT_BYTES;
@@ -59,84 +56,9 @@ impl Messenger {
         self.ep.connector.as_ref()
     }
 
-    /// The socket addresses at which this rank listens.
-    pub fn sockets(&self) -> &[SocketAddr] {
-        &self.ep.connector.address().sockets
-    }
-
-    /// Sets the socket addresses at which this rank listens: at most one of each family.
-    pub fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
-        self.ep.connector.set_sockets(sockets);
-    }
-
-    /// Tries to open the memory of the ranks of this host; see [`Connector::open_memory`].
-    pub fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
-        self.ep.connector.open_memory(addresses)
-    }
-
-    /// Shares memory if all ranks of this host can; `found` is what each rank has found.
-    pub fn share_memory(&mut self, found: &[Sharing]) -> Result<()> {
-        self.ep.connector.share_memory(found)
-    }
-
-    /// The ranks of this host, if they share memory.
-    pub fn host_group(&self) -> Option<&Arc<HostGroup>> {
-        self.ep.connector.host_group()
-    }
-
-    /// Adds what is to be polled: something of it becomes readable when [`Messenger::progress`] may have something to do.
-    pub fn descriptors(&self, into: &mut Vec<Pollable>) {
-        self.ep.connector.descriptors(into);
-    }
-
-    /// When [`Messenger::progress`] must be called even if no descriptor is readable.
-    pub fn next_timer(&self) -> Option<Instant> {
-        self.ep.connector.next_timer()
-    }
-
-    /// When [`Messenger::progress`] must be called while a thread waits; see [`Connector::keep_alive`].
-    pub fn keep_alive(&self) -> Option<Instant> {
-        self.ep.connector.keep_alive()
-    }
-
-    /// See [`Connector::sleep`].
-    pub fn sleep(&mut self, publications: bool) -> bool {
-        self.ep.connector.sleep(publications)
-    }
-
-    /// See [`Connector::wake`].
-    pub fn wake(&mut self, slept: bool) {
-        self.ep.connector.wake(slept);
-    }
-
-    /// See [`Connector::is_quiet`].
-    pub fn is_quiet(&self) -> bool {
-        self.ep.connector.is_quiet()
-    }
-
-    /// See [`Connector::counters`].
-    pub fn counters(&self) -> Option<Counters> {
-        self.ep.connector.counters()
-    }
-
-    /// See [`Connector::set_streams`].
-    pub fn set_streams(&mut self, streams: u8) {
-        self.ep.connector.set_streams(streams);
-    }
-
-    /// See [`Connector::retain_memory`].
-    pub fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
-        self.ep.connector.retain_memory(memory, bytes);
-    }
-
-    /// See [`Connector::release_memory`].
-    pub fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
-        self.ep.connector.release_memory(memory, bytes);
-    }
-
-    /// Sets the numbers of the ranks in errors, while the context is made out of another one; none for their own.
-    pub fn set_names(&mut self, names: Vec<Rank>) {
-        self.ep.connector.set_names(names);
+    /// The connector, for all but what the messenger does itself: it connects, progresses and closes.
+    pub fn connector_mut(&mut self) -> &mut dyn Connector {
+        self.ep.connector.as_mut()
     }
 
     /// Sets the address of `rank`, as serialized by it.

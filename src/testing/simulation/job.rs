@@ -296,7 +296,7 @@ pub fn contexts_of_hosts(
     let (found, ranks): (_, Vec<_>) = (vec![found; size], (0..size).collect());
     let tuner = Tuner::built_in(size, options.max_segment_bytes).of_ranks(&ranks, topology(&addresses));
     for context in &contexts {
-        context.lock().expect("the lock").messenger.share_memory(&found).expect("shared memory");
+        context.lock().expect("the lock").messenger.connector_mut().share_memory(&found).expect("shared memory");
         context.adopt(tuner.inherit(options.max_segment_bytes), &addresses, &found).expect("a tuner");
         context.lock().expect("the lock").set_spin(Spin::of(Duration::ZERO));
     }
