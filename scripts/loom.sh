@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the models in src/engine/, src/transport/board/ and src/transport/shm/ through every order of events, by loom.
+# Runs the models in src/engine/, src/publications/ and src/transport/shm/ through every order of events, by loom.
 # usage: scripts/loom.sh [ARGUMENTS OF cargo test...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

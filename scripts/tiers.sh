@@ -27,7 +27,7 @@ shards=(
   "systems: test-systems test-features test-deny | src/sys Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
   "torch: test-torch test-bench | examples/torch include/gloo benches"
   "links: setup test-ibverbs-two test-ibverbs-more test-c-more | src/transport/ibverbs c_tests"
-  "threads: setup test-threads test-loom test-aarch64 test-endurance | src/engine src/transport src/reduce"
+  "threads: setup test-threads test-loom test-aarch64 test-endurance | src/engine src/publications src/transport src/reduce"
   "depth: setup test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/testing fuzz"
 )
 number=${#shards[@]}

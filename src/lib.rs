@@ -15,6 +15,7 @@ pub mod memory;
 pub mod messaging;
 pub mod nearest;
 pub mod net;
+pub mod publications;
 pub mod rank;
 pub mod reduce;
 pub mod rendezvous;
@@ -24,6 +25,7 @@ pub mod schedule;
 pub mod secret;
 pub mod size;
 pub mod slab;
+mod sync;
 pub mod sys;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -7,8 +7,8 @@ use super::domains::Tree;
 use super::phases::{contribution, relocate, sources};
 use super::{Case, Collective, Shape};
 use crate::error::{Error, ErrorKind, Result};
+use crate::publications::MAX_MEMBERS;
 use crate::schedule::{Builder, Readers, Schedule, Side, Span};
-use crate::transport::board::MAX_MEMBERS;
 use crate::transport::shm::VARIABLE;
 use crate::types::Rank;
 

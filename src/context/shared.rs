@@ -16,7 +16,7 @@ use crate::engine::shared::quick_start::QuickStart;
 use crate::engine::shared::{Call, Claim, Progress, Refused, Shared, Wait, Work};
 use crate::engine::{Binding, Idle, Prepared};
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::board::MAX_MEMBERS;
+use crate::publications::MAX_MEMBERS;
 use crate::transport::shm::Sharing;
 use waiting::first_looks;
 

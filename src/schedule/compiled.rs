@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::weights::Weights;
 use super::{Action, Buffer, Readers, Schedule, Side, Span};
-use crate::transport::board::{MAX_MEMBERS, MAX_PUBLICATIONS, Members};
+use crate::publications::{MAX_MEMBERS, MAX_PUBLICATIONS, Members};
 
 /// An operand.
 #[allow(missing_docs)]

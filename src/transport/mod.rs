@@ -6,7 +6,6 @@
 //! links from one thread at a time. They must not block, hold locks for long, or start threads. `docs/links.md`
 //! describes how to write a transport.
 
-pub mod board;
 #[cfg(test)]
 mod conformance;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
@@ -14,7 +13,6 @@ pub mod ibverbs;
 #[cfg(any(test, fuzzing))]
 pub mod loopback;
 pub mod shm;
-pub(crate) mod sync;
 pub mod tcp;
 
 use std::fmt;

@@ -24,9 +24,9 @@ use super::super::ring::Ring;
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::reduce_broadcast;
 use crate::error::Result;
+use crate::publications::MAX_PUBLICATIONS;
 use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Readers, Schedule, Side, Span};
-use crate::transport::board::MAX_PUBLICATIONS;
 use crate::types::Rank;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "hierarchical", generate, cost, uses: Uses::Groups };

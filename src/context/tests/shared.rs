@@ -7,9 +7,9 @@ use std::sync::{Barrier, Mutex};
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::engine::scratch::KEPT_BYTES;
+use crate::publications::{BOARD_BYTES, PLACES};
 use crate::sys::topology::domain;
 use crate::testing::tier::Tier;
-use crate::transport::board::{BOARD_BYTES, PLACES};
 use crate::transport::loopback::Random;
 use crate::types::DataType;
 

@@ -11,7 +11,7 @@ use crate::engine::shared::steps::SharedSteps;
 use crate::engine::shared::{Refused, Shared, Work};
 use crate::error::{Error, Result};
 use crate::messaging::{Messenger, Token};
-use crate::transport::board::each;
+use crate::publications::each;
 
 /// The detail in the token of a wait for what a peer does in shared memory. Others are indices of steps.
 const MEMORY: u32 = u32::MAX;

@@ -10,10 +10,10 @@ use crate::engine::prepared::Combine;
 use crate::engine::scratch::Scratch;
 use crate::engine::spin::LOOK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
+use crate::publications::{MAX_MEMBERS, Place, Publication};
 use crate::reduce::{self, Stores};
 use crate::schedule::Span;
 use crate::schedule::compiled::Operand;
-use crate::transport::board::{MAX_MEMBERS, Place, Publication};
 use crate::transport::shm::ptracer;
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.

@@ -7,7 +7,7 @@ use super::steps::SharedSteps;
 use super::{Call, Refused, Shared, Wait, Work};
 use crate::engine::errors::too_slow;
 use crate::error::Result;
-use crate::transport::board::Members;
+use crate::publications::Members;
 use crate::wire::fingerprint::number;
 
 /// The steps on shared memory of a call in progress. All methods are called with the same work. Ends by [`Part::end`] or

@@ -3,10 +3,10 @@
 use std::ops::{Deref, RangeInclusive};
 
 use crate::collective::constants::Constants;
+use crate::publications::{CELL_BYTES, INLINE_BYTES, LINE, MAX_PUBLICATIONS, Members, PIECES, SHORT_CELL_BYTES};
 use crate::schedule::compiled::{Compiled, Op, Operand};
 use crate::schedule::weights::Weights;
 use crate::schedule::{Buffer, Schedule, Span};
-use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, MAX_PUBLICATIONS, Members, PIECES, SHORT_CELL_BYTES};
 
 /// A compiled schedule, and how its publications are made.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use super::COPIED_IN_PLACE_BYTES;
 use super::program::{Memory, ring_unit};
 use super::run::{Call, Work};
 use super::wait::Wait;
+use crate::publications::Members;
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::Members;
 
 /// After a publication of at least this many bytes, this rank looks at once whether peers sleep: one that is woken then is awake when this rank
 /// needs what it does next. To look takes a fence, so after shorter ones it looks only before it waits, and at the end of the call.

@@ -8,8 +8,8 @@ use super::run::{Call, Start};
 use super::{Entry, Shared, State};
 use crate::engine::cache::Key;
 use crate::engine::prepared::Prepared;
+use crate::publications::{Place, Publication};
 use crate::schedule::Buffer;
-use crate::transport::board::{Place, Publication};
 
 /// The entry of a call that has begun, and its fingerprint.
 type Begun = (NonNull<Entry>, u64);

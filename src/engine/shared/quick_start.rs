@@ -2,10 +2,10 @@
 
 use super::program::{Memory, Program};
 use crate::engine::plan::Plan;
+use crate::publications::{INLINE_BYTES, Members};
 use crate::reduce::Kernel;
 use crate::schedule::compiled::{Op, Operand};
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{INLINE_BYTES, Members};
 use crate::wire::fingerprint::kind;
 
 /// What a prepared call needs to start in few steps.

@@ -11,9 +11,9 @@ use super::{CLAIMED, ENDED, Entry, Full, Refused, Shared, State, Workspace, excl
 use crate::engine::plan::Plan;
 use crate::engine::prepared::{Binding, Combine, Prepared};
 use crate::error::{Error, ErrorKind, Result};
+use crate::publications::{Desk, Members, Place, SLOTS};
 use crate::schedule::compiled::Op;
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{Desk, Members, Place, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// What a call executes, on which memory.

@@ -7,8 +7,8 @@
 use std::sync::{Arc, PoisonError, TryLockError};
 
 use crate::engine::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU32, Ordering, fence};
 use crate::transport::shm::segment::{STARTED, Waiting};
-use crate::transport::sync::{AtomicU32, Ordering, fence};
 
 /// A call for which no thread waits. Peers may wait for its next steps.
 pub trait Unattended: Send + Sync {
@@ -190,7 +190,7 @@ mod model {
     use loom::thread::{JoinHandle, spawn};
 
     use super::*;
-    use crate::transport::sync::AtomicU64;
+    use crate::sync::AtomicU64;
 
     /// How often a thread may lose its core where it does not wait.
     const PREEMPTIONS: usize = 3;

@@ -55,7 +55,7 @@ mod tests {
     use super::super::program::{COPIED_BYTES, MOST_ELEMENT_BYTES, Memory};
     use super::*;
     use crate::collective::{Collective, Shape, Uses};
-    use crate::transport::board::CELL_BYTES;
+    use crate::publications::CELL_BYTES;
 
     /// Where no process may read another, every publication is a copy or a stream, and all have room.
     #[test]

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::segment::{OwnSegment, PeerSegment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{AtomicU64, Ordering, fence};
 use crate::sys::memory_limits;
 use crate::sys::process::Descriptor;
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
-use crate::transport::sync::{AtomicU64, Ordering, fence};
 
 /// Most allocations of a rank that peers read in place.
 const ENTRIES: usize = 64;

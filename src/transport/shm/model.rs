@@ -10,9 +10,9 @@ use super::allocations::{Entry, Listed};
 use super::registration::Registration;
 use super::ring::{Consumer, Line, Producer, has_room};
 use super::segment::{MESSAGES, PUBLICATIONS, Waiting};
-use crate::transport::board::model::{Member, Memory};
-use crate::transport::board::{Incoming, LINE, Members, Outgoing, Place, Publication, Seat};
-use crate::transport::sync::AtomicU64;
+use crate::publications::model::{Member, Memory};
+use crate::publications::{Incoming, LINE, Members, Outgoing, Place, Publication, Seat};
+use crate::sync::AtomicU64;
 
 /// An event for which a rank waits.
 const EVENT: u64 = MESSAGES;

@@ -1,6 +1,6 @@
 //! Memory of a rank that a peer may read for one message.
 
-use crate::transport::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// A place for such memory, in the lane of the peer. All zero if there is none.
 #[repr(C)]

@@ -14,7 +14,7 @@ mod tests;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-use crate::transport::sync::{AtomicU64, Data, Ordering};
+use crate::sync::{AtomicU64, Data, Ordering};
 
 /// Bytes of data in a line.
 const DATA_BYTES: usize = 56;

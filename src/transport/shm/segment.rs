@@ -13,11 +13,11 @@ use super::allocations::Table;
 use super::registration::Registration;
 use super::ring::Line;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync;
 use crate::sys::RawSocket;
 use crate::sys::doorbell::{Doorbell, Remote};
 use crate::sys::process::{self, Descriptor, Process};
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
-use crate::transport::sync;
 
 /// What proves that a segment is the one of a certain context: only ranks of its job can compute it.
 pub type Secret = [u8; 32];
@@ -26,7 +26,7 @@ pub type Secret = [u8; 32];
 const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x04");
 
 /// Bytes of the board, in which a rank publishes data of collectives.
-pub use crate::transport::board::BOARD_BYTES;
+pub use crate::publications::BOARD_BYTES;
 /// Offset of the board.
 const BOARD_AT: usize = size_of::<Header>();
 /// Offset of the first lane.

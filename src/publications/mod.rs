@@ -20,7 +20,7 @@
 mod desk;
 mod layout;
 #[cfg(all(test, loom))]
-pub(in crate::transport) mod model;
+pub(crate) mod model;
 mod stores;
 mod stream;
 #[cfg(all(test, not(loom)))]
@@ -32,7 +32,7 @@ pub use layout::PLACES;
 pub use layout::{BOARD_BYTES, CELL_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, SHORT_CELL_BYTES, SLOTS};
 pub use stream::{Incoming, Outgoing, PIECES};
 
-use crate::transport::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence};
 use layout::{Form, View};
 
 /// The boards of the ranks that share memory. Members are numbered from 0.

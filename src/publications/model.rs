@@ -7,7 +7,7 @@ use loom::thread::{spawn, yield_now};
 
 use super::layout::View;
 use super::*;
-use crate::transport::sync::{AtomicU64, Data};
+use crate::sync::{AtomicU64, Data};
 
 /// How often a thread may lose its core where it does not wait. A missing order on the board shows after one.
 const PREEMPTIONS: usize = 2;
@@ -20,7 +20,7 @@ fn model(members: impl Fn() + Sync + Send + 'static) {
 }
 
 /// The memory of some members.
-pub(in crate::transport) struct Memory(Vec<*mut u8>);
+pub(crate) struct Memory(Vec<*mut u8>);
 
 // SAFETY: the boards order all accesses to it, which the models show.
 unsafe impl Send for Memory {}
@@ -58,7 +58,7 @@ fn tag(call: u64) -> u64 {
 }
 
 /// A member: its board and its calls.
-pub(in crate::transport) struct Member {
+pub(crate) struct Member {
     memory: Arc<Memory>,
     pub board: Board,
     desk: Desk,

@@ -11,7 +11,7 @@
 
 use super::stores::Choice;
 use super::{Place, Publication};
-use crate::transport::sync::{AtomicU64, Data, Ordering};
+use crate::sync::{AtomicU64, Data, Ordering};
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;

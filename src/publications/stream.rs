@@ -9,7 +9,7 @@
 
 use super::layout::{CELLS, Form, LINE};
 use super::{Board, Members, Seat, each};
-use crate::transport::sync::Ordering;
+use crate::sync::Ordering;
 
 /// Pieces in a ring: the owner writes some while readers read others.
 pub const PIECES: usize = if cfg!(all(test, loom)) { 2 } else { 8 };
