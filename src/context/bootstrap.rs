@@ -27,7 +27,7 @@ use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::reserve::check_room;
 use crate::sys::{control_group, topology};
-use crate::transport::shm::Sharing;
+use crate::transport::Sharing;
 use crate::tuner::Tuner;
 use crate::tuner::source::Source;
 use crate::types::Rank;
@@ -210,7 +210,7 @@ impl Context {
         address::check(addresses, named)?;
         let hosts = address::number_hosts(addresses);
         let mut guard = self.lock()?;
-        let (messenger, group) = (&guard.messenger, guard.messenger.connector().host_group());
+        let (messenger, group) = (&guard.messenger, guard.messenger.connector().local_ranks());
         let is_same = |rank: Rank| {
             messenger.connector().peer(rank).is_none_or(|known| known.identity == addresses[rank].identity)
         };

@@ -51,8 +51,7 @@ use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::reserve::check_room;
 use crate::secret::JobToken;
-use crate::transport::shm::Allocations;
-use crate::transport::{self, BackgroundProgress, Connector, Counters, Device};
+use crate::transport::{self, Allocations, BackgroundProgress, Connector, Counters, Device};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
@@ -345,13 +344,13 @@ impl Context {
         self.check_rank(rank)?;
         let guard = self.lock()?;
         Ok(rank != self.rank
-            && guard.messenger.connector().host_group().is_some_and(|group| group.index_of(rank).is_some()))
+            && guard.messenger.connector().local_ranks().is_some_and(|group| group.index_of(rank).is_some()))
     }
 
     /// Whether the ranks of this host read the memory of each other's processes, so that long messages are copied once. `None` if they share
     /// no memory, or the context is not connected yet.
     pub fn reads_memory(&self) -> Result<Option<bool>> {
-        Ok(self.lock()?.messenger.connector().host_group().map(|group| group.reads_memory()))
+        Ok(self.lock()?.messenger.connector().local_ranks().map(|group| group.reads_memory()))
     }
 
     /// The host number of each rank, equal on all ranks; empty until the ranks are known by [`Context::connect`] or its variants.

@@ -17,7 +17,7 @@ use crate::engine::shared::{Call, Claim, Progress, Refused, Shared, Wait, Work};
 use crate::engine::{Binding, Idle, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::publications::MAX_MEMBERS;
-use crate::transport::shm::Sharing;
+use crate::transport::Sharing;
 use waiting::first_looks;
 
 /// A call on shared memory.
@@ -86,7 +86,7 @@ impl Context {
         }
         let mut guard = self.lock()?;
         // A rank may be alone on its host.
-        if let (None, Some(group)) = (&guard.shared, guard.messenger.connector().host_group().cloned()) {
+        if let (None, Some(group)) = (&guard.shared, guard.messenger.connector().local_ranks()) {
             let all_here = group.ranks().len() == self.size;
             let shared = Arc::new(Shared::new(group, guard.kept.clone()));
             if guard.broken.is_some() {

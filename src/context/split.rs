@@ -13,7 +13,7 @@ use crate::error::{Details, Error, ErrorKind, Result};
 use crate::net::address::Address;
 use crate::reserve::check_room;
 use crate::transport::Connector;
-use crate::transport::shm::Sharing;
+use crate::transport::Sharing;
 use crate::types::Rank;
 
 /// Offsets in a rank's content: its color (8 bytes, little-endian; -1 for none), its key (4), and its address, if it has a color.

@@ -192,7 +192,7 @@ impl Pair {
     /// Whether the ranks share memory. Then links are established by themselves, and a descriptor is readable only while a rank
     /// says that it sleeps.
     fn shares_memory(&self) -> bool {
-        self.connectors.iter().all(|connector| connector.host_group().is_some())
+        self.connectors.iter().all(|connector| connector.local_ranks().is_some())
     }
 
     /// Lets some time pass.

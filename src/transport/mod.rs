@@ -10,10 +10,14 @@
 mod conformance;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 pub mod ibverbs;
+pub mod local;
 #[cfg(any(test, fuzzing))]
 pub mod loopback;
 pub mod shm;
 pub mod tcp;
+
+pub use local::{LocalRanks, Sharing};
+pub use shm::Allocations;
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,7 +33,6 @@ use crate::sys::{self, Pollable};
 use crate::types::Rank;
 use crate::wait_mode::WaitMode;
 use shm::segment::OwnSegment;
-use shm::{HostGroup, Sharing};
 
 /// The conditions on a link for which a context waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -350,7 +353,7 @@ pub trait Connector: Send {
     }
 
     /// The ranks of this host, if they share memory.
-    fn host_group(&self) -> Option<&Arc<HostGroup>> {
+    fn local_ranks(&self) -> Option<Arc<dyn LocalRanks>> {
         None
     }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::collective::{Collective, Constants, Shape};
 use crate::context::measure::{self, Measured};
 use crate::rendezvous::InProcessStore;
-use crate::transport::shm::Sharing;
+use crate::transport::Sharing;
 use crate::types::DataType;
 
 /// A quarter of the timeout may be spent on measuring; long enough for a busy machine.

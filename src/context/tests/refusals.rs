@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use super::*;
 use crate::rendezvous::{InProcessStore, Store};
-use crate::transport::shm::Sharing;
+use crate::transport::Sharing;
 
 /// Nothing here may end by it.
 fn options() -> ContextOptions {

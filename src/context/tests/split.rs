@@ -10,8 +10,8 @@ use crate::context::setup::TAG;
 use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::rendezvous::InProcessStore;
+use crate::transport::Sharing;
 use crate::transport::Watch;
-use crate::transport::shm::Sharing;
 use crate::types::DataType;
 
 /// The sum of `own` over all ranks, with `tag`.

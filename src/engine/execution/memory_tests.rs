@@ -19,7 +19,7 @@ const COUNT: usize = 100;
 /// The first ranks of a job, which share memory; there is one more.
 fn engines(groups: Vec<Arc<HostGroup>>) -> Vec<Engine> {
     let size = groups.len() + 1;
-    let engine = |(rank, group)| {
+    let engine = |(rank, group): (usize, Arc<HostGroup>)| {
         let messenger = Messenger::new(rank, size, Box::new(Unconnected::new(None, None)), None);
         let engine =
             Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::of(Duration::ZERO)).unwrap();

@@ -14,7 +14,6 @@ use crate::publications::{MAX_MEMBERS, Place, Publication};
 use crate::reduce::{self, Stores};
 use crate::schedule::Span;
 use crate::schedule::compiled::Operand;
-use crate::transport::shm::ptracer;
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
 const STAGED_BYTES: usize = 128 << 10;
@@ -219,7 +218,7 @@ impl Call {
     /// Finds `source` in this process, if it lies in memory that its process shares.
     fn map(&mut self, work: &Work<'_>, source: &mut Source, bytes: usize) {
         if let Source::There { member, address } = *source
-            && let Some(here) = work.shared.group.in_place(member, address, bytes)
+            && let Some(here) = work.shared.local.in_place(member, address, bytes)
         {
             *source = Source::InPlace { member, from: here.start() };
             self.workspace().in_place.push(here);
@@ -398,9 +397,9 @@ impl Call {
 unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, bytes: usize) -> Result<()> {
     debug_assert!(shared.reads, "a publication by reference where no process may read another");
     // SAFETY: the caller guarantees the destination.
-    unsafe { shared.group.read_memory(member, address, into, bytes) }.map_err(|e| {
-        let rank = shared.rank(member);
-        let text = format!("cannot read {bytes} bytes of the memory of rank {rank}: {}", ptracer::why_unreadable(&e));
+    unsafe { shared.local.read_memory(member, address, into, bytes) }.map_err(|e| {
+        let (rank, why) = (shared.rank(member), shared.local.why_unreadable(&e));
+        let text = format!("cannot read {bytes} bytes of the memory of rank {rank}: {why}");
         Error::new(ErrorKind::ConnectionLost, text).with_rank(rank).with_errno(e.raw_os_error())
     })
 }

@@ -13,8 +13,8 @@ use crate::engine::prepared::{Binding, Combine, Function, Prepared};
 use crate::publications::{BOARD_BYTES, Board, PLACES};
 use crate::reduce;
 use crate::testing::fuzz::Input;
+use crate::transport::local::{LocalRanks, PUBLICATIONS};
 use crate::transport::shm::HostGroup;
-use crate::transport::shm::segment::PUBLICATIONS;
 use crate::types::{DataType, ReduceOp};
 
 const MEMBERS: usize = 3;
@@ -140,8 +140,20 @@ impl Rank {
         let usable = AtomicBool::new(true);
         let (state, started, awaits_memory, ended_attended) = Default::default();
         let (kept, reads) = (Arc::default(), true);
-        let shared =
-            Shared { group, board, reads, cache_bytes, usable, awaits_memory, ended_attended, state, started, kept };
+        let (mark, local) = (group.mark().clone(), group);
+        let shared = Shared {
+            local,
+            mark,
+            board,
+            reads,
+            cache_bytes,
+            usable,
+            awaits_memory,
+            ended_attended,
+            state,
+            started,
+            kept,
+        };
         Self { rank, shared, plans: PlanCache::default(), running: None }
     }
 
@@ -214,7 +226,7 @@ pub fn shared_memory(data: &[u8]) {
         let mut ranks: Vec<Rank> = groups.iter().map(|group| Rank::new(group.clone(), boards)).collect();
         let mut input = Input(data);
         for _ in 0..MAX_STEPS {
-            if step(&mut ranks, &boards[SCRIBBLER], &mut input).is_none() {
+            if step(&mut ranks, (&groups[SCRIBBLER], &boards[SCRIBBLER]), &mut input).is_none() {
                 break;
             }
         }
@@ -222,7 +234,7 @@ pub fn shared_memory(data: &[u8]) {
     });
 }
 
-fn step(ranks: &mut [Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()> {
+fn step(ranks: &mut [Rank], (group, memory): (&HostGroup, &Memory), input: &mut Input<'_>) -> Option<()> {
     match input.below(8)? {
         // All start the same call, so that its steps are met.
         0 | 1 => {
@@ -239,10 +251,10 @@ fn step(ranks: &mut [Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()
         }
         _ => match input.below(4)? {
             // Its peers ring a doorbell that it never answers.
-            0 => ranks[SCRIBBLER].shared.group.waiting().begin(PUBLICATIONS),
+            0 => group.waiting().begin(PUBLICATIONS),
             1 => {
-                ranks[SCRIBBLER].shared.group.waiting().end(PUBLICATIONS);
-                ranks[SCRIBBLER].shared.group.clear_doorbell();
+                group.waiting().end(PUBLICATIONS);
+                group.clear_doorbell();
             }
             _ => ranks[input.below(MEMBERS)?].withdraw(),
         },

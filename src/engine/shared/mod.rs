@@ -35,8 +35,9 @@ use super::prepared::Prepared;
 use super::scratch::{Kept, Scratch};
 use crate::publications::{Board, Desk, Full, Members, Outgoing, Seat};
 use crate::reduce::last_level_cache;
-use crate::transport::shm::HostGroup;
-use crate::transport::shm::allocations::InPlace;
+use crate::sys::ForkMark;
+use crate::transport::LocalRanks;
+use crate::transport::local::InPlace;
 use crate::types::Rank;
 use crate::wire::fingerprint::{COMPARISON, replaces};
 use combine::Source;
@@ -48,7 +49,9 @@ const COPIED_IN_PLACE_BYTES: usize = 8 << 10;
 
 /// The memory that a context's ranks on this host share.
 pub struct Shared {
-    group: Arc<HostGroup>,
+    local: Arc<dyn LocalRanks>,
+    /// Of the process that may write to the memory. A copy of what `local` has, like the following ones, since calls look here at first.
+    mark: Arc<ForkMark>,
     board: Board,
     /// Whether ranks read the memory of each other's processes.
     reads: bool,
@@ -160,18 +163,16 @@ pub enum Refused {
 }
 
 impl Shared {
-    /// The shared memory of `group`; `kept`: the scratch memory of the context.
-    pub fn new(group: Arc<HostGroup>, kept: Arc<Kept>) -> Self {
-        let members = group.ranks().len();
-        let bases: Vec<*mut u8> = (0..members)
-            .map(|member| if member == group.index() { group.own_board() } else { group.board(member).cast_mut() })
-            .collect();
-        // SAFETY: the group keeps the mappings of all members as long as it lives, which is as long as this does. Only this
+    /// The memory that `local` share; `kept`: the scratch memory of the context.
+    pub fn new(local: Arc<dyn LocalRanks>, kept: Arc<Kept>) -> Self {
+        let bases: Vec<*mut u8> = (0..local.ranks().len()).map(|member| local.board(member)).collect();
+        // SAFETY: `local` keeps the mappings of all members as long as it lives, which is as long as this does. Only this
         // board writes to the own one.
-        let board = unsafe { Board::new(&bases, group.index()) };
-        let reads = group.reads_memory();
+        let board = unsafe { Board::new(&bases, local.index()) };
+        let (reads, mark) = (local.reads_memory(), local.mark().clone());
         Self {
-            group,
+            local,
+            mark,
             board,
             reads,
             cache_bytes: last_level_cache(),
@@ -276,17 +277,17 @@ impl Shared {
 
     /// Goes on with `call` whenever the context progresses, until it has ended, or [`Shared::attend`]. The caller then goes on with it once.
     pub fn leave(&self, call: Arc<dyn Unattended>) {
-        self.started.add(self.group.waiting(), call);
+        self.started.add(self.local.waiting(), call);
     }
 
     /// Ends what [`Shared::leave`] has begun, if anything.
     pub fn attend(&self, call: *const ()) {
-        self.started.remove(self.group.waiting(), call);
+        self.started.remove(self.local.waiting(), call);
     }
 
     /// Goes on with the calls for which no thread waits. Returns what was done.
     pub fn go_on(&self) -> Progress {
-        let progress = self.started.go_on(self.group.waiting());
+        let progress = self.started.go_on(self.local.waiting());
         self.pass_on(progress);
         progress
     }
@@ -294,19 +295,19 @@ impl Shared {
     /// After an attempt to go on: if there is more to do, the device does it, unless another thread comes first.
     pub fn pass_on(&self, progress: Progress) {
         if progress == Progress::More {
-            self.group.wake_self();
+            self.local.wake_self();
         }
     }
 
     /// See [`StartedCalls::enter`].
     #[inline]
     pub fn enter(&self) -> bool {
-        self.started.enter(self.group.waiting())
+        self.started.enter(self.local.waiting())
     }
 
     /// See [`StartedCalls::exit`].
     pub fn exit(&self) {
-        self.pass_on(self.started.exit(self.group.waiting()));
+        self.pass_on(self.started.exit(self.local.waiting()));
     }
 
     /// Whether a call has started, has not ended, and no thread waits for it.
@@ -316,7 +317,7 @@ impl Shared {
 
     /// Whether more ranks than cores take part, so that a waiting thread keeps a core from a rank that it waits for.
     pub fn shares_cores(&self) -> bool {
-        self.group.shares_cores()
+        self.local.shares_cores()
     }
 
     /// Adds a call to the cache, if it `is_current` still. Later calls with the same arguments start by [`Call::start_cached`].
@@ -352,12 +353,12 @@ impl Shared {
 
     /// Whether this process inherited the memory by fork.
     pub fn is_inherited(&self) -> bool {
-        self.group.is_inherited()
+        self.mark.is_child()
     }
 
     /// The rank of a member.
     pub fn rank(&self, member: usize) -> Rank {
-        self.group.ranks()[member] as Rank
+        self.local.ranks()[member] as Rank
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

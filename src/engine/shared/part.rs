@@ -138,7 +138,7 @@ impl Call {
     fn acknowledge_finished(&mut self, work: &Work<'_>) {
         let (last_fetch, next) = (&work.program.last_fetch, self.next);
         work.shared.board.acknowledge(&mut self.workspace().seat, |member| last_fetch[member] < next);
-        work.shared.group.wake_others();
+        work.shared.local.wake_others();
         self.unannounced = false;
     }
 }

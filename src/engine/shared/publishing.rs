@@ -20,7 +20,7 @@ impl Call {
         // What takes the place of scratch memory may be replaced at once, so it is copied.
         let is_aside = span.buffer == Buffer::Scratch;
         let in_place =
-            shared.reads && bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.group.has_allocated(from, bytes);
+            shared.reads && bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.local.has_allocated(from, bytes);
         self.unannounced = true;
         let own = self.workspace();
         let (Memory { mut copied, ring, .. }, number) = (own.memory, own.seat.published());
@@ -50,7 +50,7 @@ impl Call {
     /// Wakes peers that sleep, after a publication or an acknowledgement.
     pub fn announce(&mut self, work: &Work<'_>) {
         if std::mem::take(&mut self.unannounced) {
-            work.shared.group.wake_others();
+            work.shared.local.wake_others();
         }
     }
 

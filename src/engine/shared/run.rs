@@ -372,7 +372,7 @@ impl Call {
         let own = self.workspace();
         debug_assert!(own.outgoing.is_empty(), "the caller may free what is not written yet");
         shared.board.acknowledge(&mut own.seat, |_| true);
-        shared.group.wake_others();
+        shared.local.wake_others();
         self.set_stage(if self.claims { CLAIMED } else { ENDED });
         shared.leave_memory();
     }
@@ -408,7 +408,7 @@ impl Shared {
             // Between the end and this look; a call that waits has the counterpart between its flag and its look at what has ended.
             fence(Ordering::SeqCst);
             if self.awaits_memory.load(Ordering::Relaxed) && self.awaits_memory.swap(false, Ordering::Relaxed) {
-                self.group.wake_self();
+                self.local.wake_self();
             }
         }
     }

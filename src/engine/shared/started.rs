@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, TryLockError};
 
 use crate::engine::sync::{Mutex, MutexGuard};
 use crate::sync::{AtomicU32, Ordering, fence};
-use crate::transport::shm::segment::{STARTED, Waiting};
+use crate::transport::local::{STARTED, Waiting};
 
 /// A call for which no thread waits. Peers may wait for its next steps.
 pub trait Unattended: Send + Sync {

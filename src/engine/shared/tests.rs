@@ -12,9 +12,9 @@ use crate::reduce;
 use crate::schedule::{Buffer, Builder, Readers, Schedule, Side, Span};
 use crate::sys::{self, Pollable};
 use crate::testing::tier::Tier;
+use crate::transport::local::PUBLICATIONS;
 use crate::transport::loopback::Random;
 use crate::transport::shm::HostGroup;
-use crate::transport::shm::segment::PUBLICATIONS;
 use crate::types::{DataType, ReduceOp};
 use crate::wire::fingerprint::kind;
 

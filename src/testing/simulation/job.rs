@@ -16,8 +16,8 @@ use crate::engine::Spin;
 use crate::error::{Error, Result};
 use crate::net::address::Address;
 use crate::transport::Device;
+use crate::transport::Sharing;
 use crate::transport::loopback::{LinkModel, Network, Node, NodeStatus};
-use crate::transport::shm::Sharing;
 use crate::tuner::Tuner;
 
 /// Timeout of a call.

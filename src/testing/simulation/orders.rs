@@ -10,8 +10,8 @@ use crate::context::Context;
 use crate::engine::shared::program::LONGEST;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::testing::tier::Tier;
+use crate::transport::Sharing;
 use crate::transport::loopback::{Network, Random};
-use crate::transport::shm::Sharing;
 
 /// Requests of a rank.
 const REQUESTS: usize = 4;

@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::schedule::verify::tests::compiled::write_scan;
 use crate::schedule::{Builder, Schedule};
 use crate::testing::tier::Tier;
+use crate::transport::Sharing;
 use crate::transport::loopback::{Network, Random};
-use crate::transport::shm::Sharing;
 
 /// The forms of publications that are too long for what is copied as a whole: by reference, or as streams.
 const FORMS: [Sharing; 2] = [Sharing::Processes, Sharing::Segments];

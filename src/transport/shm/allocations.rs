@@ -15,6 +15,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use crate::sys::memory_limits;
 use crate::sys::process::Descriptor;
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
+use crate::transport::local::InPlace;
 
 /// Most allocations of a rank that peers read in place.
 const ENTRIES: usize = 64;
@@ -255,19 +256,6 @@ struct View {
     mapping: Option<Arc<Mapping>>,
 }
 
-/// Bytes of a peer's allocation, for reading. They may change at any time; they stay mapped as long as this exists.
-pub struct InPlace {
-    _mapping: Arc<Mapping>,
-    start: *const u8,
-}
-
-impl InPlace {
-    /// Where they begin in this process.
-    pub fn start(&self) -> *const u8 {
-        self.start
-    }
-}
-
 impl Views {
     /// The `bytes` from `address` on in the process of `peer`, if they lie in memory that it has allocated, and that can be mapped.
     pub fn find(&self, peer: &PeerSegment, address: u64, bytes: usize) -> Option<InPlace> {
@@ -294,7 +282,7 @@ impl Views {
             let fits = |mapping: &Arc<Mapping>| offset + bytes as u64 <= mapping.bytes() as u64;
             found = view.mapping.clone().filter(fits).map(|mapping| {
                 let start = mapping.start().cast_const().wrapping_add(offset as usize);
-                InPlace { _mapping: mapping, start }
+                InPlace::new(mapping, start)
             });
         }
         found
@@ -330,6 +318,7 @@ fn map(peer: &PeerSegment, entry: &Entry, listed: &Listed) -> io::Result<Mapping
 mod tests {
     use super::super::HostGroup;
     use super::*;
+    use crate::transport::LocalRanks;
 
     /// The bytes from `at` on, as member 1 finds them in place.
     fn found(groups: &[Arc<HostGroup>], at: *const u8, bytes: usize) -> Option<Vec<u8>> {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::group::{Candidate, HostGroup};
 use super::link::{Port, ShmLink};
-use super::segment::{MESSAGES, OwnSegment, PUBLICATIONS, Secret};
-use super::{Processes, Sharing, VARIABLE};
+use super::segment::{OwnSegment, Secret};
+use super::{Processes, VARIABLE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address};
@@ -19,6 +19,7 @@ use crate::sys::process;
 use crate::sys::shared_memory::SharedMemory;
 use crate::sys::socket::lacks_descriptors;
 use crate::sys::{self, Pollable, Poller, PollerKind, Registration};
+use crate::transport::local::{LocalRanks, MESSAGES, PUBLICATIONS, Sharing};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
 use crate::types::Rank;
 
@@ -375,8 +376,8 @@ impl Connector for ShmConnector {
         Ok(())
     }
 
-    fn host_group(&self) -> Option<&Arc<HostGroup>> {
-        self.group.as_ref()
+    fn local_ranks(&self) -> Option<Arc<dyn LocalRanks>> {
+        Some(self.group.clone()?)
     }
 
     fn segment(&self) -> Option<&Arc<OwnSegment>> {

@@ -5,13 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use super::Processes;
-use super::allocations::{InPlace, Views};
+use super::allocations::Views;
 use super::ptracer;
-use super::segment::{self, Lane, MESSAGES, OwnSegment, PUBLICATIONS, PeerSegment, STARTED, Secret, Waiting};
+use super::segment::{self, Lane, OwnSegment, PeerSegment, Secret};
 use crate::error::{Error, Result};
 use crate::sys::process::Descriptor;
 use crate::sys::shared_memory::{Mapping, SharedMemory};
 use crate::sys::{ForkMark, RawSocket};
+use crate::transport::local::{InPlace, LocalRanks, MESSAGES, PUBLICATIONS, STARTED, Waiting};
 use crate::types::Rank;
 
 /// Another rank of the group, as its address says.
@@ -44,7 +45,7 @@ pub struct HostGroup {
     /// Why this rank cannot read the memory of another's process, if so.
     unreadable: Option<String>,
     shares_cores: bool,
-    mark: ForkMark,
+    mark: Arc<ForkMark>,
 }
 
 impl HostGroup {
@@ -77,7 +78,7 @@ impl HostGroup {
         members.sort_unstable_by_key(|member| member.rank);
         let ranks: Box<[u32]> = members.iter().map(|member| member.rank).collect();
         let index = ranks.iter().position(|r| *r as usize == rank).expect("pushed above");
-        let mark = ForkMark::new().map_err(failed)?;
+        let mark = Arc::new(ForkMark::new().map_err(failed)?);
         Ok(Self {
             members: members.into(),
             ranks,
@@ -144,78 +145,9 @@ impl HostGroup {
         self.own.allocations()
     }
 
-    /// How many allocations of the member at `index` this rank has mapped.
-    #[cfg(test)]
-    pub fn mapped(&self, index: usize) -> usize {
-        self.members[index].views.mapped()
-    }
-
-    /// The ranks of the members in the context, ascending; this rank included.
-    pub fn ranks(&self) -> &[u32] {
-        &self.ranks
-    }
-
-    /// The position of this rank in [`HostGroup::ranks`].
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// The position of `rank`, if it is a member.
-    pub fn index_of(&self, rank: Rank) -> Option<usize> {
-        self.ranks.binary_search(&u32::try_from(rank).ok()?).ok()
-    }
-
-    /// This rank's board: [`segment::BOARD_BYTES`], aligned to a page, zero at first. Valid as long as the group.
-    pub fn own_board(&self) -> *mut u8 {
-        segment::board(&self.mapping)
-    }
-
-    /// The board of the member at `index`, for reading only, unless it is this rank's. Valid as long as the group, and even after
-    /// the member's process has ended. It may change at any time, so what is read there must be atomic, or be ordered after a flag.
-    pub fn board(&self, index: usize) -> *const u8 {
-        segment::board(self.peer(index).map_or(&self.mapping, PeerSegment::mapping))
-    }
-
-    /// Whether every member can read the memory of every other's process.
-    pub fn reads_memory(&self) -> bool {
-        self.reads_memory
-    }
-
     /// Why this rank cannot read the memory of another's process, if so.
     pub fn unreadable(&self) -> Option<&str> {
         self.unreadable.as_deref()
-    }
-
-    /// The `bytes` from `address` on in the process of the member at `index`, if they lie in memory that it has allocated by
-    /// [`Allocations`](super::Allocations), and that this rank can map.
-    pub fn in_place(&self, index: usize, address: u64, bytes: usize) -> Option<InPlace> {
-        let Member { segment, views, .. } = &self.members[index];
-        views.find(segment.as_ref()?, address, bytes)
-    }
-
-    /// Whether others can find the `bytes` at `from`, which this rank has allocated, in place.
-    pub fn has_allocated(&self, from: *const u8, bytes: usize) -> bool {
-        self.own.allocations().contains(from.addr() as u64, bytes as u64)
-    }
-
-    /// Reads `bytes` from `address` in the process of the member at `index`. If this succeeds, that process had not ended before it
-    /// was read, or the memory is [in place](HostGroup::in_place). Fails if any of the memory is not mapped there; then part of
-    /// `into` may have been written.
-    ///
-    /// # Safety
-    /// `into` is valid for writes of `bytes`.
-    pub unsafe fn read_memory(&self, index: usize, address: u64, into: *mut u8, bytes: usize) -> io::Result<()> {
-        if let Some(here) = self.in_place(index, address, bytes) {
-            // SAFETY: the caller guarantees that `into` is valid, and `here` has so many bytes. A member that changes them meanwhile
-            // can only change what is copied.
-            unsafe { std::ptr::copy_nonoverlapping(here.start(), into, bytes) };
-            return Ok(());
-        }
-        match self.peer(index) {
-            // SAFETY: the caller guarantees that `into` is valid.
-            Some(peer) => unsafe { peer.read_memory(address, into, bytes) },
-            None => Err(io::ErrorKind::InvalidInput.into()),
-        }
     }
 
     /// Wakes the member at `index` if it waits for [`MESSAGES`], after one was sent to it, or received from it.
@@ -226,34 +158,9 @@ impl HostGroup {
         }
     }
 
-    /// Wakes the members that wait for [`PUBLICATIONS`] or [`STARTED`], after this rank has published or acknowledged something.
-    #[inline]
-    pub fn wake_others(&self) {
-        for peer in self.members.iter().filter_map(|member| member.segment.as_ref()) {
-            peer.wake(&self.own, PUBLICATIONS | STARTED);
-        }
-    }
-
-    /// Wakes the device of this rank, which then looks for all events. A system call.
-    pub fn wake_self(&self) {
-        self.own.ring();
-    }
-
-    /// For which events this rank waits, so that a member that causes one of them must wake it: [`HostGroup::doorbell`] becomes readable.
-    #[inline]
-    pub fn waiting(&self) -> &Waiting {
-        self.own.waiting()
-    }
-
     /// Makes [`HostGroup::doorbell`] unreadable until a member rings again. Look for all events afterwards. A system call.
     pub fn clear_doorbell(&self) {
         self.own.clear_doorbell();
-    }
-
-    /// All memory that this rank shares, and its length.
-    #[cfg(test)]
-    pub fn own_memory(&self) -> (*mut u8, usize) {
-        (self.mapping.start(), self.mapping.bytes())
     }
 
     /// What this rank writes for the link to the member at `index`.
@@ -289,11 +196,6 @@ impl HostGroup {
         self.peer(index).and_then(PeerSegment::process)
     }
 
-    /// Whether there are more members than cores on which they may run.
-    pub fn shares_cores(&self) -> bool {
-        self.shares_cores
-    }
-
     /// Whether this process inherited the group by fork. Then nothing may be written.
     pub fn is_inherited(&self) -> bool {
         self.mark.is_child()
@@ -302,6 +204,83 @@ impl HostGroup {
     /// The segment of the member at `index`, unless it is this rank.
     fn peer(&self, index: usize) -> Option<&PeerSegment> {
         self.members[index].segment.as_ref()
+    }
+}
+
+impl LocalRanks for HostGroup {
+    fn ranks(&self) -> &[u32] {
+        &self.ranks
+    }
+
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn reads_memory(&self) -> bool {
+        self.reads_memory
+    }
+
+    fn shares_cores(&self) -> bool {
+        self.shares_cores
+    }
+
+    fn waiting(&self) -> &Waiting {
+        self.own.waiting()
+    }
+
+    fn wake_others(&self) {
+        for peer in self.members.iter().filter_map(|member| member.segment.as_ref()) {
+            peer.wake(&self.own, PUBLICATIONS | STARTED);
+        }
+    }
+
+    fn wake_self(&self) {
+        self.own.ring();
+    }
+
+    fn in_place(&self, index: usize, address: u64, bytes: usize) -> Option<InPlace> {
+        let Member { segment, views, .. } = &self.members[index];
+        views.find(segment.as_ref()?, address, bytes)
+    }
+
+    fn has_allocated(&self, from: *const u8, bytes: usize) -> bool {
+        self.own.allocations().contains(from.addr() as u64, bytes as u64)
+    }
+
+    unsafe fn read_memory(&self, index: usize, address: u64, into: *mut u8, bytes: usize) -> io::Result<()> {
+        if let Some(here) = self.in_place(index, address, bytes) {
+            // SAFETY: the caller guarantees that `into` is valid, and `here` has so many bytes. A member that changes them meanwhile
+            // can only change what is copied.
+            unsafe { std::ptr::copy_nonoverlapping(here.start(), into, bytes) };
+            return Ok(());
+        }
+        match self.peer(index) {
+            // SAFETY: the caller guarantees that `into` is valid.
+            Some(peer) => unsafe { peer.read_memory(address, into, bytes) },
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    #[cfg(test)]
+    fn own_memory(&self) -> (*mut u8, usize) {
+        (self.mapping.start(), self.mapping.bytes())
+    }
+
+    #[cfg(test)]
+    fn mapped(&self, index: usize) -> usize {
+        self.members[index].views.mapped()
+    }
+
+    fn board(&self, index: usize) -> *mut u8 {
+        segment::board(self.peer(index).map_or(&self.mapping, PeerSegment::mapping))
+    }
+
+    fn mark(&self) -> &Arc<ForkMark> {
+        &self.mark
+    }
+
+    fn why_unreadable(&self, error: &io::Error) -> String {
+        ptracer::why_unreadable(error)
     }
 }
 
@@ -319,9 +298,9 @@ mod tests {
         for (index, group) in groups.iter().enumerate() {
             assert_eq!((group.ranks(), group.index()), (&[0, 1, 2][..], index));
             assert_eq!((group.index_of(2), group.index_of(3)), (Some(2), None));
-            assert_eq!(group.own_board().addr() % 4096, 0);
+            assert_eq!(group.board(index).addr() % 4096, 0);
             // SAFETY: the board is longer, aligned, and accessed by atomics only.
-            unsafe { (*group.own_board().cast::<AtomicU32>()).store(10 + index as u32, Ordering::Relaxed) };
+            unsafe { (*group.board(index).cast::<AtomicU32>()).store(10 + index as u32, Ordering::Relaxed) };
         }
         for group in &groups {
             for index in 0..3 {

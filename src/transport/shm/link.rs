@@ -8,9 +8,10 @@ use super::group::HostGroup;
 use super::ptracer;
 use super::registration::Registration;
 use super::ring::{self, Consumer, Producer};
-use super::segment::{LAST_BYTES, LINES, Lane, MESSAGES, REGISTRATIONS};
+use super::segment::{LAST_BYTES, LINES, Lane, REGISTRATIONS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::{self, Pollable, Poller};
+use crate::transport::local::{LocalRanks, MESSAGES};
 use crate::transport::{Interest, Link, RemoteMemory};
 
 /// From this length on it is faster to read a message out of the sender's memory than to copy it twice.

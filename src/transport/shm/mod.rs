@@ -20,11 +20,10 @@ pub use processes::Processes;
 
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::sys;
 use crate::sys::process::{Descriptor, Process};
 use crate::sys::shared_memory::SharedMemory;
-use crate::types::Rank;
 use segment::{OwnSegment, PeerSegment, Secret};
 
 /// The environment variable that forbids sharing memory.
@@ -61,45 +60,6 @@ impl Trial {
         }
         let peer = PeerSegment::open(segment, &bytes, 2, |process| Process::open(process).map(Arc::new))?;
         Ok(peer.try_reading(&bytes).err().map(|e| ptracer::why_unreadable(&e)))
-    }
-}
-
-/// What a rank has found about the memory of the other ranks of its host, which decides what they all do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sharing {
-    /// It cannot map all their segments.
-    Nothing = 0,
-    /// It has mapped all of them.
-    Segments = 1,
-    /// It has, and it can read the memory of their processes.
-    Processes = 2,
-    /// Its process has too few descriptors left for the context.
-    NoRoom = 3,
-}
-
-impl Sharing {
-    /// Its number for other ranks.
-    pub fn number(self) -> u8 {
-        self as u8
-    }
-
-    /// Parses what `size` ranks have found.
-    pub fn parse(numbers: &[u8], size: usize) -> Result<Vec<Self>> {
-        let known = [Self::Nothing, Self::Segments, Self::Processes, Self::NoRoom];
-        let one = |number: &u8| known.into_iter().find(|sharing| sharing.number() == *number);
-        numbers.iter().map(one).collect::<Option<Vec<_>>>().filter(|all| all.len() == size).ok_or_else(|| {
-            let text = format!("{numbers:?} is not what {size} ranks have found about their hosts' memory");
-            Error::new(ErrorKind::Mismatch, text)
-        })
-    }
-
-    /// Fails, in the same words on all ranks, if one of the ranks that have found this has no room for the context.
-    pub fn check_room(found: impl IntoIterator<Item = (Rank, Self)>) -> Result<()> {
-        let Some((rank, _)) = found.into_iter().find(|(_, sharing)| *sharing == Self::NoRoom) else { return Ok(()) };
-        let text = format!(
-            "the process of rank {rank} has too few descriptors left for another context: raise its limit (ulimit -n), or destroy contexts"
-        );
-        Err(Error::new(ErrorKind::ResourceExhausted, text).with_rank(rank))
     }
 }
 

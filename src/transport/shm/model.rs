@@ -9,10 +9,10 @@ use loom::sync::{Arc, Condvar, Mutex};
 use super::allocations::{Entry, Listed};
 use super::registration::Registration;
 use super::ring::{Consumer, Line, Producer, has_room};
-use super::segment::{MESSAGES, PUBLICATIONS, Waiting};
 use crate::publications::model::{Member, Memory};
 use crate::publications::{Incoming, LINE, Members, Outgoing, Place, Publication, Seat};
 use crate::sync::AtomicU64;
+use crate::transport::local::{MESSAGES, PUBLICATIONS, Waiting};
 
 /// An event for which a rank waits.
 const EVENT: u64 = MESSAGES;

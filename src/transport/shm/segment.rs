@@ -18,6 +18,7 @@ use crate::sys::RawSocket;
 use crate::sys::doorbell::{Doorbell, Remote};
 use crate::sys::process::{self, Descriptor, Process};
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
+use crate::transport::local::{MESSAGES, Waiting};
 
 /// What proves that a segment is the one of a certain context: only ranks of its job can compute it.
 pub type Secret = [u8; 32];
@@ -50,81 +51,6 @@ struct Header {
     bell: [AtomicU64; 4],
     waiting: Waiting,
     allocations: Table,
-}
-
-/// Something came for a link, or there is room in one: while no thread polls the links.
-pub const MESSAGES: u64 = 1;
-/// A member has published something, or read something: while a thread sleeps that may wait for it.
-pub const PUBLICATIONS: u64 = 2;
-/// The same for calls that were started, and for which no thread waits.
-pub const STARTED: u64 = 4;
-
-/// One more answer to the doorbell.
-const ANSWER: u64 = 8;
-
-/// For which events a rank waits, a set of bits: a peer that causes one of them must wake it. And how often it has answered its doorbell,
-/// in units of [`ANSWER`], so that a peer need not ring twice. On a cache line of its own: peers read it often.
-#[repr(align(64))]
-pub struct Waiting(sync::AtomicU64);
-
-impl Waiting {
-    /// For the owner: it waits for `events`, too. After this it looks once more for them.
-    pub fn begin(&self, events: u64) {
-        if self.0.load(Ordering::Relaxed) & events != events {
-            // Only then: the cache line stays with the peers that read it.
-            self.0.fetch_or(events, Ordering::Relaxed);
-        }
-        // Between this rank's store of the set and its loads of what it waits for; a peer has the counterpart between its store of that
-        // and its load of the set. So at least one of the two sees the other's store.
-        sync::fence(Ordering::SeqCst);
-    }
-
-    /// For the owner: it does not wait for `events` any more.
-    #[inline]
-    pub fn end(&self, events: u64) {
-        if self.waits_for(events) {
-            self.0.fetch_and(!events, Ordering::Relaxed);
-        }
-    }
-
-    /// For the owner: whether it waits for one of `events`.
-    #[inline]
-    pub fn waits_for(&self, events: u64) -> bool {
-        self.0.load(Ordering::Relaxed) & events != 0
-    }
-
-    /// For a peer that has stored what the owner may wait for: whether it must wake it.
-    #[inline]
-    pub fn must_be_woken(&self, events: u64) -> bool {
-        // See `begin`.
-        sync::fence(Ordering::SeqCst);
-        self.waits_for(events)
-    }
-
-    /// As [`Waiting::must_be_woken`], for a peer that rings a doorbell. `rung`, 0 at first: when it has rung last.
-    #[inline]
-    pub fn must_be_rung(&self, events: u64, rung: &sync::AtomicU64) -> bool {
-        self.must_be_woken(events) && {
-            // As long as the owner has not answered, it will.
-            let now = self.0.load(Ordering::Relaxed) / ANSWER + 1;
-            rung.load(Ordering::Relaxed) != now && rung.swap(now, Ordering::Relaxed) != now
-        }
-    }
-
-    /// For the owner, which has just made the doorbell unreadable: from now on peers ring again. After this it looks for all events.
-    pub fn answer(&self) {
-        self.0.fetch_add(ANSWER, Ordering::Relaxed);
-        // See `begin`.
-        sync::fence(Ordering::SeqCst);
-    }
-}
-
-#[cfg(all(test, loom))]
-impl Waiting {
-    /// Of a rank that does not wait.
-    pub fn new() -> Self {
-        Self(sync::AtomicU64::new(0))
-    }
 }
 
 /// What the owner of a segment writes for the link to one peer, all zero at first.

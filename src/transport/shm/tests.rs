@@ -12,7 +12,7 @@ use crate::secret::JobToken;
 use crate::sys::{self, Pollable, Poller, PollerKind};
 use crate::transport::loopback::Random;
 use crate::transport::tcp::{self, DeviceOptions};
-use crate::transport::{Connector, ConnectorEvent, Device, Link, RemoteMemory};
+use crate::transport::{Connector, ConnectorEvent, Device, Link, LocalRanks, RemoteMemory};
 
 /// Two members and the links between them.
 fn pair() -> ([Arc<HostGroup>; 2], [Box<ShmLink>; 2]) {

@@ -1,0 +1,207 @@
+//! What the ranks of a context on one host have of each other if they share memory, whatever the system shares it by.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync;
+use crate::sys::ForkMark;
+use crate::sys::shared_memory::Mapping;
+use crate::types::Rank;
+
+/// The ranks of a context on one host that share memory, this one included. Members are numbered from 0, in the order of their ranks; all have the
+/// same numbers for them.
+pub trait LocalRanks: Send + Sync {
+    /// The ranks of the members in the context, ascending.
+    fn ranks(&self) -> &[u32];
+
+    /// The number of this rank among the members.
+    fn index(&self) -> usize;
+
+    /// The number of `rank`, if it is a member.
+    fn index_of(&self, rank: Rank) -> Option<usize> {
+        self.ranks().binary_search(&u32::try_from(rank).ok()?).ok()
+    }
+
+    /// The publications of the member at `index`: [`BOARD_BYTES`](crate::publications::BOARD_BYTES), aligned to a page, zero at first; for
+    /// reading only, unless it is this rank. Valid as long as this, and even after the member's process has ended. It may change at any time,
+    /// so what is read there must be atomic, or be ordered after a flag.
+    fn board(&self, index: usize) -> *mut u8;
+
+    /// Whether every member can read the memory of every other's process.
+    fn reads_memory(&self) -> bool;
+
+    /// Whether there are more members than cores on which they may run.
+    fn shares_cores(&self) -> bool;
+
+    /// The mark of the process that may write here: not of a child by fork.
+    fn mark(&self) -> &Arc<ForkMark>;
+
+    /// For which events this rank waits, so that a member that causes one of them must wake it.
+    fn waiting(&self) -> &Waiting;
+
+    /// Wakes the members that wait for [`PUBLICATIONS`] or [`STARTED`], after this rank has published or acknowledged something.
+    fn wake_others(&self);
+
+    /// Wakes the device of this rank, which then looks for all events. A system call.
+    fn wake_self(&self);
+
+    /// The `bytes` from `address` on in the process of the member at `index`, if they lie in memory that it has
+    /// [allocated](super::Allocations), and that this rank can map.
+    fn in_place(&self, index: usize, address: u64, bytes: usize) -> Option<InPlace>;
+
+    /// Whether others can find the `bytes` at `from`, which this rank has allocated, in place.
+    fn has_allocated(&self, from: *const u8, bytes: usize) -> bool;
+
+    /// Reads `bytes` from `address` in the process of the member at `index`. If this succeeds, that process had not ended before it
+    /// was read, or the memory is [in place](LocalRanks::in_place). Fails if any of the memory is not mapped there; then part of
+    /// `into` may have been written. [`LocalRanks::why_unreadable`] says why in words.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `bytes`.
+    unsafe fn read_memory(&self, index: usize, address: u64, into: *mut u8, bytes: usize) -> io::Result<()>;
+
+    /// Says for messages why the memory of another process cannot be read, and what helps.
+    fn why_unreadable(&self, error: &io::Error) -> String;
+
+    /// All memory that this rank shares, and its length.
+    #[cfg(test)]
+    fn own_memory(&self) -> (*mut u8, usize);
+
+    /// How many allocations of the member at `index` this rank has mapped.
+    #[cfg(test)]
+    fn mapped(&self, index: usize) -> usize;
+}
+
+/// What a rank has found about the memory of the other ranks of its host, which decides what they all do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharing {
+    /// It cannot map all their segments.
+    Nothing = 0,
+    /// It has mapped all of them.
+    Segments = 1,
+    /// It has, and it can read the memory of their processes.
+    Processes = 2,
+    /// Its process has too few descriptors left for the context.
+    NoRoom = 3,
+}
+
+impl Sharing {
+    /// Its number for other ranks.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Parses what `size` ranks have found.
+    pub fn parse(numbers: &[u8], size: usize) -> Result<Vec<Self>> {
+        let known = [Self::Nothing, Self::Segments, Self::Processes, Self::NoRoom];
+        let one = |number: &u8| known.into_iter().find(|sharing| sharing.number() == *number);
+        numbers.iter().map(one).collect::<Option<Vec<_>>>().filter(|all| all.len() == size).ok_or_else(|| {
+            let text = format!("{numbers:?} is not what {size} ranks have found about their hosts' memory");
+            Error::new(ErrorKind::Mismatch, text)
+        })
+    }
+
+    /// Fails, in the same words on all ranks, if one of the ranks that have found this has no room for the context.
+    pub fn check_room(found: impl IntoIterator<Item = (Rank, Self)>) -> Result<()> {
+        let Some((rank, _)) = found.into_iter().find(|(_, sharing)| *sharing == Self::NoRoom) else { return Ok(()) };
+        let text = format!(
+            "the process of rank {rank} has too few descriptors left for another context: raise its limit (ulimit -n), or destroy contexts"
+        );
+        Err(Error::new(ErrorKind::ResourceExhausted, text).with_rank(rank))
+    }
+}
+
+/// Bytes of a peer's allocation, for reading. They may change at any time; they stay mapped as long as this exists.
+pub struct InPlace {
+    _mapping: Arc<Mapping>,
+    start: *const u8,
+}
+
+impl InPlace {
+    /// Those from `start` on in `mapping`.
+    pub(super) fn new(mapping: Arc<Mapping>, start: *const u8) -> Self {
+        Self { _mapping: mapping, start }
+    }
+
+    /// Where they begin in this process.
+    pub fn start(&self) -> *const u8 {
+        self.start
+    }
+}
+
+/// Something came for a link, or there is room in one: while no thread polls the links.
+pub const MESSAGES: u64 = 1;
+/// A member has published something, or read something: while a thread sleeps that may wait for it.
+pub const PUBLICATIONS: u64 = 2;
+/// The same for calls that were started, and for which no thread waits.
+pub const STARTED: u64 = 4;
+
+/// One more answer to the doorbell.
+const ANSWER: u64 = 8;
+
+/// For which events a rank waits, a set of bits: a peer that causes one of them must wake it. And how often it has answered its doorbell,
+/// in units of [`ANSWER`], so that a peer need not ring twice. On a cache line of its own: peers read it often.
+#[repr(align(64))]
+pub struct Waiting(sync::AtomicU64);
+
+impl Waiting {
+    /// For the owner: it waits for `events`, too. After this it looks once more for them.
+    pub fn begin(&self, events: u64) {
+        if self.0.load(Ordering::Relaxed) & events != events {
+            // Only then: the cache line stays with the peers that read it.
+            self.0.fetch_or(events, Ordering::Relaxed);
+        }
+        // Between this rank's store of the set and its loads of what it waits for; a peer has the counterpart between its store of that
+        // and its load of the set. So at least one of the two sees the other's store.
+        sync::fence(Ordering::SeqCst);
+    }
+
+    /// For the owner: it does not wait for `events` any more.
+    #[inline]
+    pub fn end(&self, events: u64) {
+        if self.waits_for(events) {
+            self.0.fetch_and(!events, Ordering::Relaxed);
+        }
+    }
+
+    /// For the owner: whether it waits for one of `events`.
+    #[inline]
+    pub fn waits_for(&self, events: u64) -> bool {
+        self.0.load(Ordering::Relaxed) & events != 0
+    }
+
+    /// For a peer that has stored what the owner may wait for: whether it must wake it.
+    #[inline]
+    pub fn must_be_woken(&self, events: u64) -> bool {
+        // See `begin`.
+        sync::fence(Ordering::SeqCst);
+        self.waits_for(events)
+    }
+
+    /// As [`Waiting::must_be_woken`], for a peer that rings a doorbell. `rung`, 0 at first: when it has rung last.
+    #[inline]
+    pub fn must_be_rung(&self, events: u64, rung: &sync::AtomicU64) -> bool {
+        self.must_be_woken(events) && {
+            // As long as the owner has not answered, it will.
+            let now = self.0.load(Ordering::Relaxed) / ANSWER + 1;
+            rung.load(Ordering::Relaxed) != now && rung.swap(now, Ordering::Relaxed) != now
+        }
+    }
+
+    /// For the owner, which has just made the doorbell unreadable: from now on peers ring again. After this it looks for all events.
+    pub fn answer(&self) {
+        self.0.fetch_add(ANSWER, Ordering::Relaxed);
+        // See `begin`.
+        sync::fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Waiting {
+    /// Of a rank that does not wait.
+    pub fn new() -> Self {
+        Self(sync::AtomicU64::new(0))
+    }
+}
