@@ -9,7 +9,7 @@ use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions, Request};
 use gloo_rs::error::Result;
 use gloo_rs::rendezvous::in_process::InProcessStore;
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);

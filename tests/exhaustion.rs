@@ -13,7 +13,7 @@ use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind, Result};
 use gloo_rs::rendezvous::{CallbackStore, FileStore, InProcessStore, PrefixStore, Store, StoreCallbacks, TcpStore};
 use gloo_rs::reserve::{SMALL_BYTES, try_collect, try_zeros};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::tuner::file::Tuning;
 use gloo_rs::types::DataType;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use gloo_rs::context::{Connect, Context, ContextOptions};
 use gloo_rs::net::address::Address;
 use gloo_rs::rendezvous::{Store, in_process::InProcessStore, tcp::TcpStore};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::version::Version;
 use ipv6::needs_ipv6;
 

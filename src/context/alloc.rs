@@ -18,7 +18,7 @@ impl Context {
         transport::check_process(self.device().as_ref())?;
         let memory = self.allocations.allocate(bytes, self.options.commit_memory)?;
         if let Some(mapped) = self.allocations.mapped_bytes(memory.as_ptr()) {
-            self.lock()?.messenger.connector_mut().retain_memory(memory.as_ptr(), mapped);
+            self.lock()?.messenger.connections_mut().retain_memory(memory.as_ptr(), mapped);
         }
         Ok(memory)
     }
@@ -30,7 +30,7 @@ impl Context {
     pub unsafe fn dealloc(&self, memory: *mut u8) -> Result<()> {
         transport::check_process(self.device().as_ref())?;
         if let Some(mapped) = self.allocations.mapped_bytes(memory) {
-            self.lock()?.messenger.connector_mut().release_memory(memory, mapped);
+            self.lock()?.messenger.connections_mut().release_memory(memory, mapped);
         }
         // SAFETY: the caller guarantees it.
         unsafe { self.allocations.free(memory) }

@@ -118,7 +118,7 @@ impl Context {
             let own = listed.as_ref().map(|(found, ..)| vec![found.number()]).map_err(Error::clone);
             found = Sharing::parse(&exchange.memory(own)?, self.size)?;
             Sharing::check_room(found.iter().copied().enumerate())?;
-            self.lock()?.messenger.connector_mut().share_memory(&found)?;
+            self.lock()?.messenger.connections_mut().share_memory(&found)?;
         }
         let (_, addresses, links) = listed?;
         let tuner = match agreed {
@@ -145,7 +145,7 @@ impl Context {
 
     /// Makes sure that this rank listens, even if the other ranks are unknown.
     pub(super) fn listen_anywhere(&self) -> Result<()> {
-        if self.lock()?.messenger.connector().address().sockets.is_empty() {
+        if self.lock()?.messenger.connections().address().sockets.is_empty() {
             self.set_own_address(self.device().listen_anywhere()?, 0)?;
         }
         Ok(())
@@ -153,7 +153,7 @@ impl Context {
 
     /// Sets the addresses of this rank. Returns its content for a round: its version, its address, and which links rank 0 measures.
     fn set_own_address(&self, sockets: Vec<SocketAddr>, wants: u8) -> Result<Vec<u8>> {
-        self.lock()?.messenger.connector_mut().set_sockets(sockets);
+        self.lock()?.messenger.connections_mut().set_sockets(sockets);
         self.content(wants)
     }
 
@@ -210,21 +210,21 @@ impl Context {
         address::check(addresses, named)?;
         let hosts = address::number_hosts(addresses);
         let mut guard = self.lock()?;
-        let (messenger, group) = (&guard.messenger, guard.messenger.connector().local_ranks());
+        let (messenger, group) = (&guard.messenger, guard.messenger.connections().local_ranks());
         let is_same = |rank: Rank| {
-            messenger.connector().peer(rank).is_none_or(|known| known.identity == addresses[rank].identity)
+            messenger.connections().peers().get(rank).is_none_or(|known| known.identity == addresses[rank].identity)
         };
         // Memory that is shared is in use.
         let are_same = group.is_none_or(|group| group.ranks().iter().all(|rank| is_same(*rank as Rank)));
         if *self.hosts.get_or_init(|| hosts.clone()) != hosts || !are_same {
             return Err(other_ranks());
         }
-        let found = guard.messenger.connector_mut().open_memory(addresses);
+        let found = guard.messenger.connections_mut().open_memory(addresses);
         for (rank, address) in addresses.iter().enumerate() {
             guard.messenger.set_peer(rank, &address.serialize())?;
         }
         guard.set_spin(self.spin(addresses, constants));
-        guard.messenger.connector_mut().set_streams(constants.streams as u8);
+        guard.messenger.connections_mut().peers_mut().streams = constants.streams as u8;
         self.engine().leave(guard);
         Ok(found)
     }
@@ -235,7 +235,7 @@ impl Context {
         let tuner = tuner.with_shared_memory(sharing != Sharing::Nothing, address::number_caches(addresses));
         let mut guard = self.lock()?;
         guard.set_spin(self.spin(addresses, tuner.constants()));
-        guard.messenger.connector_mut().set_streams(tuner.constants().streams as u8);
+        guard.messenger.connections_mut().peers_mut().streams = tuner.constants().streams as u8;
         drop(guard);
         if sharing == Sharing::Segments {
             let without = tuner.inherit(self.options.max_segment_bytes).with_shared_memory(false, Vec::new());

@@ -47,7 +47,7 @@ impl BoundBuffer {
             false => Ok(()),
         };
         match bound {
-            Ok(()) => guard.messenger.connector_mut().retain_memory(memory, bytes),
+            Ok(()) => guard.messenger.connections_mut().retain_memory(memory, bytes),
             Err(_) => guard.requests.leave(owner),
         }
         context.engine().leave(guard);
@@ -138,7 +138,7 @@ impl Drop for BoundBuffer {
     fn drop(&mut self) {
         if let Ok(mut guard) = self.context.lock() {
             guard.messenger.cancel(self.owner);
-            guard.messenger.connector_mut().release_memory(self.memory, self.bytes);
+            guard.messenger.connections_mut().release_memory(self.memory, self.bytes);
             guard.requests.leave(self.owner);
             self.context.engine().leave(guard);
         }

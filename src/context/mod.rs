@@ -51,7 +51,7 @@ use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::reserve::check_room;
 use crate::secret::JobToken;
-use crate::transport::{self, Allocations, BackgroundProgress, Connector, Counters, Device};
+use crate::transport::{self, Allocations, BackgroundProgress, Connections, Counters, Device};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
@@ -158,11 +158,11 @@ impl BackgroundProgress for Shared {
 /// Upper bound of the memory that a context takes, whatever its size.
 const CONTEXT_BYTES: usize = 512 << 10;
 
-/// Creates the connector for a new context. `options` must be complete: nothing is taken from the environment.
-fn connector(device: &Arc<dyn Device>, options: &ContextOptions) -> Result<Box<dyn Connector>> {
+/// Creates the connections of a new context. `options` must be complete: nothing is taken from the environment.
+fn connections(device: &Arc<dyn Device>, options: &ContextOptions) -> Result<Connections> {
     transport::check_process(device.as_ref())?;
     check_room(CONTEXT_BYTES, "a context")?;
-    device.clone().connector(options.token.as_ref().unwrap_or(&JobToken::none()))
+    device.clone().connections(options.token.as_ref().unwrap_or(&JobToken::none()))
 }
 
 /// Replaces timeouts that are infinite or beyond the clock's range; longer than any process lives.
@@ -228,29 +228,29 @@ impl Context {
             ..options.clone()
         };
         let overrides = Overrides::from_environment()?;
-        let connector = connector(&device, &options)?;
-        Self::over(connector, device, rank, size, options, overrides)
+        let connections = connections(&device, &options)?;
+        Self::over(connections, device, rank, size, options, overrides)
     }
 
-    /// A context whose links `connector`, created by `device`, makes. `options` must be complete: nothing is taken from the
+    /// A context with these `connections`, created by `device`. `options` must be complete: nothing is taken from the
     /// environment.
     fn over(
-        connector: Box<dyn Connector>,
+        mut connections: Connections,
         device: Arc<dyn Device>,
         rank: Rank,
         size: usize,
         options: ContextOptions,
         overrides: Overrides,
     ) -> Result<Arc<Context>> {
-        let allocations = Allocations::new(connector.segment().cloned());
-        let messenger = Messenger::new(rank, size, connector, device.log());
+        let allocations = connections.allocations();
+        let messenger = Messenger::new(rank, size, connections, device.log());
         let spin = Spin::new(options.wait.unwrap_or_default(), Cores::Unknown, &Constants::BUILT_IN);
         let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
         let shared = Arc::new(Shared { engine, device: device.clone() });
         let driven: Arc<dyn BackgroundProgress> = shared.clone();
         let watch = {
             let guard = shared.engine.lock();
-            device.watch(guard.messenger.connector(), Arc::downgrade(&driven))?
+            device.watch(guard.messenger.connections(), Arc::downgrade(&driven))?
         };
         shared.engine.set_watch(watch);
         // Peers may have connected before the watch was set.
@@ -344,13 +344,13 @@ impl Context {
         self.check_rank(rank)?;
         let guard = self.lock()?;
         Ok(rank != self.rank
-            && guard.messenger.connector().local_ranks().is_some_and(|group| group.index_of(rank).is_some()))
+            && guard.messenger.connections().local_ranks().is_some_and(|group| group.index_of(rank).is_some()))
     }
 
     /// Whether the ranks of this host read the memory of each other's processes, so that long messages are copied once. `None` if they share
     /// no memory, or the context is not connected yet.
     pub fn reads_memory(&self) -> Result<Option<bool>> {
-        Ok(self.lock()?.messenger.connector().local_ranks().map(|group| group.reads_memory()))
+        Ok(self.lock()?.messenger.connections().local_ranks().map(|group| group.reads_memory()))
     }
 
     /// The host number of each rank, equal on all ranks; empty until the ranks are known by [`Context::connect`] or its variants.
@@ -413,7 +413,7 @@ impl Context {
 
     /// What the queue pairs of InfiniBand or RoCE have done for this context since it was created; `None` with other transports.
     pub fn counters(&self) -> Result<Option<Counters>> {
-        Ok(self.lock()?.messenger.connector().counters())
+        Ok(self.lock()?.messenger.connections().counters())
     }
 
     pub(crate) fn lock(&self) -> Result<Guard<'_>> {

@@ -86,7 +86,7 @@ impl Context {
         }
         let mut guard = self.lock()?;
         // A rank may be alone on its host.
-        if let (None, Some(group)) = (&guard.shared, guard.messenger.connector().local_ranks()) {
+        if let (None, Some(group)) = (&guard.shared, guard.messenger.connections().local_ranks().cloned()) {
             let all_here = group.ranks().len() == self.size;
             let shared = Arc::new(Shared::new(group, guard.kept.clone()));
             if guard.broken.is_some() {

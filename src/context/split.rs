@@ -8,12 +8,11 @@ use crate::context::bootstrap::BYTES_PER_RANK;
 use crate::context::exchange::Limit;
 use crate::context::setup::TAG;
 use crate::context::tuning::topology;
-use crate::context::{Context, ContextOptions, connector};
+use crate::context::{Context, ContextOptions, connections};
 use crate::error::{Details, Error, ErrorKind, Result};
 use crate::net::address::Address;
 use crate::reserve::check_room;
-use crate::transport::Connector;
-use crate::transport::Sharing;
+use crate::transport::{Connections, Sharing};
 use crate::types::Rank;
 
 /// Offsets in a rank's content: its color (8 bytes, little-endian; -1 for none), its key (4), and its address, if it has a color.
@@ -68,14 +67,14 @@ impl Context {
             ..self.options.clone()
         };
         // Before the exchange, so that other ranks are notified of an error.
-        let connector = color.map(|_| self.prepare_split(&options)).transpose();
-        let (connector, own) = match connector {
-            Ok(connector) => (connector, Ok(())),
+        let connections = color.map(|_| self.prepare_split(&options)).transpose();
+        let (connections, own) = match connections {
+            Ok(connections) => (connections, Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let address = match &connector {
-            Some(connector) => connector.address().clone(),
-            None => Address { sockets: Vec::new(), ..self.lock()?.messenger.connector().address().clone() },
+        let address = match &connections {
+            Some(connections) => connections.address().clone(),
+            None => Address { sockets: Vec::new(), ..self.lock()?.messenger.connections().address().clone() },
         };
         let number = color.map_or(-1, i64::from).to_le_bytes();
         let own = own.map(|()| [&number[..], &key.to_le_bytes(), &address.serialize()].concat());
@@ -87,7 +86,7 @@ impl Context {
             ));
         }
         let mut parts = parts(&contents, own.len())?;
-        let (Some(color), Some(connector)) = (color, connector) else {
+        let (Some(color), Some(connections)) = (color, connections) else {
             // Fails with a rank that cannot make its part.
             self.gather_setup(Ok(vec![Sharing::Nothing.number()]), TAG, limit)?;
             return Ok(None);
@@ -103,10 +102,10 @@ impl Context {
         };
         let overrides = self.overrides.clone();
         let tuner = self.tuner().of_ranks(&ranks, topology(&addresses));
-        let made = Context::over(connector, self.device().clone(), rank, ranks.len(), options, overrides).and_then(
+        let made = Context::over(connections, self.device().clone(), rank, ranks.len(), options, overrides).and_then(
             |context| {
                 context.inherit_versions(self, &ranks);
-                context.lock()?.messenger.connector_mut().set_names(ranks.clone());
+                context.lock()?.messenger.connections_mut().peers_mut().names = ranks.clone();
                 let found = context.use_addresses(&addresses, &|rank| ranks[rank], tuner.constants()).map_err(named)?;
                 Ok((found, context))
             },
@@ -116,19 +115,19 @@ impl Context {
         let (_, context) = made?;
         Sharing::check_room(ranks.iter().map(|rank| (*rank, found[*rank])))?;
         let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();
-        context.lock()?.messenger.connector_mut().share_memory(&found).map_err(named)?;
+        context.lock()?.messenger.connections_mut().share_memory(&found).map_err(named)?;
         context.adopt(tuner, &addresses, &found)?;
         context.connect_fully(limit).map_err(named)?;
-        context.lock()?.messenger.connector_mut().set_names(Vec::new());
+        context.lock()?.messenger.connections_mut().peers_mut().names = Vec::new();
         Ok(Some(context))
     }
 
-    /// The connector of a new context, listening at an address that all ranks of this one can reach.
-    fn prepare_split(&self, options: &ContextOptions) -> Result<Box<dyn Connector>> {
+    /// The connections of a new context, listening at an address that all ranks of this one can reach.
+    fn prepare_split(&self, options: &ContextOptions) -> Result<Connections> {
         check_room(self.size.saturating_mul(BYTES_PER_RANK), format_args!("a context of up to {} ranks", self.size))?;
         let sockets = self.device().listen(None, &self.everyone()?, self.rank)?;
-        let mut connector = connector(self.device(), options)?;
-        connector.set_sockets(sockets);
-        Ok(connector)
+        let mut connections = connections(self.device(), options)?;
+        connections.set_sockets(sockets);
+        Ok(connections)
     }
 }

@@ -39,7 +39,7 @@ use std::time::Duration;
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::error::ErrorKind;
-use crate::transport::tcp::{Device, DeviceOptions};
+use crate::transport::device::{Device, DeviceOptions};
 use crate::types::DataType;
 
 fn device() -> Arc<Device> {

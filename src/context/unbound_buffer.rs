@@ -33,7 +33,7 @@ impl Context {
     /// `ptr` is valid for reads and writes of `bytes` until the buffer is dropped.
     pub unsafe fn unbound_buffer(self: &Arc<Self>, ptr: *mut u8, bytes: usize) -> Result<UnboundBuffer> {
         let mut guard = self.lock()?;
-        guard.messenger.connector_mut().retain_memory(ptr, bytes);
+        guard.messenger.connections_mut().retain_memory(ptr, bytes);
         let owner = guard.requests.enter();
         drop(guard);
         Ok(UnboundBuffer { context: self.clone(), memory: ptr, bytes, owner, region: OnceLock::new() })
@@ -236,7 +236,7 @@ impl Drop for UnboundBuffer {
                 guard.messenger.unregister(*region);
             }
             guard.messenger.cancel(self.owner);
-            guard.messenger.connector_mut().release_memory(self.memory, self.bytes);
+            guard.messenger.connections_mut().release_memory(self.memory, self.bytes);
             guard.requests.leave(self.owner);
             self.context.engine().leave(guard);
         }

@@ -332,7 +332,7 @@ impl Core {
     /// Says that no thread progresses the context until something wakes it; with `publications`, also what ranks publish in shared memory.
     /// Returns whether the context must be progressed once more before that.
     fn sleep(&mut self, publications: bool) -> bool {
-        let again = self.messenger.connector_mut().sleep(publications);
+        let again = self.messenger.connections_mut().sleep(publications);
         self.detect_other_calls();
         again
     }

@@ -16,7 +16,7 @@ use super::requests::{Ended, Side};
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::engine::plan::PlanCache;
-use crate::messaging::testing::{Sleep, Unconnected};
+use crate::messaging::testing::{Sleep, quiet, unconnected};
 use crate::messaging::{Recv, Source};
 use crate::sys::Pollable;
 use crate::testing::tier::Tier;
@@ -162,7 +162,7 @@ impl Link for Ring {
     fn end(self: Box<Self>, _: Vec<u8>, _: Vec<u8>) {}
 }
 
-/// What [`Unconnected`] tells of a rank that shares memory, whose doorbell is the first descriptor.
+/// What the connector tells of a rank that shares memory, whose doorbell is the first descriptor.
 fn sleeps(sleep: Sleep) {
     let mut system = SYSTEM.lock().unwrap();
     system.sleeps = matches!(sleep, Sleep::Begins);
@@ -204,8 +204,7 @@ struct Job {
 impl Job {
     fn new() -> Arc<Self> {
         let socket = SYSTEM.lock().unwrap().descriptor();
-        let mut messenger =
-            Messenger::new(0, 2, Box::new(Unconnected::new(Some(Pollable::Socket(socket)), None)), None);
+        let mut messenger = Messenger::new(0, 2, unconnected(Some(Pollable::Socket(socket)), None), None);
         messenger.established(1, Box::new(Socket(socket)), CONNECTION);
         let now = Instant::now();
         let engine =
@@ -219,8 +218,7 @@ impl Job {
         let socket = SYSTEM.lock().unwrap().descriptor();
         assert_eq!(socket, DOORBELL);
         SYSTEM.lock().unwrap().armed = true;
-        let connector = Unconnected::quiet(Pollable::Socket(socket), sleeps);
-        let mut messenger = Messenger::new(0, 2, Box::new(connector), None);
+        let mut messenger = Messenger::new(0, 2, quiet(Pollable::Socket(socket), sleeps), None);
         messenger.established(1, Box::new(Ring), CONNECTION);
         let now = Instant::now();
         let engine =

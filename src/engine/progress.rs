@@ -57,7 +57,7 @@ impl Engine {
     pub fn new(messenger: Messenger, clock: Arc<dyn Clock>, explain: fn(u64) -> String, spin: Spin) -> Result<Self> {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
         let mut sources = vec![Pollable::from(&waker)];
-        messenger.connector().descriptors(&mut sources);
+        messenger.connections().descriptors(&mut sources);
         let kept = Arc::<Kept>::default();
         Ok(Self {
             kept: kept.clone(),
@@ -228,12 +228,12 @@ impl Engine {
                 guard.polling = true;
                 self.polls.store(1, Ordering::Relaxed);
                 // It would see what this thread sees, and wake up for it.
-                if guard.messenger.connector().is_quiet() {
+                if guard.messenger.connections().is_quiet() {
                     self.visits.fetch_add(1, Ordering::Relaxed);
                 } else {
                     self.disarm();
                 }
-                guard.messenger.connector_mut().wake(false);
+                guard.messenger.connections_mut().wake(false);
                 attends = guard.shared.as_ref().is_some_and(|shared| shared.enter());
             }
             let moved = guard.progress();
@@ -241,7 +241,7 @@ impl Engine {
             if moved {
                 *idle = Idle::default();
                 if std::mem::take(&mut announced) {
-                    guard.messenger.connector_mut().wake(false);
+                    guard.messenger.connections_mut().wake(false);
                 }
                 busy_turns = if guard.long_turn { BUSY_TURNS } else { busy_turns + 1 };
                 // The progress may concern only other threads: this thread must still observe its deadline, and release the lock
@@ -266,11 +266,11 @@ impl Engine {
         };
         if polling {
             guard.polling = false;
-            guard.is_lazy |= guard.moved || !guard.messenger.connector().is_quiet();
+            guard.is_lazy |= guard.moved || !guard.messenger.connections().is_quiet();
             self.polls.store(0, Ordering::Relaxed);
         }
         if announced {
-            guard.messenger.connector_mut().wake(false);
+            guard.messenger.connections_mut().wake(false);
         }
         if let Some(shared) = guard.shared.as_ref().filter(|_| attends) {
             shared.exit();
@@ -318,7 +318,7 @@ impl Engine {
             // One turn more: a rank that shares memory may have published something before it could see that this one sleeps.
             return guard;
         }
-        let timers = [guard.messenger.connector().next_timer(), guard.messenger.connector().keep_alive()];
+        let timers = [guard.messenger.connections().next_timer(), guard.messenger.connections().keep_alive()];
         let until = timers.into_iter().flatten().fold(deadline, Ord::min);
         guard.sleeping = Some(spin);
         // Or else it would wake up together with this thread.
@@ -331,7 +331,7 @@ impl Engine {
         guard.sleeping = None;
         // A peer may have published what another thread waits for.
         guard.ended |= guard.messenger.waits_for_publication();
-        guard.messenger.connector_mut().wake(true);
+        guard.messenger.connections_mut().wake(true);
         *announced = false;
         if guard.longest_spin(peer) > spin {
             *idle = Idle::default();
@@ -359,7 +359,7 @@ impl Engine {
             self.ended.notify_all();
         }
         // A thread that is asleep may not know of the timer.
-        if guard.sleeping.is_some() && (ended || guard.messenger.connector().next_timer().is_some()) {
+        if guard.sleeping.is_some() && (ended || guard.messenger.connections().next_timer().is_some()) {
             self.waker.wake();
         }
     }
@@ -389,7 +389,7 @@ impl Engine {
     fn entrust(&self, guard: &mut Guard<'_>, watch: &dyn Watch, urgent: bool) {
         // A thread without the lock may have started a call meanwhile, and have seen the watch armed.
         let urgent = urgent || self.disarm() && guard.has_runs();
-        if guard.messenger.connector().next_timer().is_some() {
+        if guard.messenger.connections().next_timer().is_some() {
             self.disarm();
         } else if urgent {
             loop {
@@ -481,7 +481,7 @@ impl Engine {
             return self.serve_and_arm(guard);
         }
         guard.seen_turns = guard.turns;
-        guard.is_lazy = std::mem::take(&mut guard.moved) || !guard.messenger.connector().is_quiet();
+        guard.is_lazy = std::mem::take(&mut guard.moved) || !guard.messenger.connections().is_quiet();
     }
 
     /// For the watch, after [`Watch::remind`]: gives back scratch memory that was not needed meanwhile.
@@ -494,7 +494,7 @@ impl Engine {
         self.seen_visits.store(self.visits.load(Ordering::Relaxed), Ordering::Relaxed);
         guard.now = self.now();
         guard.is_lazy = false;
-        guard.messenger.connector_mut().wake(true);
+        guard.messenger.connections_mut().wake(true);
         guard.serve();
         self.notify(&mut guard);
         self.entrust(&mut guard, watch.as_ref(), true);

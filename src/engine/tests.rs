@@ -12,7 +12,7 @@ use super::*;
 use crate::collective::{Collective, Constants, Shape};
 use crate::engine::plan::PlanCache;
 use crate::messaging::Send;
-use crate::messaging::testing::{StreamLink, Turns, Unconnected, sockets};
+use crate::messaging::testing::{StreamLink, Turns, sockets, unconnected};
 use crate::sys::{Pollable, Waker};
 use crate::transport::{Clock, Interest, Link, SystemClock};
 use crate::types::Space;
@@ -81,7 +81,7 @@ fn engine(link: impl Link + 'static, readable: bool) -> (Engine, Waker) {
     if readable {
         waker.wake();
     }
-    let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(Pollable::from(&waker)), None)), None);
+    let mut messenger = Messenger::new(0, 2, unconnected(Some(Pollable::from(&waker)), None), None);
     messenger.established(1, Box::new(link), CONNECTION);
     let spin = Spin::of(Duration::ZERO);
     (Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), spin).unwrap(), waker)
@@ -166,7 +166,7 @@ fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
 #[test]
 fn connectors_get_the_current_time_even_after_a_long_pause() {
     let turns = Turns::default();
-    let messenger = Messenger::new(0, 2, Box::new(Unconnected::new(None, Some(turns.clone()))), None);
+    let messenger = Messenger::new(0, 2, unconnected(None, Some(turns.clone())), None);
     let engine = Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::of(Duration::ZERO)).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     let before = Instant::now();
@@ -222,7 +222,7 @@ fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
     // When the wait of 1000 µs falls asleep, in µs.
     let falls_asleep = |peer: Option<Rank>| {
         let clock = Ticks::new(None);
-        let messenger = Messenger::new(0, 4, Box::new(Unconnected::new(None, None)), None);
+        let messenger = Messenger::new(0, 4, unconnected(None, None), None);
         let engine = Engine::new(messenger, clock.clone(), |_| String::new(), after(100)).unwrap();
         let mut guard = engine.lock();
         guard.set_pair_spin(1, Some(after(0)));
@@ -244,7 +244,7 @@ fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
 /// to itself, else for 100.
 fn falls_asleep(turns: &[u64], preempted: Option<(u32, u32)>) -> Option<u32> {
     let clock = Ticks::new(preempted);
-    let messenger = Messenger::new(0, 2, Box::new(Unconnected::new(None, None)), None);
+    let messenger = Messenger::new(0, 2, unconnected(None, None), None);
     let constants = Constants { spin_us: 100.0, spin_alone_us: 300.0, ..Constants::BUILT_IN };
     let spin = Spin::new(WaitMode::Auto, Cores::Own, &constants);
     let engine = Engine::new(messenger, clock.clone(), |_| String::new(), spin).unwrap();

@@ -14,7 +14,7 @@ use super::status::gloo_rs_status_t;
 use super::tls::{self, gloo_rs_tls_options_t};
 use super::types;
 use crate::log::{Level, LogCallback};
-use crate::transport::tcp::{Device, DeviceOptions};
+use crate::transport::device::{Device, DeviceOptions};
 
 /// A device: the addresses of this host on which this process accepts connections, and a thread that progresses
 /// operations for which no thread waits. Any number of contexts may share a device. They keep it alive, so it may be

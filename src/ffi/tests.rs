@@ -499,7 +499,7 @@ unsafe extern "C" fn destroys(
 #[test]
 #[cfg_attr(miri, ignore = "needs the network")]
 fn a_reduction_function_may_destroy_its_context() {
-    let device = crate::transport::tcp::Device::create(&Default::default()).unwrap();
+    let device = crate::transport::device::Device::create(&Default::default()).unwrap();
     let context = crate::context::Context::new(device.clone(), 0, 1, &Default::default()).unwrap();
     let still = Arc::downgrade(&context);
     let mut handle: *mut gloo_rs_context_t = std::ptr::null_mut();

@@ -219,7 +219,7 @@ impl<'a> Diagnosis<'a> {
     /// The state of the link to `rank`, and why it is not established, if so.
     pub fn link_state(&self, rank: Rank, now: Instant) -> String {
         let Some(peer) = self.ep.peers.get(rank).filter(|peer| peer.is_established()) else {
-            return self.ep.connector.why_not_connected(rank);
+            return self.ep.connections.why_not_connected(rank);
         };
         match &peer.query {
             Some(Query { reply: Some(Reply { text, .. }), .. }) => format!("connected; {text}"),

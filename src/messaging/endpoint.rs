@@ -10,7 +10,7 @@ use crate::messaging::operation::{Event, Outcome, Send, Source, Token};
 use crate::messaging::peer::Peer;
 use crate::messaging::ranks::ByRank;
 use crate::reserve::try_copy;
-use crate::transport::{Connector, OneSided};
+use crate::transport::{Connections, OneSided};
 use crate::types::Rank;
 use crate::wire::{Envelope, Message};
 
@@ -29,7 +29,7 @@ pub struct Endpoint {
     /// The number of ranks.
     pub size: usize,
     log: Option<LogCallback>,
-    pub connector: Box<dyn Connector>,
+    pub connections: Connections,
     pub peers: ByRank<Peer>,
     pub receives: Receives,
     /// Ranks with an established link.
@@ -45,14 +45,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of `rank` of `size`, whose links `connector` makes.
-    pub fn new(rank: Rank, size: usize, mut connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
-        connector.set_rank(rank, size);
+    /// The endpoint of `rank` of `size`, which `connections` connect.
+    pub fn new(rank: Rank, size: usize, mut connections: Connections, log: Option<LogCallback>) -> Self {
+        connections.set_rank(rank, size);
         Self {
             rank,
             size,
             log,
-            connector,
+            connections,
             peers: ByRank::default(),
             receives: Receives::default(),
             linked: Vec::new(),
@@ -84,7 +84,7 @@ impl Endpoint {
     #[inline]
     pub fn connect(&mut self, rank: Rank) {
         if rank != self.rank && self.closed.is_none() && self.peers.get(rank).is_none_or(|p| p.link.is_none()) {
-            self.connector.connect(rank);
+            self.connections.connect(rank);
         }
     }
 
@@ -230,7 +230,7 @@ impl Endpoint {
 
     /// The name of `rank` in messages to the user.
     pub fn peer_name(&self, rank: Rank) -> String {
-        self.connector.peer_name(rank)
+        self.connections.peer_name(rank)
     }
 
     /// The error for what `rank` does against the protocol.

@@ -42,7 +42,7 @@ use std::time::Instant;
 use crate::error::Result;
 use crate::log::LogCallback;
 use crate::reserve::{SMALL_BYTES, check_room};
-use crate::transport::{Connector, ConnectorEvent};
+use crate::transport::{Connections, ConnectorEvent};
 use crate::types::{Rank, Slot, Space};
 use crate::wire::Message;
 use diagnosis::Publications;
@@ -83,10 +83,10 @@ pub struct Messenger {
 unsafe impl std::marker::Send for Messenger {}
 
 impl Messenger {
-    /// A messenger for `rank` of `size`, whose links `connector` makes.
-    pub fn new(rank: Rank, size: usize, connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
+    /// A messenger for `rank` of `size`, which `connections` connect.
+    pub fn new(rank: Rank, size: usize, connections: Connections, log: Option<LogCallback>) -> Self {
         Self {
-            ep: Endpoint::new(rank, size, connector, log),
+            ep: Endpoint::new(rank, size, connections, log),
             limits: Limits::default(),
             rendezvous: Rendezvous::default(),
             one_sided: OneSided::default(),
@@ -313,7 +313,7 @@ impl Messenger {
         while let Some(rank) = self.ep.dirty.pop() {
             moved |= self.flush_to(rank);
         }
-        if self.ep.linked.len() <= DIRECT_LINKS && !self.ep.connector.is_busy() {
+        if self.ep.linked.len() <= DIRECT_LINKS && !self.ep.connections.is_busy() {
             for i in (0..self.ep.linked.len()).rev() {
                 let Some(rank) = self.ep.linked.get(i).copied() else { continue };
                 if self.ep.peers.get(rank).is_some_and(|p| p.has_output()) {

@@ -12,7 +12,7 @@ use super::send_queue::Sent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
 use crate::net::address::Address;
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
+use crate::transport::{CloseNotice, Connections, ConnectorEvent, Interest, Link};
 use crate::types::Rank;
 use crate::wire::Message;
 use crate::wire::message::MAX_TEXT_BYTES;
@@ -40,31 +40,30 @@ fn close_notice(own: Rank, notice: Option<Error>) -> CloseNotice {
 impl Messenger {
     /// The serialized address of this rank, for peers to connect to.
     pub fn address(&self) -> Vec<u8> {
-        self.ep.connector.address().serialize()
+        self.ep.connections.address().serialize()
     }
 
     /// The addresses of all ranks, if they are known.
     pub fn addresses(&self) -> Option<Vec<Address>> {
-        let of = |rank| {
-            if rank == self.ep.rank { Some(self.ep.connector.address()) } else { self.ep.connector.peer(rank) }
-        };
+        let peers = self.ep.connections.peers();
+        let of = |rank| if rank == self.ep.rank { Some(&peers.own) } else { peers.get(rank) };
         (0..self.ep.size).map(|rank| of(rank).cloned()).collect()
     }
 
-    /// The connector, which makes the links of this context.
-    pub fn connector(&self) -> &dyn Connector {
-        self.ep.connector.as_ref()
+    /// The connections of this context.
+    pub fn connections(&self) -> &Connections {
+        &self.ep.connections
     }
 
-    /// The connector, for all but what the messenger does itself: it connects, progresses and closes.
-    pub fn connector_mut(&mut self) -> &mut dyn Connector {
-        self.ep.connector.as_mut()
+    /// The connections, for all but what the messenger does itself: it connects, progresses and closes.
+    pub fn connections_mut(&mut self) -> &mut Connections {
+        &mut self.ep.connections
     }
 
     /// Sets the address of `rank`, as serialized by it.
     pub fn set_peer(&mut self, rank: Rank, address: &[u8]) -> Result<()> {
         let address = Address::deserialize(address).map_err(|e| e.context(format_args!("address of rank {rank}")))?;
-        if let Err(error) = self.ep.connector.set_peer(rank, address) {
+        if let Err(error) = self.ep.connections.set_peer(rank, address) {
             self.peer_disconnected(rank, error);
         }
         let waits = self.ep.peers.get(rank).is_some_and(Peer::has_output)
@@ -92,18 +91,18 @@ impl Messenger {
 
     /// Describes why `rank` is not connected.
     pub fn why_not_connected(&self, rank: Rank) -> String {
-        self.ep.connector.why_not_connected(rank)
+        self.ep.connections.why_not_connected(rank)
     }
 
     /// Whether no peer's address is known and there is no link: the context was never connected.
     pub fn is_isolated(&self) -> bool {
-        self.ep.linked.is_empty() && !self.ep.connector.knows_any_peer()
+        self.ep.linked.is_empty() && self.ep.connections.peers().known().next().is_none()
     }
 
     /// Whether `rank` runs on this host; `None` as long as its address is unknown.
     pub fn shares_host(&self, rank: Rank) -> Option<bool> {
-        let own = self.ep.connector.address().host;
-        if rank == self.ep.rank { Some(true) } else { Some(self.ep.connector.peer(rank)?.host == own) }
+        let peers = self.ep.connections.peers();
+        if rank == self.ep.rank { Some(true) } else { Some(peers.get(rank)?.host == peers.own.host) }
     }
 
     /// The name of `rank` in messages to the user.
@@ -113,6 +112,7 @@ impl Messenger {
 
     /// Handles connections that peers have made.
     pub fn arrived(&mut self, now: Instant) {
+        self.ep.connections.arrived();
         self.progress_ready(now);
         // The connector reports only once that a link is readable.
         self.read_offers();
@@ -122,7 +122,7 @@ impl Messenger {
     /// Progresses the connector, and serves the links that are ready.
     pub(super) fn progress_ready(&mut self, now: Instant) -> bool {
         let mut connector_events = std::mem::take(&mut self.connector_events);
-        self.ep.connector.progress(now, &mut connector_events);
+        self.ep.connections.progress(now, &mut connector_events);
         let mut moved = false;
         for event in connector_events.drain(..) {
             match event {
@@ -179,7 +179,7 @@ impl Messenger {
         self.ep.log(Level::Notice, &format!("rank {}: {error}", self.ep.rank));
         self.ep.linked.retain(|other| *other != rank);
         self.limits.disconnect(rank);
-        self.ep.connector.give_up(rank);
+        self.ep.connections.give_up(rank);
         let (unsent, mut tokens) = self.ep.peer(rank).end(error.clone());
         self.ep.outgoing -= unsent;
         let peers = &self.ep.peers;
@@ -209,7 +209,7 @@ impl Messenger {
             return;
         }
         // The connector comes first, so that peers that are connecting also get the reason.
-        self.ep.connector.close(close_notice(self.ep.rank, notice.cloned()), notice.is_some());
+        self.ep.connections.close(&close_notice(self.ep.rank, notice.cloned()), notice.is_some());
         let met: Vec<Rank> = self.ep.peers.iter().map(|(rank, _)| rank).collect();
         for rank in met {
             self.end_link(rank, notice);

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -12,17 +11,16 @@ use crate::error::Result;
 use crate::net::address::{self, Address};
 use crate::net::this_host;
 use crate::sys::{self, AsRaw, Pollable};
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link, Placement};
+use crate::transport::{
+    CloseNotice, Connections, Connector, ConnectorEvent, Description, Interest, Link, Peers, Placement, Reach,
+};
 use crate::types::Rank;
 
-/// A connector that knows no addresses and makes no connections.
-pub struct Unconnected {
-    address: Address,
-    /// The descriptor to poll, if any.
-    descriptor: Option<Pollable>,
+/// A connector that reaches nobody.
+struct Unconnected {
     /// Where the times of calls of `progress` are recorded, if anywhere.
     turns: Option<Turns>,
-    /// Told when [`Connector::sleep`] and [`Connector::wake`] are called. With it, the connector is quiet.
+    /// Told when [`Connector::sleep`] and [`Connector::wake`] are called.
     sleeps: Option<fn(Sleep)>,
 }
 
@@ -36,52 +34,37 @@ pub enum Sleep {
 /// The times at which the connector's `progress` was called.
 pub type Turns = Arc<Mutex<Vec<Instant>>>;
 
-impl Unconnected {
-    pub fn new(descriptor: Option<Pollable>, turns: Option<Turns>) -> Self {
-        let sockets = vec![([127, 0, 0, 1], 1).into()];
-        // Miri keeps the system's files from the tests.
-        let (host, cores) = if cfg!(miri) { (1, 1) } else { (this_host::host().unwrap(), address::cores()) };
-        let address = Address {
-            identity: [1; 16],
-            sockets,
-            host,
-            cores,
-            place: Default::default(),
-            segment: None,
-            ibverbs: false,
-            network: 0,
-            streams: 1,
-        };
-        Self { address, descriptor, turns, sleeps: None }
-    }
+/// Connections that reach nobody; `descriptor` is to be polled.
+pub fn unconnected(descriptor: Option<Pollable>, turns: Option<Turns>) -> Connections {
+    over(Unconnected { turns, sleeps: None }, descriptor)
+}
 
-    /// A quiet connector that calls `sleeps`.
-    #[cfg(all(test, loom))]
-    pub fn quiet(descriptor: Pollable, sleeps: fn(Sleep)) -> Self {
-        Self { sleeps: Some(sleeps), ..Self::new(Some(descriptor), None) }
-    }
+/// Quiet ones that call `sleeps`.
+#[cfg(all(test, loom))]
+pub fn quiet(descriptor: Pollable, sleeps: fn(Sleep)) -> Connections {
+    over(Unconnected { turns: None, sleeps: Some(sleeps) }, Some(descriptor)).quiet()
+}
+
+fn over(connector: Unconnected, descriptor: Option<Pollable>) -> Connections {
+    // Miri keeps the system's files from the tests.
+    let (host, cores) = if cfg!(miri) { (1, 1) } else { (this_host::host().unwrap(), address::cores()) };
+    let address = Address {
+        identity: [1; 16],
+        sockets: vec![([127, 0, 0, 1], 1).into()],
+        host,
+        cores,
+        place: Default::default(),
+        segment: None,
+        ibverbs: false,
+        network: 0,
+        streams: 1,
+    };
+    Connections::alone(address, connector, descriptor.into_iter().collect())
 }
 
 impl Connector for Unconnected {
-    fn set_rank(&mut self, _: Rank, _: usize) {}
-    fn address(&self) -> &Address {
-        &self.address
-    }
-
-    fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
-        self.address.sockets = sockets;
-    }
-
-    fn set_peer(&mut self, _: Rank, _: Address) -> Result<()> {
-        Ok(())
-    }
-
-    fn peer(&self, _: Rank) -> Option<&Address> {
-        None
-    }
-
-    fn knows_any_peer(&self) -> bool {
-        false
+    fn reach(&mut self, _: &Peers, _: Rank) -> Result<Reach> {
+        Ok(Reach::No)
     }
 
     fn connect(&mut self, _: Rank) {}
@@ -94,18 +77,10 @@ impl Connector for Unconnected {
         self.turns.is_some()
     }
 
-    fn progress(&mut self, now: Instant, _: &mut Vec<ConnectorEvent>) {
+    fn progress(&mut self, _: &Peers, now: Instant, _: &mut Vec<ConnectorEvent>) {
         if let Some(turns) = &self.turns {
             turns.lock().expect("no thread panics with the lock").push(now);
         }
-    }
-
-    fn next_timer(&self) -> Option<Instant> {
-        None
-    }
-
-    fn descriptors(&self, into: &mut Vec<Pollable>) {
-        into.extend(self.descriptor.clone());
     }
 
     fn sleep(&mut self, _: bool) -> bool {
@@ -116,22 +91,14 @@ impl Connector for Unconnected {
         self.sleeps.into_iter().for_each(|sleeps| sleeps(Sleep::Ends(slept)));
     }
 
-    fn is_quiet(&self) -> bool {
-        self.sleeps.is_some()
-    }
-
-    fn location(&self, _: Rank) -> Option<String> {
-        None
-    }
-
-    fn why_not_connected(&self, _: Rank) -> String {
-        "not connected".to_owned()
+    fn describe(&self, _: &Peers, _: Rank) -> Description {
+        Description::default()
     }
 }
 
 /// Rank `rank` of `size`, for links that are passed to [`Messenger::established`].
 pub fn messenger(rank: Rank, size: usize) -> Messenger {
-    Messenger::new(rank, size, Box::new(Unconnected::new(None, None)), None)
+    Messenger::new(rank, size, unconnected(None, None), None)
 }
 
 /// Sockets of ended links, with the bytes that remain to be sent on each.

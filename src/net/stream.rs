@@ -97,6 +97,12 @@ impl Transport {
         }
     }
 
+    /// Whether its links may have several connections. Those of `ibverbs` have one for each port, and the socket only tells that a peer is
+    /// there.
+    pub fn has_streams(&self) -> bool {
+        self.name() != "ibverbs"
+    }
+
     /// Whether it encrypts.
     pub fn is_encrypted(&self) -> bool {
         match self {

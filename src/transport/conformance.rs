@@ -1,4 +1,4 @@
-//! The requirements on links and connectors, tested for each kind of link; see `docs/links.md`.
+//! The requirements on links and connections, tested for each kind of link; see `docs/links.md`.
 
 mod mixed;
 
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::device::{self, DeviceOptions};
 use super::loopback::{LinkModel, Network, Node, Random};
-use super::{Connector, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
+use super::{Connections, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
 use crate::error::Error;
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
 #[cfg(feature = "tls")]
@@ -20,7 +21,7 @@ use crate::types::Space;
 
 /// Two ranks of a context with one kind of link.
 struct Pair {
-    connectors: [Box<dyn Connector>; 2],
+    connections: [Connections; 2],
     devices: [Arc<dyn Device>; 2],
     /// Advances the time.
     step: Box<dyn Fn() -> Instant>,
@@ -56,9 +57,9 @@ fn over_tls(streams: u32) -> Pair {
 
 fn over_shared_memory() -> Pair {
     let mut pair = between_devices(true, tcp::Transport::Tcp, 1);
-    let addresses = pair.connectors.each_ref().map(|connector| connector.address().clone());
-    let found = pair.connectors.each_mut().map(|connector| connector.open_memory(&addresses));
-    pair.connectors.iter_mut().for_each(|connector| connector.share_memory(&found).unwrap());
+    let addresses = pair.connections.each_ref().map(|connector| connector.address().clone());
+    let found = pair.connections.each_mut().map(|connector| connector.open_memory(&addresses));
+    pair.connections.iter_mut().for_each(|connector| connector.share_memory(&found).unwrap());
     assert!(pair.shares_memory());
     pair
 }
@@ -67,8 +68,8 @@ fn between_devices(shared_memory: bool, transport: tcp::Transport, streams: u32)
     let device = || -> Arc<dyn Device> {
         let hostname = Some(Ipv4Addr::LOCALHOST.to_string());
         let (shared_memory, transport, streams) = (Some(shared_memory), Some(transport.clone()), Some(streams));
-        let options = tcp::DeviceOptions { hostname, shared_memory, transport, streams, ..Default::default() };
-        tcp::Device::create(&options).unwrap()
+        let options = DeviceOptions { hostname, shared_memory, transport, streams, ..Default::default() };
+        device::Device::create(&options).unwrap()
     };
     let step = || {
         std::thread::sleep(Duration::from_millis(1));
@@ -87,14 +88,14 @@ fn over_ibverbs() -> Option<Pair> {
     let hca = std::env::var(PORTS).ok()?;
     let device = || -> Arc<dyn Device> {
         let ibverbs = super::ibverbs::Options { hca: Some(hca.clone()), ..Default::default() };
-        let options = tcp::DeviceOptions {
+        let options = DeviceOptions {
             hostname: Some(Ipv4Addr::LOCALHOST.to_string()),
             shared_memory: Some(false),
             transport: Some(tcp::Transport::Ibverbs),
             ibverbs: Some(ibverbs),
             ..Default::default()
         };
-        tcp::Device::create(&options).unwrap()
+        device::Device::create(&options).unwrap()
     };
     let step = || {
         std::thread::sleep(Duration::from_millis(1));
@@ -131,7 +132,7 @@ fn over_network(seed: u64, reads_above: Option<usize>, places_above: Option<usiz
 /// By queue pairs of a simulated fabric, with so many ports on each side.
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 fn over_queue_pairs(rails: usize) -> Pair {
-    use super::ibverbs::fake::{DeviceModel, Fabric, FabricNode, LeftBehind};
+    use super::ibverbs::fake::{DeviceModel, Fabric, LeftBehind, fabric_node};
     use super::ibverbs::rail::PathOptions;
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
     let model =
@@ -143,7 +144,7 @@ fn over_queue_pairs(rails: usize) -> Pair {
         let device = |rail: usize| DeviceModel::roce(&format!("fake{rail}"), (rank * rails + rail) as u16);
         fabric.add_node(rank, (0..rails).map(device).collect());
         let path = PathOptions { traffic_class: 0, timeout: 10, retry_count: 3 };
-        FabricNode::new(&network, &fabric, &left, path, |_| panic!("this test does not sleep"))
+        fabric_node(&network, &fabric, &left, path, |_| panic!("this test does not sleep"))
     };
     let nodes = [node(0), node(1)];
     let step = move || {
@@ -157,17 +158,17 @@ fn over_queue_pairs(rails: usize) -> Pair {
 
 fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
     let mut rank = 0;
-    let mut connectors = devices.each_ref().map(|device| {
+    let mut connections = devices.each_ref().map(|device| {
         rank += 1;
-        let mut connector = device.clone().connector(&JobToken::none()).unwrap();
+        let mut connector = device.clone().connections(&JobToken::none()).unwrap();
         connector.set_rank(rank - 1, 2);
         connector
     });
-    let addresses = [0, 1].map(|i: usize| connectors[i].address().clone());
-    for (connector, peer) in connectors.iter_mut().zip([1, 0]) {
+    let addresses = [0, 1].map(|i: usize| connections[i].address().clone());
+    for (connector, peer) in connections.iter_mut().zip([1, 0]) {
         connector.set_peer(peer, addresses[peer].clone()).unwrap();
     }
-    Pair { connectors, devices, step }
+    Pair { connections, devices, step }
 }
 
 /// Runs a check for each kind of link.
@@ -192,7 +193,7 @@ impl Pair {
     /// Whether the ranks share memory. Then links are established by themselves, and a descriptor is readable only while a rank
     /// says that it sleeps.
     fn shares_memory(&self) -> bool {
-        self.connectors.iter().all(|connector| connector.local_ranks().is_some())
+        self.connections.iter().all(|connector| connector.local_ranks().is_some())
     }
 
     /// Lets some time pass.
@@ -206,13 +207,13 @@ impl Pair {
     fn events(&mut self, side: usize) -> Vec<ConnectorEvent> {
         let now = (self.step)();
         let mut events = Vec::new();
-        self.connectors[side].progress(now, &mut events);
+        self.connections[side].progress(now, &mut events);
         events
     }
 
     /// Establishes the link; side 0 connects.
     fn links(&mut self) -> [Box<dyn Link>; 2] {
-        self.connectors[0].connect(1);
+        self.connections[0].connect(1);
         let mut links = [None, None];
         let mut numbers = [0, 1];
         for _ in 0..TRIES {
@@ -376,13 +377,13 @@ fn a_watched_link_is_reported_while_it_is_readable() {
         let [mut a, mut b] = pair.links();
         let mut descriptors = Vec::new();
         if !pair.shares_memory() {
-            pair.connectors[1].descriptors(&mut descriptors);
+            pair.connections[1].descriptors(&mut descriptors);
         }
         // Events left over from connecting.
         while pair.reports(1, |of| of.readable, 20) {
             assert_eq!(receive(b.as_mut(), 10), Err(ErrorKind::WouldBlock));
         }
-        if !descriptors.is_empty() && pair.connectors[1].sleep(false) {
+        if !descriptors.is_empty() && pair.connections[1].sleep(false) {
             // A descriptor tells of what comes after that only.
             assert!(!sys::poll(&descriptors[..1], Duration::ZERO));
             assert_eq!(a.send(&[IoSlice::new(b"wake")]).unwrap(), 4);
@@ -392,8 +393,8 @@ fn a_watched_link_is_reported_while_it_is_readable() {
             });
             assert!(woken && pair.reports(1, |of| of.readable, TRIES));
             assert_eq!(receive_all(&pair, b.as_mut(), 4).0, b"wake");
-            pair.connectors[1].wake(true);
-            pair.connectors[1].sleep(false);
+            pair.connections[1].wake(true);
+            pair.connections[1].sleep(false);
             assert!(!sys::poll(&descriptors[..1], Duration::ZERO));
             descriptors.clear();
         }
@@ -470,9 +471,9 @@ struct Ranks {
 }
 
 impl Ranks {
-    fn new(Pair { connectors, devices, step }: Pair) -> Self {
+    fn new(Pair { connections, devices, step }: Pair) -> Self {
         let mut rank = 0;
-        let messengers = connectors.map(|connector| {
+        let messengers = connections.map(|connector| {
             rank += 1;
             Messenger::new(rank - 1, 2, connector, None)
         });
@@ -1012,7 +1013,7 @@ fn puts_and_gets_pass() {
 fn malformed_bytes_end_the_link_and_the_error_names_the_rank() {
     each(|mut pair| {
         let [a, mut b] = pair.links();
-        let Pair { connectors: [connector, _other], devices: _devices, step } = pair;
+        let Pair { connections: [connector, _other], devices: _devices, step } = pair;
         let mut messenger = Messenger::new(0, 2, connector, None);
         messenger.established(1, a, 77);
         assert_eq!(b.send(&[IoSlice::new(&noise(9, 40))]).unwrap(), 40);

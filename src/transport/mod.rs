@@ -1,6 +1,6 @@
 //! Transports: how bytes reach another rank.
 //!
-//! A [`Device`] is a process's access to one kind of network. Each context on it has a [`Connector`], which creates
+//! A [`Device`] is a process's access to networks. Each context on it has [`Connections`]: a [`Connector`] of each transport, which creates
 //! [`Link`]s to the context's peers and reports which of them are ready. A link transfers bytes and does not interpret
 //! messages; the message protocol, which all links share, is in [`crate::messaging`]. A context calls its connector and
 //! links from one thread at a time. They must not block, hold locks for long, or start threads. `docs/links.md`
@@ -8,14 +8,25 @@
 
 #[cfg(test)]
 mod conformance;
+pub mod connections;
+mod connector;
+pub mod device;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 pub mod ibverbs;
 pub mod local;
 #[cfg(any(test, fuzzing))]
 pub mod loopback;
+pub mod options;
 pub mod shm;
 pub mod tcp;
 
+pub use connections::{Connections, Provided, Provider};
+#[cfg(any(test, fuzzing))]
+pub use connector::Bell;
+pub use connector::{
+    CloseNotice, Connector, ConnectorEvent, Counters, Counting, Description, KeepAlive, Made, OverLinks, Part, Peers,
+    Reach, Registry, SharedMemory,
+};
 pub use local::{LocalRanks, Sharing};
 pub use shm::Allocations;
 
@@ -32,7 +43,6 @@ use crate::secret::JobToken;
 use crate::sys::{self, Pollable};
 use crate::types::Rank;
 use crate::wait_mode::WaitMode;
-use shm::segment::OwnSegment;
 
 /// The conditions on a link for which a context waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -206,7 +216,7 @@ pub trait OneSided {
     unsafe fn publish(&mut self, region: u32, memory: *mut u8, bytes: usize) -> bool;
 
     /// Ends what `publish` has begun. The peer may still access the memory until it is released
-    /// ([`Connector::release_memory`]); a later access breaks the link.
+    /// ([`Registry::release`]); a later access breaks the link.
     fn retract(&mut self, region: u32);
 
     /// The length of the peer's `region`, if it is known to be accessible.
@@ -234,213 +244,16 @@ pub trait Lingering: Send {
     fn linger(&mut self) -> bool;
 }
 
-/// What the queue pairs of a context have done since it was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Sends that were posted.
-    pub sends: u64,
-    /// RDMA writes that were posted.
-    pub writes: u64,
-    /// RDMA reads that were posted.
-    pub reads: u64,
-    /// Calls that posted sends, writes or reads.
-    pub doorbells: u64,
-    /// Receives that were posted.
-    pub receives: u64,
-    /// Completions that were taken.
-    pub completions: u64,
-    /// Times that memory was registered with all devices.
-    pub registrations: u64,
-    /// Bytes of sends, with headers.
-    pub sent_bytes: u64,
-    /// Bytes of RDMA writes.
-    pub written_bytes: u64,
-    /// Bytes of RDMA reads.
-    pub read_bytes: u64,
-}
-
-/// An event that a connector reports.
-pub enum ConnectorEvent {
-    /// The link to a peer is established.
-    Established {
-        /// The peer.
-        rank: Rank,
-        /// The link.
-        link: Box<dyn Link>,
-        /// A number that both ends derived from secrets. Every header on this link contains it.
-        connection: u32,
-    },
-    /// No link to the peer can be established.
-    Unreachable {
-        /// The peer.
-        rank: Rank,
-        /// The reason.
-        error: Error,
-    },
-    /// The connector has failed: it does not learn any more what happens on its links.
-    Failed {
-        /// The reason.
-        error: Error,
-    },
-    /// A watched condition of the link may be true; false alarms are permitted.
-    Ready {
-        /// The peer.
-        rank: Rank,
-        /// The conditions.
-        of: Interest,
-    },
-}
-
-/// Creates the final bytes of a closed context for the connection with the given number.
-pub type CloseNotice = Arc<dyn Fn(u32) -> Vec<u8> + Send + Sync>;
-
-/// Creates the links of one context. Results of a call may be reported by a later [`Connector::progress`].
-pub trait Connector: Send {
-    /// Sets which rank of how many this is: once, before any other call. Peers that connect earlier wait.
-    fn set_rank(&mut self, rank: Rank, size: usize);
-
-    /// The address that peers need to connect to this rank.
-    fn address(&self) -> &Address;
-
-    /// Sets the sockets at which peers find this rank: at most one per address family.
-    fn set_sockets(&mut self, sockets: Vec<SocketAddr>);
-
-    /// Sets the address of `rank`. Fails if another process has already connected as that rank.
-    fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()>;
-
-    /// The address of `rank`, if known.
-    fn peer(&self, rank: Rank) -> Option<&Address>;
-
-    /// Whether the address of any peer is known.
-    fn knows_any_peer(&self) -> bool;
-
-    /// Establishes a link to `rank` as soon as its address is known, unless there is a link, an attempt, or a final
-    /// failure.
-    fn connect(&mut self, rank: Rank);
-
-    /// Ends all attempts to connect to `rank`; no link to it will be established.
-    fn give_up(&mut self, rank: Rank);
-
-    /// Tells the connector that the context is closed. Peers with links that were not reported are sent `close_notice`. Peers that connect
-    /// later are refused, after that notice if the context `has_failed`, also once the connector has been dropped if its device exists.
-    fn close(&mut self, close_notice: CloseNotice, has_failed: bool);
-
-    /// Whether [`Connector::progress`] must be called even if the caller tries every link.
-    fn is_busy(&self) -> bool;
-
-    /// Does all work that is possible without blocking at `now`, and appends events.
-    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>);
-
-    /// When [`Connector::progress`] must be called even if no descriptor is readable.
-    fn next_timer(&self) -> Option<Instant>;
-
-    /// Appends what is to be polled: at least one of it is readable when [`Connector::progress`] has work. It does not
-    /// change during the connector's life.
-    fn descriptors(&self, into: &mut Vec<Pollable>);
-
-    /// Tries to open the memory of the ranks of this host; `addresses` are those of all ranks. Called before
-    /// [`Connector::set_peer`], and only if [`Connector::share_memory`] follows when all ranks have done this, or if none of them
-    /// has memory to share. Returns what it has found, for all ranks.
-    fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
-        let _ = addresses;
-        Sharing::Nothing
-    }
-
-    /// Shares memory if all ranks of this host can; `found` is what each rank has found.
-    fn share_memory(&mut self, found: &[Sharing]) -> Result<()> {
-        let _ = found;
-        Ok(())
-    }
-
-    /// The ranks of this host, if they share memory.
-    fn local_ranks(&self) -> Option<Arc<dyn LocalRanks>> {
-        None
-    }
-
-    /// The segment that this rank may share with those of its host.
-    fn segment(&self) -> Option<&Arc<OwnSegment>> {
-        None
-    }
-
-    /// When [`Connector::progress`] must be called, though nothing else says so, while a thread waits: to find out whether peers
-    /// are still there.
-    fn keep_alive(&self) -> Option<Instant> {
-        None
-    }
-
-    /// Says that nobody progresses the connector until a descriptor is readable: descriptors need to become readable only after this.
-    /// With `publications`, also when ranks that share memory have published something. If it returns `true`, call
-    /// [`Connector::progress`] once more before sleeping.
-    fn sleep(&mut self, publications: bool) -> bool {
-        let _ = publications;
-        false
-    }
-
-    /// Ends what [`Connector::sleep`] has begun. `slept`: a descriptor may be readable.
-    fn wake(&mut self, slept: bool) {
-        let _ = slept;
-    }
-
-    /// Whether no descriptor becomes readable between [`Connector::wake`] and [`Connector::sleep`], unless the process of a peer ends.
-    fn is_quiet(&self) -> bool {
-        false
-    }
-
-    /// This memory stays mapped, and is meant for messages, until [`Connector::release_memory`]: links may register it with devices.
-    fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
-        let _ = (memory, bytes);
-    }
-
-    /// Ends what [`Connector::retain_memory`] has begun, with the same arguments.
-    fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
-        let _ = (memory, bytes);
-    }
-
-    /// How many connections links have that are made from now on, where neither side's device says how many; the same on all ranks.
-    fn set_streams(&mut self, streams: u8) {
-        let _ = streams;
-    }
-
-    /// What was counted of work requests, if links have queue pairs.
-    fn counters(&self) -> Option<Counters> {
-        None
-    }
-
-    /// The location of `rank` for messages, for example `10.0.0.1:4455`.
-    fn location(&self, rank: Rank) -> Option<String>;
-
-    /// The reason why there is no link to `rank`, for messages, for example `not connected after 3 attempts; the last
-    /// one: ...`.
-    fn why_not_connected(&self, rank: Rank) -> String;
-
-    /// The name of a peer in all messages, for example `rank 3 at 10.0.0.1:4455`.
-    fn peer_name(&self, rank: Rank) -> String {
-        let named = self.named(rank);
-        match self.location(rank) {
-            Some(at) => format!("rank {named} at {at}"),
-            None => format!("rank {named}"),
-        }
-    }
-
-    /// Sets the numbers of the ranks in errors; none for their own.
-    fn set_names(&mut self, _names: Vec<Rank>) {}
-
-    /// The number of `rank` in errors.
-    fn named(&self, rank: Rank) -> Rank {
-        rank
-    }
-}
-
 /// A process's access to one kind of network. Contexts keep their device alive.
 pub trait Device: Send + Sync {
-    /// A connector for one rank, which [`Connector::set_rank`] sets, of a context whose ranks all have `token`.
-    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>>;
+    /// The connections of one rank, which [`Connections::set_rank`] sets, of a context whose ranks all have `token`.
+    fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections>;
 
     /// Registers a context for background progress: while no thread waits on the context, the device calls `context`,
     /// until the returned watch is dropped. The watch is initially armed.
     fn watch(
         self: Arc<Self>,
-        connector: &dyn Connector,
+        connections: &Connections,
         context: Weak<dyn BackgroundProgress>,
     ) -> Result<Box<dyn Watch>>;
 

@@ -11,7 +11,7 @@ use gloo_rs::context::{Call, Connect, Context, ContextOptions};
 use gloo_rs::log::LogCallback;
 use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
 use gloo_rs::secret::JobToken;
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
 pub const SIZE: usize = 4;

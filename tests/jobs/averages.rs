@@ -9,7 +9,7 @@ use crate::support::Random;
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
 use gloo_rs::rendezvous::in_process::InProcessStore;
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::{DataType, ReduceOp};
 
 const COUNT: usize = 4400;

@@ -8,7 +8,7 @@ use crate::support::{Case, Random};
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Connect, Context, ContextOptions, Reduction};
 use gloo_rs::rendezvous::{self, in_process::InProcessStore};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::{DataType, ReduceOp};
 
 fn device() -> Arc<Device> {

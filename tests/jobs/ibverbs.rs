@@ -9,8 +9,9 @@ use crate::support::{Case, Random};
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Connect, Context, ContextOptions};
 use gloo_rs::rendezvous::{InProcessStore, Launch, PrefixStore, Store};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::transport::ibverbs;
-use gloo_rs::transport::tcp::{Device, DeviceOptions, Transport};
+use gloo_rs::transport::tcp::Transport;
 use gloo_rs::types::DataType;
 
 const TIMEOUT: Duration = Duration::from_secs(60);

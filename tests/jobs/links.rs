@@ -7,7 +7,7 @@ use crate::netns::{Namespace, Network, Rank, Report, Wire, ran_as_root_elsewhere
 use gloo_rs::collective::{Collective, Constants, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::rendezvous;
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::tuner::file::Tuning;
 use gloo_rs::types::DataType;
 

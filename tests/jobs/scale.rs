@@ -13,7 +13,7 @@ use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind, Result};
 use gloo_rs::rendezvous::{InProcessStore, PrefixStore, Store, TcpStore};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 use socket2::SockRef;
 

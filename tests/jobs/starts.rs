@@ -10,7 +10,7 @@ use gloo_rs::context::{Call, Connect, Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind};
 use gloo_rs::rendezvous::tcp::TcpStoreOptions;
 use gloo_rs::rendezvous::{InProcessStore, Launch, PrefixStore, Store, TcpStore, url};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
 /// Timeout of what must succeed.

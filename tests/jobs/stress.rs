@@ -8,7 +8,7 @@ use crate::support::{Case, Random};
 use gloo_rs::context::{Context, ContextOptions, UnboundBuffer};
 use gloo_rs::error::ErrorKind;
 use gloo_rs::rendezvous::in_process::InProcessStore;
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 
 const RANKS: usize = 3;
 /// Below, at, and above the eager limit; the last is more than a socket accepts at once.

@@ -11,7 +11,7 @@ use gloo_rs::collective::Collective;
 use gloo_rs::context::{Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind};
 use gloo_rs::rendezvous::{PrefixStore, Store, file::FileStore};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 
 use crate::calls::{Case, count_ranks};
 use crate::clock;

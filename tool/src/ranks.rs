@@ -8,7 +8,8 @@ use gloo_rs::environment::{self, RESTART_COUNT};
 use gloo_rs::error::{Error, Result};
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::rendezvous::{PrefixStore, Store};
-use gloo_rs::transport::tcp::{Device, DeviceOptions, Transport};
+use gloo_rs::transport::device::{Device, DeviceOptions};
+use gloo_rs::transport::tcp::Transport;
 
 use crate::Failure;
 #[cfg(target_os = "linux")]

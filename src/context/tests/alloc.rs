@@ -46,7 +46,7 @@ impl Drop for Memory<'_> {
 /// How many allocations of other ranks this one has mapped.
 fn mapped(context: &Context) -> usize {
     let guard = context.lock().unwrap();
-    let group = guard.messenger.connector().local_ranks().unwrap();
+    let group = guard.messenger.connections().local_ranks().unwrap();
     (0..context.size()).map(|member| group.mapped(member)).sum()
 }
 

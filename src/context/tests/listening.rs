@@ -56,11 +56,11 @@ fn a_pair_listens_when_its_address_is_asked_for() {
     let other = Context::new(device.clone(), 0, 1, &options).unwrap();
     other.connect(&*InProcessStore::new()).unwrap();
     let contexts: Vec<_> = (0..2).map(|rank| Context::new(device.clone(), rank, 2, &options).unwrap()).collect();
-    assert!(contexts[0].lock().unwrap().messenger.connector().address().sockets.is_empty());
+    assert!(contexts[0].lock().unwrap().messenger.connections().address().sockets.is_empty());
     let pairs = [contexts[0].pair(1).unwrap(), contexts[1].pair(0).unwrap()];
     let addresses = [pairs[0].address().unwrap(), pairs[1].address().unwrap()];
     assert_eq!(contexts[0].with_version(&contexts[0].lock().unwrap().messenger.address()), addresses[0]);
-    assert!(!contexts[0].lock().unwrap().messenger.connector().address().sockets.is_empty());
+    assert!(!contexts[0].lock().unwrap().messenger.connections().address().sockets.is_empty());
     std::thread::scope(|scope| {
         scope.spawn(|| pairs[0].connect(&addresses[1]).unwrap());
         scope.spawn(|| pairs[1].connect(&addresses[0]).unwrap());

@@ -16,7 +16,7 @@ pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
     let context = Context::new(device(), 1, 2, &options).unwrap();
     let (own, at) = {
         let messenger = &context.lock().unwrap().messenger;
-        (messenger.address(), messenger.connector().address().sockets[0])
+        (messenger.address(), messenger.connections().address().sockets[0])
     };
     let identity = Address::deserialize(&own).unwrap().identity;
     let key = handshake::key(&JobToken::from_environment(), &identity);

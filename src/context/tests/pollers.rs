@@ -68,7 +68,7 @@ fn a_rank_whose_poller_fails_says_so_at_once() {
     for (size, shared_memory) in [(2, false), (5, false), (6, false), (6, true)] {
         let contexts = connect(&vec![Transport::Tcp; size], shared_memory);
         let mut sources = Vec::new();
-        contexts[0].lock().unwrap().messenger.connector().descriptors(&mut sources);
+        contexts[0].lock().unwrap().messenger.connections().descriptors(&mut sources);
         let pollers = sources.iter().filter_map(|source| match source {
             Pollable::Poller(poller) => Some(poller),
             Pollable::Socket(_) => None,

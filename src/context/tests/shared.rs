@@ -515,7 +515,7 @@ fn that_calls_differ_is_found_when_no_time_is_left_to_wait() {
 /// Writes words into the memory that a rank shares, as only this rank can, until `over`.
 fn scribble(context: &Context, seed: u64, over: &AtomicBool) {
     const PAGE: usize = 4096;
-    let group = context.lock().unwrap().messenger.connector().local_ranks().unwrap();
+    let group = context.lock().unwrap().messenger.connections().local_ranks().unwrap().clone();
     let (memory, bytes) = group.own_memory();
     let (board, lane) = (PAGE, PAGE + BOARD_BYTES);
     let mut random = Random::new(seed);

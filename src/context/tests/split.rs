@@ -10,8 +10,7 @@ use crate::context::setup::TAG;
 use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::rendezvous::InProcessStore;
-use crate::transport::Sharing;
-use crate::transport::Watch;
+use crate::transport::{Sharing, Watch};
 use crate::types::DataType;
 
 /// The sum of `own` over all ranks, with `tag`.
@@ -77,7 +76,7 @@ fn errors_name_the_ranks_of_the_parent() {
             );
         }
         _ => {
-            let own = parent.lock().unwrap().messenger.connector().address().clone();
+            let own = parent.lock().unwrap().messenger.connections().address().clone();
             let address = Address { sockets: vec![([127, 0, 0, 1], 1).into()], segment: None, ..own };
             let content = [&0i64.to_le_bytes()[..], &0i32.to_le_bytes(), &address.serialize()].concat();
             parent.gather_setup(Ok(content), TAG, parent.limit()).unwrap();
@@ -147,10 +146,10 @@ struct Unwatched {
 }
 
 impl transport::Device for Unwatched {
-    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>> {
-        self.device.clone().connector(token)
+    fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections> {
+        self.device.clone().connections(token)
     }
-    fn watch(self: Arc<Self>, of: &dyn Connector, context: Weak<dyn BackgroundProgress>) -> Result<Box<dyn Watch>> {
+    fn watch(self: Arc<Self>, of: &Connections, context: Weak<dyn BackgroundProgress>) -> Result<Box<dyn Watch>> {
         match self.fails.load(Ordering::Relaxed) {
             true => Err(Error::new(ErrorKind::ResourceExhausted, "no descriptor is left")),
             false => self.device.clone().watch(of, context),

@@ -9,7 +9,7 @@ use crate::engine::shared::steps::SharedSteps;
 use crate::engine::{Binding, Engine, Prepared, Spin};
 use crate::error::{Error, ErrorKind};
 use crate::messaging::Messenger;
-use crate::messaging::testing::Unconnected;
+use crate::messaging::testing::unconnected;
 use crate::schedule::{Buffer, Builder, Readers, Schedule, Span};
 use crate::transport::SystemClock;
 use crate::transport::shm::HostGroup;
@@ -20,7 +20,7 @@ const COUNT: usize = 100;
 fn engines(groups: Vec<Arc<HostGroup>>) -> Vec<Engine> {
     let size = groups.len() + 1;
     let engine = |(rank, group): (usize, Arc<HostGroup>)| {
-        let messenger = Messenger::new(rank, size, Box::new(Unconnected::new(None, None)), None);
+        let messenger = Messenger::new(rank, size, unconnected(None, None), None);
         let engine =
             Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::of(Duration::ZERO)).unwrap();
         engine.lock().shared = Some(Arc::new(Shared::new(group, Arc::default())));

@@ -312,7 +312,7 @@ mod tests {
         }
         let mut connectors = [0, 1].map(|rank| {
             let node: Arc<dyn Device> = Node::new(&network, |_| panic!("this test does not sleep"));
-            let mut connector = node.connector(&JobToken::none()).unwrap();
+            let mut connector = node.connections(&JobToken::none()).unwrap();
             connector.set_rank(rank, 2);
             connector
         });

@@ -13,7 +13,7 @@ use crate::context::{Call, Context, Reduction};
 use crate::error::Result;
 use crate::schedule::Action;
 use crate::testing::tier::Tier;
-use crate::transport::ibverbs::fake::{DeviceModel, Fabric, FabricNode, LeftBehind};
+use crate::transport::ibverbs::fake::{DeviceModel, Fabric, LeftBehind, fabric_node};
 use crate::transport::ibverbs::rail::PathOptions;
 use crate::transport::loopback::{Network, NodeStatus, Random};
 use crate::transport::{Counters, Device};
@@ -37,7 +37,7 @@ fn contexts(
     let node = |rank: usize| -> Arc<dyn Device> {
         let device = |rail: usize| DeviceModel::roce(&format!("fake{rail}"), (rank * rails + rail) as u16);
         fabric.add_node(rank, (0..rails).map(device).collect());
-        FabricNode::new(&network, &fabric, &left, PATH, sleep)
+        fabric_node(&network, &fabric, &left, PATH, sleep)
     };
     let contexts = contexts_on((0..size).map(node).collect(), &Job::options(check_calls));
     (network, fabric, left, contexts)

@@ -286,7 +286,7 @@ pub fn contexts_of_hosts(
     let node = |host: &u64| -> Arc<dyn Device> { Node::sharing(network, *host, sleep) };
     let contexts = contexts_on(hosts.iter().map(node).collect(), options);
     let mut addresses: Vec<Address> =
-        contexts.iter().map(|c| c.lock().expect("the lock").messenger.connector().address().clone()).collect();
+        contexts.iter().map(|c| c.lock().expect("the lock").messenger.connections().address().clone()).collect();
     // Ranks of several hosts have sockets, which these do not use.
     let socket = SocketAddr::from(([192, 0, 2, 1], 1));
     addresses.iter_mut().for_each(|address| address.sockets = vec![socket]);
@@ -296,7 +296,7 @@ pub fn contexts_of_hosts(
     let (found, ranks): (_, Vec<_>) = (vec![found; size], (0..size).collect());
     let tuner = Tuner::built_in(size, options.max_segment_bytes).of_ranks(&ranks, topology(&addresses));
     for context in &contexts {
-        context.lock().expect("the lock").messenger.connector_mut().share_memory(&found).expect("shared memory");
+        context.lock().expect("the lock").messenger.connections_mut().share_memory(&found).expect("shared memory");
         context.adopt(tuner.inherit(options.max_segment_bytes), &addresses, &found).expect("a tuner");
         context.lock().expect("the lock").set_spin(Spin::of(Duration::ZERO));
     }

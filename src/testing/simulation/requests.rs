@@ -10,7 +10,7 @@ use crate::context::{Call, Context, ContextOptions, Request};
 use crate::error::ErrorKind;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::transport::loopback::{Network, NodeStatus};
-use crate::transport::tcp::device::TICK;
+use crate::transport::tcp::TICK;
 use crate::types::DataType;
 
 const TIMEOUT: Duration = Duration::from_secs(1);

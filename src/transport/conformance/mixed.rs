@@ -1,158 +1,63 @@
 //! Contexts with TCP links to some peers and in-memory links to others.
 
-use std::collections::HashMap;
-use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions};
 use crate::error::Result;
-use crate::log::LogCallback;
-use crate::net::address::Address;
-use crate::net::handshake::Identity;
-use crate::secret::JobToken;
-use crate::sys::Pollable;
+use crate::transport::device::{Device, DeviceOptions};
 use crate::transport::loopback::{LinkModel, Network, Node};
-use crate::transport::{
-    BackgroundProgress, Clock, CloseNotice, Connector, ConnectorEvent, Device, SystemClock, Watch, tcp,
-};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Description, Part, Peers, Provided, Provider, Reach};
 use crate::types::{DataType, Rank};
 
-/// The in-memory address of each rank, by its TCP identity.
-type MemoryAddresses = Arc<Mutex<HashMap<Identity, Address>>>;
-
-/// A device with in-memory links to some ranks and TCP links to the others.
-struct Mixed {
-    tcp: Arc<tcp::Device>,
+/// In-memory links to some ranks.
+#[derive(Clone)]
+struct InMemory {
     network: Network,
     node: Arc<Node>,
-    memory_addresses: MemoryAddresses,
     over_memory: fn(Rank, Rank) -> bool,
 }
 
-struct MixedConnector {
-    rank: Rank,
-    tcp: Box<dyn Connector>,
-    memory: Box<dyn Connector>,
-    network: Network,
-    node: usize,
-    memory_addresses: MemoryAddresses,
-    over_memory: fn(Rank, Rank) -> bool,
-}
-
-impl MixedConnector {
-    fn of(&mut self, rank: Rank) -> &mut dyn Connector {
-        if (self.over_memory)(self.rank, rank) { self.memory.as_mut() } else { self.tcp.as_mut() }
+impl Provider for InMemory {
+    fn part(&self, provided: &mut Provided<'_>) -> Result<Part> {
+        let Part { connector, .. } = self.node.part(provided)?;
+        Ok(InMemoryConnector { of: self.clone(), connector }.into())
     }
 }
 
-impl Connector for MixedConnector {
-    fn set_rank(&mut self, rank: Rank, size: usize) {
-        self.rank = rank;
-        self.tcp.set_rank(rank, size);
-        self.memory.set_rank(rank, size);
-    }
-    fn address(&self) -> &Address {
-        self.tcp.address()
-    }
-    fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
-        self.tcp.set_sockets(sockets);
-    }
-    fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
-        let memory_address = self.memory_addresses.lock().unwrap()[&address.identity].clone();
-        self.memory.set_peer(rank, memory_address)?;
-        self.tcp.set_peer(rank, address)
-    }
-    fn peer(&self, rank: Rank) -> Option<&Address> {
-        self.tcp.peer(rank)
-    }
-    fn knows_any_peer(&self) -> bool {
-        self.tcp.knows_any_peer()
+struct InMemoryConnector {
+    of: InMemory,
+    connector: Box<dyn Connector>,
+}
+
+impl Connector for InMemoryConnector {
+    fn reach(&mut self, peers: &Peers, rank: Rank) -> Result<Reach> {
+        if (self.of.over_memory)(peers.rank, rank) { self.connector.reach(peers, rank) } else { Ok(Reach::No) }
     }
     fn connect(&mut self, rank: Rank) {
-        self.of(rank).connect(rank);
+        self.connector.connect(rank);
     }
     fn give_up(&mut self, rank: Rank) {
-        self.of(rank).give_up(rank);
+        self.connector.give_up(rank);
     }
     fn close(&mut self, close_notice: CloseNotice, has_failed: bool) {
-        self.tcp.close(close_notice.clone(), has_failed);
-        self.memory.close(close_notice, has_failed);
+        self.connector.close(close_notice, has_failed);
     }
     fn is_busy(&self) -> bool {
         true
     }
-    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
-        self.network.step(now);
-        self.memory.progress(now, events);
-        self.tcp.progress(now, events);
+    fn progress(&mut self, peers: &Peers, now: Instant, events: &mut Vec<ConnectorEvent>) {
+        self.of.network.step(now);
+        self.connector.progress(peers, now, events);
     }
     fn next_timer(&self) -> Option<Instant> {
         // In-memory links have no descriptor, so a sleeping thread must check them frequently.
         let soon = Instant::now() + Duration::from_millis(1);
-        let memory = self.network.next_event(self.node).unwrap_or(soon).max(soon);
-        Some(self.tcp.next_timer().map_or(memory, |timer| timer.min(memory)))
+        Some(self.of.network.next_event(self.of.node.number()).unwrap_or(soon).max(soon))
     }
-    fn descriptors(&self, into: &mut Vec<Pollable>) {
-        self.tcp.descriptors(into);
-    }
-    fn location(&self, rank: Rank) -> Option<String> {
-        if (self.over_memory)(self.rank, rank) { self.memory.location(rank) } else { self.tcp.location(rank) }
-    }
-    fn why_not_connected(&self, rank: Rank) -> String {
-        self.tcp.why_not_connected(rank)
-    }
-}
-
-impl Device for Mixed {
-    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>> {
-        let tcp = self.tcp.clone().connector(token)?;
-        let memory = self.node.clone().connector(token)?;
-        self.memory_addresses.lock().unwrap().insert(tcp.address().identity, memory.address().clone());
-        let (network, node, memory_addresses) =
-            (self.network.clone(), self.node.number(), self.memory_addresses.clone());
-        Ok(Box::new(MixedConnector {
-            rank: 0,
-            tcp,
-            memory,
-            network,
-            node,
-            memory_addresses,
-            over_memory: self.over_memory,
-        }))
-    }
-    fn watch(
-        self: Arc<Self>,
-        connector: &dyn Connector,
-        context: Weak<dyn BackgroundProgress>,
-    ) -> Result<Box<dyn Watch>> {
-        self.tcp.clone().watch(connector, context)
-    }
-    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
-        self.tcp.provisional_sockets(store)
-    }
-    fn listen(&self, store: Option<SocketAddr>, all_addresses: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
-        self.tcp.listen(store, all_addresses, rank)
-    }
-    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
-        self.tcp.listen_anywhere()
-    }
-    fn log(&self) -> Option<LogCallback> {
-        None
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SystemClock)
-    }
-    fn transport(&self) -> &'static str {
-        "tcp"
-    }
-    fn is_inherited(&self) -> bool {
-        false
-    }
-    fn accept_error(&self) -> Option<io::Error> {
-        None
+    fn describe(&self, peers: &Peers, rank: Rank) -> Description {
+        self.connector.describe(peers, rank)
     }
 }
 
@@ -172,15 +77,12 @@ fn ranks_with(
     let delay = Duration::from_micros(1)..Duration::from_micros(50);
     let (reads_above, places_above) = above;
     let network = Network::new(1, LinkModel { delay, capacity: 100_000, piece: 20_000, reads_above, places_above });
-    let memory_addresses = MemoryAddresses::default();
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
     let contexts: Vec<_> = (0..size)
         .map(|rank| {
-            let named = tcp::DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
-            let (tcp, node) = (tcp::Device::create(&named).unwrap(), Node::new(&network, |_| {}));
-            let (network, memory_addresses) = (network.clone(), memory_addresses.clone());
-            Context::new(Arc::new(Mixed { tcp, network, node, memory_addresses, over_memory }), rank, size, &options)
-                .unwrap()
+            let named = DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
+            let memory = InMemory { network: network.clone(), node: Node::new(&network, |_| {}), over_memory };
+            Context::new(Device::over(&named, vec![Box::new(memory)]).unwrap(), rank, size, &options).unwrap()
         })
         .collect();
     let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().messenger.address()).collect();

@@ -1,7 +1,6 @@
-//! Makes a context's links by queue pairs, out of the links of another connector.
+//! Makes a context's links by queue pairs, out of those of another connector.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,23 +8,28 @@ use std::time::Instant;
 use super::connection::Connection;
 use super::endpoint::{End, OFFER_BYTES, Offer, READY};
 use super::handles::DeviceContext;
-use super::link::{IbverbsLink, Linger};
+use super::link::IbverbsLink;
 use super::memory::Registration;
 use super::rail::{PathOptions, Rail};
 use super::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
-use crate::net::address::Address;
-use crate::sys::{self, Pollable, Poller, PollerKind, Registration as Watched, Waker};
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Counters, Interest, Link};
+use crate::sys::{self, Pollable, Poller, Registration as Watched, Waker};
+use crate::transport::connections::Linger;
+use crate::transport::{
+    self, CloseNotice, Connector, ConnectorEvent, Description, Interest, Link, Made, OverLinks, Part, Peers, Provided,
+    Reach,
+};
 use crate::types::Rank;
 
-/// Once in so many turns the inner connector is asked for events, if nothing says that it has any.
+/// Once in so many turns devices and connections are looked after, if nothing says that there is something to do.
 const TURNS: u32 = 64;
 
 /// A connection over which queue pairs are being connected.
 struct Joining {
+    /// The name of the peer.
+    name: String,
     link: Box<dyn Link>,
     /// The number of the connection for headers.
     number: u32,
@@ -82,34 +86,63 @@ impl Link for Begun {
     }
 }
 
+/// The ports that a device's contexts use.
+pub struct Provider {
+    /// The preferred ones first.
+    pub rails: Vec<Arc<Rail>>,
+    /// Attributes of connections over them.
+    pub path: PathOptions,
+}
+
+impl transport::Provider for Provider {
+    fn part(&self, provided: &mut Provided<'_>) -> Result<Part> {
+        let failed = |e| Error::io("cannot create a context", &e);
+        let shared = Shared::new(self.rails.clone(), self.path, Registration::from_environment()?);
+        let connector = IbverbsConnector {
+            shared: shared.clone(),
+            linger: provided.linger.clone(),
+            log: provided.log.cloned(),
+            joining: QuickMap::default(),
+            established: QuickMap::default(),
+            reasons: QuickMap::default(),
+            poller: provided.poller.clone(),
+            number: provided.number,
+            watched: Vec::new(),
+            devices: Vec::new(),
+            waker: Arc::new(Waker::new().map_err(failed)?),
+            turns: 0,
+            look: true,
+            is_sleeping: false,
+            timer: None,
+        };
+        provided.address.ibverbs = true;
+        let (registry, counting, keep_alive) =
+            (Some(shared.clone() as _), Some(shared.clone() as _), Some(shared as _));
+        Ok(Part { connector: Box::new(connector), registry, counting, keep_alive })
+    }
+}
+
 /// The connector of one context.
-pub struct IbverbsConnector {
-    rank: Rank,
-    inner: Box<dyn Connector>,
-    /// The inner connector's, which says that this rank has queue pairs.
-    address: Address,
+struct IbverbsConnector {
     shared: Arc<Shared>,
     linger: Linger,
     log: Option<LogCallback>,
-    size: usize,
-    /// Links to ranks whose address is not known yet, and their numbers.
-    early: Vec<(Rank, Box<dyn Link>, u32)>,
     joining: QuickMap<u32, Joining>,
     /// The connection of each rank that was established.
     established: QuickMap<u32, u32>,
     /// Why ranks are not connected, if that is known.
     reasons: QuickMap<u32, String>,
-    /// Readable if a queue has a completion, or if the inner connector has work.
+    /// Readable if a queue has a completion; by events with this number.
     poller: Poller,
-    _registrations: Vec<Watched>,
+    number: u64,
+    watched: Vec<Watched>,
     /// The rails' devices, and how many changes of each are known.
     devices: Vec<(Arc<DeviceContext>, u32)>,
     /// Woken by whoever takes a device's event.
     waker: Arc<Waker>,
-    inner_events: Vec<ConnectorEvent>,
     /// Calls of `progress`.
     turns: u32,
-    /// Whether a thread may have slept since the inner connector was last asked.
+    /// Whether a thread may have slept since devices and connections were last looked after.
     look: bool,
     is_sleeping: bool,
     /// When a connection that is ending must be looked at again.
@@ -117,58 +150,16 @@ pub struct IbverbsConnector {
 }
 
 impl IbverbsConnector {
-    /// A connector over `inner`, whose links are used to connect queue pairs of `rails`. `linger` keeps connections until the peer has all
-    /// that was sent. A poller of this kind can wait for that of `inner`.
-    pub fn over(
-        inner: Box<dyn Connector>,
-        rails: Vec<Arc<Rail>>,
-        path: PathOptions,
-        linger: Linger,
-        kind: PollerKind,
-        log: Option<LogCallback>,
-    ) -> Result<Self> {
-        let failed = |e| Error::io("cannot create a context", &e);
-        let poller = Poller::new(kind).map_err(failed)?;
-        let address = Address { ibverbs: true, ..inner.address().clone() };
-        let mut sources = Vec::new();
-        inner.descriptors(&mut sources);
-        let watched = sources.into_iter().map(|source| poller.add(source, sys::READ, 0));
-        let registrations = watched.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        let waker = Arc::new(Waker::new().map_err(failed)?);
-        Ok(Self {
-            rank: 0,
-            inner,
-            address,
-            shared: Shared::new(rails, path, Registration::from_environment()?),
-            linger,
-            log,
-            size: 0,
-            early: Vec::new(),
-            joining: QuickMap::default(),
-            established: QuickMap::default(),
-            reasons: QuickMap::default(),
-            poller,
-            _registrations: registrations,
-            devices: Vec::new(),
-            waker,
-            inner_events: Vec::new(),
-            turns: 0,
-            look: true,
-            is_sleeping: false,
-            timer: None,
-        })
-    }
-
     /// Creates the completion queues when the first peer connects, since their sizes depend on the number of ranks.
-    fn open(&mut self) -> Result<()> {
+    fn open(&mut self, size: usize) -> Result<()> {
         let mut state = self.shared.lock();
         if !state.common.queues.is_empty() {
             return Ok(());
         }
-        state.open(self.size)?;
+        state.open(size)?;
         for queue in &state.common.queues {
-            let watched = self.poller.add(Pollable::Socket(queue.descriptor()), sys::READ, 0);
-            self._registrations.push(watched.map_err(|e| Error::io("cannot watch a completion queue", &e))?);
+            let watched = self.poller.add(Pollable::Socket(queue.descriptor()), sys::READ, self.number);
+            self.watched.push(watched.map_err(|e| Error::io("cannot watch a completion queue", &e))?);
             // The thread may be about to sleep. If this fails, the queue is broken, and the next poll says so.
             let _ = queue.arm();
         }
@@ -186,9 +177,9 @@ impl IbverbsConnector {
         if self.devices.iter().any(|(known, _)| Arc::ptr_eq(known, &device)) {
             return Ok(());
         }
-        self._registrations.push(self.poller.add(Pollable::Socket(device.events()), sys::READ, 0)?);
+        self.watched.push(self.poller.add(Pollable::Socket(device.events()), sys::READ, self.number)?);
         if self.devices.is_empty() {
-            self._registrations.push(self.poller.add(Pollable::Socket(self.waker.as_raw_fd()), sys::READ, 0)?);
+            self.watched.push(self.poller.add(Pollable::Socket(self.waker.as_raw_fd()), sys::READ, self.number)?);
         }
         device.observe(&self.waker);
         let changes = device.changes();
@@ -210,11 +201,11 @@ impl IbverbsConnector {
         }
     }
 
-    /// The inner connector has a link to `rank`: begins to connect queue pairs.
-    fn join(&mut self, rank: Rank, link: Box<dyn Link>, number: u32) {
-        let made = self.open().and_then(|()| {
+    /// Begins to connect queue pairs over a link to a rank called `name`.
+    fn join(&mut self, size: usize, Made { rank, link, connection }: Made, name: String) {
+        let made = self.open(size).and_then(|()| {
             let mut state = self.shared.lock();
-            let depth = state.depth(self.size);
+            let depth = state.depth(size);
             state.add(|common, id| Connection::new(common, id, rank, depth))
         });
         let (id, failed, offer) = match made {
@@ -230,8 +221,9 @@ impl IbverbsConnector {
             }
         };
         let joining = Joining {
+            name,
             link,
-            number,
+            number: connection,
             id,
             failed,
             out: offer.encode(),
@@ -271,7 +263,6 @@ impl IbverbsConnector {
                 }
                 // The peer may not have the reason yet.
                 joining.link.end(joining.out.split_off(joining.sent), Vec::new());
-                self.inner.give_up(rank);
                 self.reasons.insert(rank as u32, error.message().to_owned());
                 events.push(ConnectorEvent::Unreachable { rank, error });
             }
@@ -280,7 +271,7 @@ impl IbverbsConnector {
 
     /// Sends and receives what is possible now.
     fn step(&mut self, rank: Rank, joining: &mut Joining) -> Result<Step> {
-        let name = self.inner.peer_name(rank);
+        let name = joining.name.clone();
         let lost = |e: &dyn std::fmt::Display| {
             let text = format!("{name}: the connection broke while queue pairs were being connected: {e}");
             Error::new(ErrorKind::ConnectionLost, text).with_rank(rank)
@@ -322,9 +313,9 @@ impl IbverbsConnector {
 
     /// Connects the queue pairs to those that the peer has offered.
     fn connect_pairs(&mut self, rank: Rank, joining: &mut Joining) -> Result<()> {
-        let name = self.inner.peer_name(rank);
+        let name = &joining.name;
         let offer: [u8; OFFER_BYTES] = joining.received[..OFFER_BYTES].try_into().expect("so many");
-        let offer = Offer::decode(&offer).map_err(|e| e.context(&name).with_rank(rank))?;
+        let offer = Offer::decode(&offer).map_err(|e| e.context(name).with_rank(rank))?;
         if let Some(error) = joining.failed.take() {
             return Err(error.context(format_args!("no queue pair to {name}")));
         }
@@ -335,47 +326,7 @@ impl IbverbsConnector {
         let mut state = self.shared.lock();
         let id = joining.id.expect("it was created, or there is an error");
         let (connection, common) = state.connection(id).expect("it is removed with its link");
-        connection.connect(&offer, common).map_err(|e| e.context(&name).with_rank(rank))
-    }
-
-    /// Handles events of the inner connector.
-    fn progress_inner(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
-        let mut inner_events = std::mem::take(&mut self.inner_events);
-        self.inner.progress(now, &mut inner_events);
-        for event in inner_events.drain(..) {
-            match event {
-                ConnectorEvent::Established { rank, link, connection } => self.early.push((rank, link, connection)),
-                ConnectorEvent::Ready { rank, of } => match self.established.get(&(rank as u32)).copied() {
-                    Some(id) => {
-                        let mut state = self.shared.lock();
-                        if let Some((connection, common)) = state.connection(id) {
-                            connection.look(common);
-                        }
-                        // What came before the end.
-                        state.poll();
-                    }
-                    None if self.joining.contains_key(&(rank as u32)) => self.advance(rank, events),
-                    None => events.push(ConnectorEvent::Ready { rank, of }),
-                },
-                other @ (ConnectorEvent::Unreachable { .. } | ConnectorEvent::Failed { .. }) => events.push(other),
-            }
-        }
-        self.inner_events = inner_events;
-        let inner = &self.inner;
-        let known: Vec<_> = self.early.extract_if(.., |(rank, ..)| inner.peer(*rank).is_some()).collect();
-        for (rank, link, number) in known {
-            if self.inner.peer(rank).is_some_and(|address| address.ibverbs) {
-                self.join(rank, link, number);
-                self.advance(rank, events);
-            } else {
-                let name = self.inner.peer_name(rank);
-                self.log(
-                    Level::Warning,
-                    &format!("{name} does not use ibverbs: messages between it and this rank use TCP"),
-                );
-                events.push(ConnectorEvent::Established { rank, link, connection: number });
-            }
-        }
+        connection.connect(&offer, common).map_err(|e| e.context(name).with_rank(rank))
     }
 
     /// Looks after connections that are ending, and those from which nothing has come for long.
@@ -397,59 +348,73 @@ impl IbverbsConnector {
         state.common.is_ending || state.common.is_due
     }
 
-    fn log(&self, level: Level, text: &str) {
-        if let Some(log) = &self.log {
-            log(level, &format!("rank {}: {text}", self.rank));
+    fn set_time(&self, now: Instant) {
+        let mut state = self.shared.lock();
+        state.common.now = state.common.now.max(Some(now));
+    }
+}
+
+impl OverLinks for IbverbsConnector {
+    fn take(
+        &mut self,
+        peers: &Peers,
+        made: Made,
+        name: String,
+        now: Instant,
+        events: &mut Vec<ConnectorEvent>,
+    ) -> Option<Made> {
+        let rank = made.rank;
+        if peers.get(rank).is_some_and(|address| address.ibverbs) {
+            self.set_time(now);
+            self.join(peers.size, made, name);
+            self.advance(rank, events);
+            return None;
         }
+        if let Some(log) = &self.log {
+            let text = format!("{name} does not use ibverbs: messages between it and this rank use TCP");
+            log(Level::Warning, &format!("rank {}: {text}", peers.rank));
+        }
+        Some(made)
+    }
+
+    fn ready(&mut self, rank: Rank, now: Instant, events: &mut Vec<ConnectorEvent>) -> bool {
+        self.set_time(now);
+        if let Some(id) = self.established.get(&(rank as u32)) {
+            let mut state = self.shared.lock();
+            if let Some((connection, common)) = state.connection(*id) {
+                connection.look(common);
+            }
+            // What came before the end.
+            state.poll();
+            return true;
+        }
+        let joins = self.joining.contains_key(&(rank as u32));
+        if joins {
+            self.advance(rank, events);
+        }
+        joins
+    }
+
+    fn awaits(&self, now: Instant) -> bool {
+        !self.joining.is_empty() || self.is_due() || self.timer.is_some_and(|timer| timer <= now)
     }
 }
 
 impl Connector for IbverbsConnector {
-    fn set_rank(&mut self, rank: Rank, size: usize) {
-        (self.rank, self.size) = (rank, size);
-        self.inner.set_rank(rank, size);
+    /// Not by itself.
+    fn reach(&mut self, _: &Peers, _: Rank) -> Result<Reach> {
+        Ok(Reach::No)
     }
 
-    fn address(&self) -> &Address {
-        &self.address
-    }
-
-    fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
-        self.address.sockets.clone_from(&sockets);
-        self.inner.set_sockets(sockets);
-    }
-
-    fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
-        self.look = true;
-        self.inner.set_peer(rank, address)
-    }
-
-    fn peer(&self, rank: Rank) -> Option<&Address> {
-        self.inner.peer(rank)
-    }
-
-    fn knows_any_peer(&self) -> bool {
-        self.inner.knows_any_peer()
-    }
-
-    fn connect(&mut self, rank: Rank) {
-        if !self.established.contains_key(&(rank as u32)) {
-            self.inner.connect(rank);
-        }
-    }
+    fn connect(&mut self, _: Rank) {}
 
     fn give_up(&mut self, rank: Rank) {
         if let Some(Joining { id: Some(id), .. }) = self.joining.remove(&(rank as u32)) {
             self.shared.lock().remove(id);
         }
-        self.early.retain(|(other, ..)| *other != rank);
-        self.inner.give_up(rank);
     }
 
-    fn close(&mut self, close_notice: CloseNotice, has_failed: bool) {
-        for (_, link, number) in self.early.drain(..) {
-            link.end(Vec::new(), close_notice(number));
-        }
+    fn close(&mut self, close_notice: CloseNotice, _: bool) {
         for (_, mut joining) in self.joining.drain() {
             if let Some(id) = joining.id {
                 self.shared.lock().remove(id);
@@ -462,14 +427,13 @@ impl Connector for IbverbsConnector {
             };
             joining.link.end(joining.out.split_off(joining.sent), words);
         }
-        self.inner.close(close_notice, has_failed);
     }
 
     fn is_busy(&self) -> bool {
-        self.look || !self.joining.is_empty() || self.timer.is_some() || self.inner.is_busy() || self.is_due()
+        self.look || !self.joining.is_empty() || self.timer.is_some() || self.is_due()
     }
 
-    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
+    fn progress(&mut self, _: &Peers, now: Instant, events: &mut Vec<ConnectorEvent>) {
         self.turns = self.turns.wrapping_add(1);
         let mut state = self.shared.lock();
         state.common.now = state.common.now.max(Some(now));
@@ -478,8 +442,7 @@ impl Connector for IbverbsConnector {
         let ending = due || state.common.is_ending || self.timer.is_some_and(|timer| timer <= now);
         drop(state);
         let look = std::mem::take(&mut self.look);
-        if look || ending || !self.joining.is_empty() || self.inner.is_busy() || self.turns.is_multiple_of(TURNS) {
-            self.progress_inner(now, events);
+        if look || ending || !self.joining.is_empty() || self.turns.is_multiple_of(TURNS) {
             self.look_after_devices();
             self.tick(now);
         }
@@ -499,13 +462,7 @@ impl Connector for IbverbsConnector {
         let state = self.shared.lock();
         // A connection that has just broken does not know the time.
         let now = state.common.now.filter(|_| state.common.is_ending);
-        [self.inner.next_timer(), self.timer, now].into_iter().flatten().min()
-    }
-
-    fn keep_alive(&self) -> Option<Instant> {
-        let mut state = self.shared.lock();
-        let (connections, _) = state.connections();
-        connections.filter_map(|(_, connection)| connection.silent_until()).min()
+        [self.timer, now].into_iter().flatten().min()
     }
 
     fn sleep(&mut self, _: bool) -> bool {
@@ -525,42 +482,14 @@ impl Connector for IbverbsConnector {
         self.look |= std::mem::take(&mut self.is_sleeping);
     }
 
-    fn descriptors(&self, into: &mut Vec<Pollable>) {
-        into.push(self.poller.clone().into());
+    fn describe(&self, _: &Peers, rank: Rank) -> Description {
+        let joins = self.joining.contains_key(&(rank as u32));
+        let joining = "not connected: the queue pairs are being connected over TCP, and the peer has not answered yet";
+        let why_not_connected = self.reasons.get(&(rank as u32)).cloned().or(joins.then(|| joining.to_owned()));
+        Description { location: None, why_not_connected }
     }
 
-    fn retain_memory(&mut self, memory: *mut u8, bytes: usize) {
-        self.shared.lock().common.registry.retain(memory, bytes);
-    }
-
-    fn release_memory(&mut self, memory: *mut u8, bytes: usize) {
-        self.shared.lock().common.registry.release(memory, bytes);
-    }
-
-    fn counters(&self) -> Option<Counters> {
-        Some(self.shared.lock().counters())
-    }
-
-    fn set_names(&mut self, names: Vec<Rank>) {
-        self.inner.set_names(names);
-    }
-
-    fn named(&self, rank: Rank) -> Rank {
-        self.inner.named(rank)
-    }
-
-    fn location(&self, rank: Rank) -> Option<String> {
-        self.inner.location(rank)
-    }
-
-    fn why_not_connected(&self, rank: Rank) -> String {
-        match self.reasons.get(&(rank as u32)) {
-            Some(reason) => reason.clone(),
-            None if self.joining.contains_key(&(rank as u32)) => {
-                "not connected: the queue pairs are being connected over TCP, and the peer has not answered yet"
-                    .to_owned()
-            }
-            None => self.inner.why_not_connected(rank),
-        }
+    fn over_links(&mut self) -> Option<&mut dyn OverLinks> {
+        Some(self)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ibverbs_sys as ffi;
 
-use super::library::{self, Library};
+use super::library::{self, Library, checked};
 use crate::sys::{self, ForkMark, RawSocket, Waker};
 
 /// An open device.
@@ -39,15 +39,6 @@ unsafe impl Sync for DeviceContext {}
 /// What a function that returns a pointer has created.
 fn created<T>(raw: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(raw).ok_or_else(io::Error::last_os_error)
-}
-
-/// The error of a function that returns `errno`, or a negative number and sets `errno`.
-pub fn checked(result: c_int) -> io::Result<()> {
-    match result {
-        0 => Ok(()),
-        errno if errno > 0 => Err(io::Error::from_raw_os_error(errno)),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Calls `visit` with each device of the system, and returns its results.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use super::handles::checked;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::shared_library::SharedLibrary;
 
@@ -96,6 +95,15 @@ functions! {
     ack_async_event = c"ibv_ack_async_event": fn(*mut ffi::ibv_async_event);
     /// Keeps memory that is registered from then on out of children by fork. It may be repeated; fails with EINVAL if memory was registered before.
     fork_init = c"ibv_fork_init": fn() -> c_int;
+}
+
+/// The error of a function that returns `errno`, or a negative number and sets `errno`.
+pub fn checked(result: c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        errno if errno > 0 => Err(io::Error::from_raw_os_error(errno)),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Tells what the library knows of forks. Since version 35 of rdma-core.

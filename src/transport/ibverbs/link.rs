@@ -3,8 +3,10 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use super::common::Common;
 use super::connection::Connection;
-use super::shared::{Common, Shared};
+use super::shared::Shared;
+use crate::transport::connections::Linger;
 use crate::transport::{Interest, Lingering, Link, OneSided, Placement};
 
 /// How long a message is sent in the stream at most; longer ones are placed.
@@ -14,9 +16,6 @@ const TURNS: u32 = 64;
 /// Once in so many times that it does, it lets the connector look after devices and silent peers: a thread that polls a few links may not
 /// call the connector for long.
 const LOOKS: u32 = 16;
-
-/// Keeps the connection of a link that has ended until the peer has all that was sent.
-pub type Linger = Arc<dyn Fn(Box<dyn Lingering>) + Send + Sync>;
 
 /// A connection that is removed when this is dropped.
 struct Owned {

@@ -6,6 +6,7 @@
 //! by RDMA writes.
 
 pub mod choice;
+mod common;
 mod connection;
 mod connector;
 mod endpoint;
@@ -24,6 +25,5 @@ mod shared;
 mod status;
 
 pub use choice::choose;
-pub use connector::IbverbsConnector;
-pub use link::Linger;
+pub use connector::Provider;
 pub use options::Options;

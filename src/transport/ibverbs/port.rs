@@ -10,12 +10,20 @@ use ibverbs_sys as ffi;
 
 use super::handles::{self, DeviceContext};
 use super::library::Library;
-use super::rail::LinkLayer;
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::sys::socket::{is_exhausted, told};
 
 /// The largest index that an address of a packet can name.
 const MOST_GIDS: u32 = 256;
+
+/// What a network card's port belongs to, which decides how packets find their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// InfiniBand: by LID, within a subnet.
+    InfiniBand,
+    /// RoCE: by GID.
+    Ethernet,
+}
 
 /// Whether a port carries packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

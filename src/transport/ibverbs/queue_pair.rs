@@ -6,7 +6,8 @@ use ibverbs_sys as ffi;
 
 use super::endpoint::Peer;
 use super::handles::QueuePair;
-use super::rail::{LinkLayer, PathOptions, Rail};
+use super::port::LinkLayer;
+use super::rail::{PathOptions, Rail};
 
 /// How long a sender waits that finds no receive posted: 0.64 ms. Credits keep that from happening.
 const RNR_TIMER: u8 = 12;

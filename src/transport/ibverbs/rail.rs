@@ -5,16 +5,7 @@ use std::sync::Arc;
 use ibverbs_sys as ffi;
 
 use super::handles::ProtectionDomain;
-use super::port::GidType;
-
-/// What a network card's port belongs to, which decides how packets find their way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkLayer {
-    /// InfiniBand: by LID, within a subnet.
-    InfiniBand,
-    /// RoCE: by GID.
-    Ethernet,
-}
+use super::port::{GidType, LinkLayer};
 
 /// A port that is used, of an open device. All contexts of a process share it.
 pub struct Rail {

@@ -2,46 +2,23 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ibverbs_sys as ffi;
 
+use super::common::Common;
 use super::connection::{Connection, Depth};
 use super::handles::{CompletionQueue, DeviceContext};
 use super::memory::{Pool, Registration, Registry};
 use super::rail::{PathOptions, Rail};
 use crate::error::{Error, Result};
 use crate::hash::QuickMap;
-use crate::transport::Counters;
+use crate::transport::{self, Counters, Counting, KeepAlive};
 
 /// Completions that are taken at once.
 const BATCH: usize = 32;
 /// Work requests in all send queues, and receives in all receive queues, together, as far as the least [`Depth`] permits.
 const REQUESTS: usize = 16 << 10;
-
-/// After so long without anything from a peer for which a thread waits, a write of no bytes tells whether its device is still there.
-pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
-
-/// How long a connection that broke waits for the peer's last words, which say why.
-pub const GRACE: Duration = Duration::from_millis(500);
-
-/// What concerns all connections of a context.
-pub struct Common {
-    pub rails: Vec<Arc<Rail>>,
-    pub queues: Vec<Arc<CompletionQueue>>,
-    pub path: PathOptions,
-    pub registry: Registry,
-    pub pool: Pool,
-    pub counters: Counters,
-    /// The time of the last call of the connector that knew it.
-    pub now: Option<Instant>,
-    /// Connections that the connector must report, unless their conditions are not watched.
-    pub touched: Vec<u32>,
-    /// Whether a link that is tried without the connector wants it to make progress.
-    pub is_due: bool,
-    /// Whether a connection has broken, or the peer has ended it, since the connector last looked after them.
-    pub is_ending: bool,
-}
 
 /// The state behind the lock.
 pub struct State {
@@ -80,6 +57,33 @@ impl Shared {
     /// Locks the state. There is no contention but with the device's thread, when connections end.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl transport::Registry for Shared {
+    fn retain(&self, memory: *mut u8, bytes: usize) {
+        self.lock().common.registry.retain(memory, bytes);
+    }
+
+    fn release(&self, memory: *mut u8, bytes: usize) {
+        self.lock().common.registry.release(memory, bytes);
+    }
+}
+
+impl Counting for Shared {
+    fn counters(&self) -> Counters {
+        let state = self.lock();
+        let common = &state.common;
+        let registrations = common.registry.registrations + common.pool.registrations + common.counters.registrations;
+        Counters { registrations, ..common.counters }
+    }
+}
+
+impl KeepAlive for Shared {
+    fn next(&self) -> Option<Instant> {
+        let mut state = self.lock();
+        let (connections, _) = state.connections();
+        connections.filter_map(|(_, connection)| connection.silent_until()).min()
     }
 }
 
@@ -184,12 +188,5 @@ impl State {
                 }
             }
         }
-    }
-
-    /// What was counted.
-    pub fn counters(&self) -> Counters {
-        let common = &self.common;
-        let registrations = common.registry.registrations + common.pool.registrations + common.counters.registrations;
-        Counters { registrations, ..common.counters }
     }
 }

@@ -1,65 +1,42 @@
 //! Creates the in-memory links of one context.
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::link::LoopbackLink;
 use super::network::{Network, PendingEvent, connection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
-use crate::net::address::Address;
-use crate::sys::Pollable;
-use crate::transport::{CloseNotice, Connector, ConnectorEvent};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Description, Peers, Reach};
 use crate::types::Rank;
 
 pub(super) struct LoopbackConnector {
     pub network: Network,
     pub node: usize,
-    pub address: Address,
-    pub peers: QuickMap<u32, Address>,
-}
-
-/// The node number in an address.
-pub(super) fn node_of(address: &Address) -> usize {
-    usize::from_le_bytes(address.identity[..8].try_into().expect("8 bytes"))
+    /// The nodes of the ranks whose addresses are known.
+    pub peers: QuickMap<u32, usize>,
 }
 
 impl LoopbackConnector {
     fn rank_of(&self, node: usize) -> Option<Rank> {
-        self.peers.iter().find(|(_, address)| node_of(address) == node).map(|(rank, _)| *rank as Rank)
+        self.peers.iter().find(|(_, its)| **its == node).map(|(rank, _)| *rank as Rank)
     }
 }
 
 impl Connector for LoopbackConnector {
-    fn set_rank(&mut self, _: Rank, _: usize) {}
-
-    fn address(&self) -> &Address {
-        &self.address
-    }
-
-    fn set_sockets(&mut self, _: Vec<SocketAddr>) {}
-
-    fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
-        self.peers.insert(rank as u32, address);
-        Ok(())
-    }
-
-    fn peer(&self, rank: Rank) -> Option<&Address> {
-        self.peers.get(&(rank as u32))
-    }
-
-    fn knows_any_peer(&self) -> bool {
-        !self.peers.is_empty()
+    fn reach(&mut self, peers: &Peers, rank: Rank) -> Result<Reach> {
+        let node = peers.get(rank).map(|address| self.network.state().node_of(&address.identity));
+        self.peers.extend(node.map(|node| (rank as u32, node)));
+        Ok(Reach::Yes)
     }
 
     fn connect(&mut self, rank: Rank) {
-        if let Some(address) = self.peer(rank) {
-            self.network.state().connect(self.node, node_of(address));
+        if let Some(peer) = self.peers.get(&(rank as u32)) {
+            self.network.state().connect(self.node, *peer);
         }
     }
 
     fn give_up(&mut self, rank: Rank) {
-        if let Some(node) = self.peer(rank).map(node_of) {
+        if let Some(node) = self.peers.get(&(rank as u32)).copied() {
             let mut state = self.network.state();
             let of = |event: &PendingEvent| match event {
                 PendingEvent::Established(peer) | PendingEvent::Accepted(peer) | PendingEvent::Refused(peer, _) => {
@@ -86,8 +63,8 @@ impl Connector for LoopbackConnector {
         true
     }
 
-    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
-        if !self.knows_any_peer() {
+    fn progress(&mut self, _: &Peers, now: Instant, events: &mut Vec<ConnectorEvent>) {
+        if self.peers.is_empty() {
             // Peers that connect earlier wait.
             return;
         }
@@ -143,13 +120,8 @@ impl Connector for LoopbackConnector {
         own.map(|(at, _)| *at).min()
     }
 
-    fn descriptors(&self, _: &mut Vec<Pollable>) {}
-
-    fn location(&self, rank: Rank) -> Option<String> {
-        self.peer(rank).map(|address| format!("node {}", node_of(address)))
-    }
-
-    fn why_not_connected(&self, _: Rank) -> String {
-        "not connected".to_owned()
+    fn describe(&self, _: &Peers, rank: Rank) -> Description {
+        let location = self.peers.get(&(rank as u32)).map(|node| format!("node {node}"));
+        Description { location, why_not_connected: None }
     }
 }

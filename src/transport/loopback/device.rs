@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::connector::{LoopbackConnector, node_of};
+use super::connector::LoopbackConnector;
 use super::network::{Network, PendingEvent, State};
 use crate::error::Result;
 use crate::hash::QuickMap;
@@ -14,9 +14,9 @@ use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::secret::JobToken;
 use crate::sys::{Pollable, PollerKind};
-use crate::transport::shm::{Processes, ShmConnector};
-use crate::transport::tcp::device::TICK;
-use crate::transport::{BackgroundProgress, Clock, Connector, Device, Watch};
+use crate::transport::connections::Linger;
+use crate::transport::tcp::TICK;
+use crate::transport::{BackgroundProgress, Clock, Connections, Device, Part, Provided, Provider, Watch, shm};
 use crate::types::Rank;
 
 /// A node of a network: the device of a simulated process. The first context is at this node, each later one at a node of
@@ -27,42 +27,60 @@ pub struct Node {
     network: Network,
     number: usize,
     clock: Arc<dyn Clock>,
-    /// If its contexts share memory with those of other nodes of its host.
-    processes: Option<Arc<Processes>>,
     host: u64,
+    /// The transports beside this one that its contexts use.
+    providers: Vec<Box<dyn Provider>>,
+    /// Keeps what their links leave behind.
+    linger: Linger,
 }
 
 impl Node {
     /// Creates a node. Its context waits by calling `sleep` with a deadline; `sleep` may return earlier.
     pub fn new(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
-        Self::with(network, 1, None, sleep)
+        Self::over(network, 1, |_| (Vec::new(), Arc::new(|_| ())), sleep)
     }
 
     /// The same, for contexts that share memory with others of this host. The end of a process is not noticed there.
     pub fn sharing(network: &Network, host: u64, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
-        Self::with(network, host, Some(Arc::default()), sleep)
+        Self::over(network, host, |_| (vec![Box::new(shm::Provider::default())], Arc::new(|_| ())), sleep)
     }
 
-    fn with(
+    /// The same, for contexts with the transports that `provide` returns for the node with this number, and what keeps what their links leave
+    /// behind.
+    pub fn over(
         network: &Network,
         host: u64,
-        processes: Option<Arc<Processes>>,
+        provide: impl FnOnce(usize) -> (Vec<Box<dyn Provider>>, Linger),
         sleep: impl Fn(Instant) + Send + Sync + 'static,
     ) -> Arc<Self> {
         let clock = Arc::new(VirtualClock { network: network.clone(), sleep: Box::new(sleep) });
-        Arc::new(Self {
-            network: network.clone(),
-            number: network.state().add_node(None),
-            clock,
-            processes,
-            host,
-            taken: AtomicBool::new(false),
-        })
+        let number = network.state().add_node(None);
+        let (providers, linger) = provide(number);
+        let (network, taken) = (network.clone(), AtomicBool::new(false));
+        Arc::new(Self { taken, network, number, clock, host, providers, linger })
     }
 
     /// The number of the node, starting with 0.
     pub fn number(&self) -> usize {
         self.number
+    }
+
+    /// The connector of a context at this node, or at a new one, and the number of that.
+    fn connector(&self) -> (LoopbackConnector, usize) {
+        let (network, mut node) = (self.network.clone(), self.number);
+        if self.taken.swap(true, Ordering::Relaxed) {
+            node = network.state().add_node(Some(self.number));
+        }
+        (LoopbackConnector { network, node, peers: QuickMap::default() }, node)
+    }
+}
+
+/// A node beside the device of another network: its contexts have the identities that they have there.
+impl Provider for Node {
+    fn part(&self, provided: &mut Provided<'_>) -> Result<Part> {
+        let (connector, node) = self.connector();
+        self.network.state().nodes[node].identity = provided.address.identity;
+        Ok(connector.into())
     }
 }
 
@@ -161,11 +179,8 @@ impl Watch for ArmedFlag {
 }
 
 impl Device for Node {
-    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>> {
-        let (network, mut node, mut identity) = (self.network.clone(), self.number, [0; 16]);
-        if self.taken.swap(true, Ordering::Relaxed) {
-            node = network.state().add_node(Some(self.number));
-        }
+    fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections> {
+        let ((connector, node), mut identity) = (self.connector(), [0; 16]);
         identity[..8].copy_from_slice(&node.to_le_bytes());
         let address = Address {
             identity,
@@ -178,19 +193,21 @@ impl Device for Node {
             network: 0,
             streams: 1,
         };
-        let inner = Box::new(LoopbackConnector { network: network.clone(), node, address, peers: QuickMap::default() });
-        let Some(processes) = &self.processes else { return Ok(inner) };
-        let connector = ShmConnector::over(inner, PollerKind::Poll, token, processes.clone(), None)?;
-        network.state().nodes[node].segment = connector.segment().cloned();
-        Ok(Box::new(connector))
+        let (sources, network) = ((Vec::new(), PollerKind::Poll), self.network.clone());
+        let mut made = Connections::new(address, connector, sources, &self.providers, (token, &self.linger, None))?;
+        let node = &mut network.state().nodes[node];
+        (node.identity, node.bell) = (identity, made.bell());
+        Ok(made)
     }
 
     fn watch(
         self: Arc<Self>,
-        connector: &dyn Connector,
+        connections: &Connections,
         context: Weak<dyn BackgroundProgress>,
     ) -> Result<Box<dyn Watch>> {
-        let node = &mut self.network.state().nodes[node_of(connector.address())];
+        let mut state = self.network.state();
+        let node = state.node_of(&connections.address().identity);
+        let node = &mut state.nodes[node];
         (node.context, node.armed) = (Some(context), Arc::new(AtomicBool::new(true)));
         Ok(Box::new(ArmedFlag(node.armed.clone())))
     }

@@ -2,8 +2,8 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
+use super::network::placements::SentMemory;
 use super::network::{Network, RegisteredMemory};
-use super::placements::SentMemory;
 use crate::error::Result;
 use crate::transport::{Interest, Link, Placement, RemoteMemory};
 

@@ -14,7 +14,6 @@ mod connector;
 mod device;
 mod link;
 mod network;
-mod placements;
 
 pub use device::Node;
 pub use network::{LinkModel, Network, NodeStatus, Random};

@@ -1,5 +1,7 @@
 //! The state of a simulated network.
 
+pub mod placements;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -7,11 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::placements::Placements;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::{self, Pollable};
-use crate::transport::shm::segment::OwnSegment;
-use crate::transport::{BackgroundProgress, CloseNotice, Interest, LastWords};
+use crate::net::handshake::Identity;
+use crate::transport::{BackgroundProgress, Bell, CloseNotice, Interest, LastWords};
+use placements::Placements;
 
 /// A pseudo-random number generator: xorshift64* by Marsaglia and Vigna.
 pub struct Random(u64);
@@ -169,14 +170,16 @@ pub(super) struct NodeState {
     planned_failure: Option<(u64, NodeStatus)>,
     /// When something happens at this node that is not of this network.
     wakes: BTreeSet<Instant>,
-    /// What its context shares with others of its host.
-    pub segment: Option<Arc<OwnSegment>>,
+    /// What ranks of its host ring, if it shares memory with them.
+    pub bell: Option<Arc<dyn Bell>>,
+    /// What identifies its context.
+    pub identity: Identity,
 }
 
 impl NodeState {
     /// Whether a rank of its host has rung it.
     fn is_rung(&self) -> bool {
-        self.segment.as_ref().is_some_and(|own| sys::poll(&[Pollable::Socket(own.doorbell())], Duration::ZERO))
+        self.bell.as_ref().is_some_and(|bell| bell.has_rung())
     }
 }
 
@@ -338,9 +341,15 @@ impl State {
             sent: 0,
             planned_failure: None,
             wakes: BTreeSet::new(),
-            segment: None,
+            bell: None,
+            identity: Identity::default(),
         });
         self.nodes.len() - 1
+    }
+
+    /// The node of the context with this identity.
+    pub fn node_of(&self, identity: &Identity) -> usize {
+        self.nodes.iter().position(|node| node.identity == *identity).expect("a context of this network")
     }
 
     pub(super) fn delay(&mut self) -> Duration {

@@ -141,7 +141,7 @@ impl HostGroup {
 
     /// The table of what this rank has allocated.
     #[cfg(all(test, not(any(miri, loom))))]
-    pub(super) fn own_table(&self) -> &super::allocations::Table {
+    pub(super) fn own_table(&self) -> &super::listing::Table {
         self.own.allocations()
     }
 

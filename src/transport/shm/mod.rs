@@ -7,6 +7,7 @@ pub mod allocations;
 mod connector;
 pub mod group;
 mod link;
+mod listing;
 mod processes;
 pub mod ptracer;
 mod registration;
@@ -14,9 +15,9 @@ mod ring;
 pub mod segment;
 
 pub use allocations::Allocations;
-pub use connector::ShmConnector;
+pub use connector::Provider;
 pub use group::HostGroup;
-pub use processes::Processes;
+use processes::Processes;
 
 use std::sync::Arc;
 

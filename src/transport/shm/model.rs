@@ -6,7 +6,7 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 
-use super::allocations::{Entry, Listed};
+use super::listing::{Entry, Listed};
 use super::registration::Registration;
 use super::ring::{Consumer, Line, Producer, has_room};
 use crate::publications::model::{Member, Memory};

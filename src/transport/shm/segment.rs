@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::allocations::Table;
+use super::listing::Table;
 use super::registration::Registration;
 use super::ring::Line;
 use crate::error::{Error, ErrorKind, Result};

@@ -10,9 +10,9 @@ use super::link::{Port, ShmLink};
 use super::segment::{LAST_BYTES, Lane};
 use crate::secret::JobToken;
 use crate::sys::{self, Pollable, Poller, PollerKind};
+use crate::transport::device::{self, DeviceOptions};
 use crate::transport::loopback::Random;
-use crate::transport::tcp::{self, DeviceOptions};
-use crate::transport::{Connector, ConnectorEvent, Device, Link, LocalRanks, RemoteMemory};
+use crate::transport::{Connections, ConnectorEvent, Device, Link, LocalRanks, RemoteMemory};
 
 /// Two members and the links between them.
 fn pair() -> ([Arc<HostGroup>; 2], [Box<ShmLink>; 2]) {
@@ -199,13 +199,13 @@ fn memory_that_is_shared_is_not_shared_again() {
     let connector = |rank| {
         let options =
             DeviceOptions { hostname: Some("127.0.0.1".into()), shared_memory: Some(true), ..Default::default() };
-        let mut connector = tcp::Device::create(&options).unwrap().connector(&JobToken::none()).unwrap();
+        let mut connector = device::Device::create(&options).unwrap().connections(&JobToken::none()).unwrap();
         connector.set_rank(rank, 2);
         connector
     };
     let mut connectors = [connector(0), connector(1)];
     let addresses = connectors.each_ref().map(|connector| connector.address().clone());
-    let agree = |connectors: &mut [Box<dyn Connector>; 2]| {
+    let agree = |connectors: &mut [Connections; 2]| {
         let found = connectors.each_mut().map(|connector| connector.open_memory(&addresses));
         connectors.iter_mut().for_each(|connector| connector.share_memory(&found).unwrap());
     };

@@ -8,29 +8,30 @@ mod joining;
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::TcpKeepalive;
 
 use self::handshake::Step;
 use self::joining::Joining;
-use super::device::Shared;
+use super::closing::ClosingLink;
 use super::held::Held;
-use super::link::{ClosingLink, TcpLink};
+use super::link::TcpLink;
+use super::shared::{Arrivals, Shared};
 use super::streams::Streams;
 use super::{number, of_number};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address, MAX_SOCKETS};
-use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Part, Proven, Reason};
+use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Part, Reason};
 use crate::net::stream::Stream;
 use crate::net::this_host;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
 use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration, topology};
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Description, Interest, Peers, Reach};
 use crate::types::Rank;
 
 /// How long to wait for a peer on another host, or on this one, that is connecting to this rank.
@@ -105,20 +106,11 @@ impl PeerConnection {
     }
 }
 
-/// Authenticated incoming connections, passed from the device's thread to the connector.
-pub(super) type Arrivals = Arc<Mutex<Vec<(Stream, Proven)>>>;
-
 /// Establishes the connections of one context.
 pub struct TcpConnector {
-    /// Nobody until `set_rank`.
-    rank: Rank,
-    size: usize,
-    /// Numbers of the ranks in errors, if they are others.
-    names: Vec<Rank>,
-    local: Address,
+    /// In the address of this context.
+    identity: Identity,
     token: JobToken,
-    /// Connections of links whose sides do not say how many.
-    tuned_streams: u8,
     log: Option<LogCallback>,
     poller: Poller,
     /// Of what [`Held`] holds.
@@ -126,8 +118,7 @@ pub struct TcpConnector {
     shared: Arc<Shared>,
     /// When the connector was created; a time in the past for immediate attempts.
     created: Instant,
-    addresses: QuickMap<u32, Address>,
-    peers: QuickMap<u32, PeerConnection>,
+    connections: QuickMap<u32, PeerConnection>,
     /// Ranks with an attempt in progress.
     pending: Vec<Rank>,
     arrivals: Arrivals,
@@ -142,36 +133,33 @@ pub struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// A connector whose peers have `token` and find it at `sockets`, until `set_sockets` changes that. Authenticated
-    /// incoming connections are passed in `arrivals`.
+    /// A connector whose peers have `token`, and its address, with these `sockets` for now. Authenticated incoming connections are passed
+    /// in `arrivals`.
     pub(super) fn new(
         token: &JobToken,
         sockets: Vec<SocketAddr>,
         shared: Arc<Shared>,
         arrivals: Arrivals,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Address)> {
         let failed = |e| Error::io("cannot create a context", &e);
         let identity: Identity = sys::random().map_err(failed)?;
         let poller = Poller::new(shared.transport.poller()).map_err(failed)?;
         let held = if shared.security.is_encrypted() { Some(Held::new().map_err(failed)?) } else { None };
         let watched = held.as_ref().map(|held| poller.add(held, sys::READ, HELD)).transpose().map_err(failed)?;
-        Ok(Self {
-            rank: 0,
-            size: 0,
-            names: Vec::new(),
-            local: Address {
-                identity,
-                sockets,
-                host: this_host::host()?,
-                network: this_host::network()?,
-                cores: address::cores(),
-                place: topology::place().map_err(failed)?,
-                segment: None,
-                ibverbs: false,
-                streams: shared.streams,
-            },
+        let address = Address {
+            identity,
+            sockets,
+            host: this_host::host()?,
+            network: this_host::network()?,
+            cores: address::cores(),
+            place: topology::place().map_err(failed)?,
+            segment: None,
+            ibverbs: false,
+            streams: shared.streams,
+        };
+        let connector = Self {
+            identity,
             token: token.clone(),
-            tuned_streams: 1,
             log: shared.log.clone(),
             poller,
             _held: watched,
@@ -180,22 +168,22 @@ impl TcpConnector {
             has_asked: false,
             shared,
             created: Instant::now(),
-            addresses: QuickMap::default(),
-            peers: QuickMap::default(),
+            connections: QuickMap::default(),
             pending: Vec::new(),
             arrivals,
             closed: None,
-        })
+        };
+        Ok((connector, address))
     }
 
     /// The public name of this context.
     pub(super) fn handle(&self) -> Handle {
-        proofs::handle(&self.local.identity)
+        proofs::handle(&self.identity)
     }
 
     /// The key with which peers authenticate themselves to this context.
     pub(super) fn key(&self) -> SecretKey {
-        proofs::key(&self.token, &self.local.identity)
+        proofs::key(&self.token, &self.identity)
     }
 
     fn log(&self, level: Level, text: &str) {
@@ -205,7 +193,7 @@ impl TcpConnector {
     }
 
     fn entry(&mut self, rank: Rank) -> &mut PeerConnection {
-        self.peers.entry(rank as u32).or_insert_with(PeerConnection::new)
+        self.connections.entry(rank as u32).or_insert_with(PeerConnection::new)
     }
 
     fn set_state(&mut self, rank: Rank, state: State) {
@@ -217,30 +205,30 @@ impl TcpConnector {
         self.entry(rank).state = state;
     }
 
-    /// Whether `rank` runs on this host.
-    fn is_here(&self, rank: Rank) -> bool {
-        self.peer(rank).is_some_and(|address| address.host == self.local.host)
-    }
-
     /// The reachable addresses of `rank`, in order of preference.
-    fn targets(&self, rank: Rank) -> Vec<SocketAddr> {
-        self.peer(rank).map(|address| address.ways_from(&self.local)).unwrap_or_default()
+    fn targets(&self, peers: &Peers, rank: Rank) -> Vec<SocketAddr> {
+        peers.get(rank).map(|address| address.ways_from(&peers.own)).unwrap_or_default()
     }
 
     /// The address of `rank` that is connected, is being tried, or will be tried next.
-    fn target(&self, rank: Rank) -> Option<SocketAddr> {
-        let targets = self.targets(rank);
-        let index = self.peers.get(&(rank as u32)).map_or(0, |entry| entry.target);
+    fn target(&self, peers: &Peers, rank: Rank) -> Option<SocketAddr> {
+        let targets = self.targets(peers, rank);
+        let index = self.connections.get(&(rank as u32)).map_or(0, |entry| entry.target);
         let mut target = targets.get(index).or(targets.first()).copied();
         // The scope of a link-local address is local to a host: use the interface of this rank's address, not the
         // peer's scope id.
         if let Some(SocketAddr::V6(v6)) = &mut target
             && v6.ip().is_unicast_link_local()
-            && let Some(SocketAddr::V6(own)) = self.local.sockets.iter().find(|s| s.is_ipv6())
+            && let Some(SocketAddr::V6(own)) = peers.own.sockets.iter().find(|s| s.is_ipv6())
         {
             v6.set_scope_id(own.scope_id());
         }
         target
+    }
+
+    /// The name of `rank` in messages.
+    fn peer_name(&self, peers: &Peers, rank: Rank) -> String {
+        peers.name(rank, self.target(peers, rank))
     }
 
     /// Reports a final error.
@@ -252,10 +240,17 @@ impl TcpConnector {
     }
 
     /// Goes on with the connection at `index` of the link to `rank`, on which something has happened. An error is final.
-    fn advance(&mut self, rank: Rank, index: usize, now: Instant, events: &mut Vec<ConnectorEvent>) -> Result<()> {
+    fn advance(
+        &mut self,
+        peers: &Peers,
+        rank: Rank,
+        index: usize,
+        now: Instant,
+        events: &mut Vec<ConnectorEvent>,
+    ) -> Result<()> {
         match std::mem::replace(&mut self.entry(rank).state, State::Idle) {
-            State::Connecting(attempt) => self.connect_first(rank, attempt, now, events),
-            State::Joining(joining) => self.join(rank, index, joining, now, events),
+            State::Connecting(attempt) => self.connect_first(peers, rank, attempt, now, events),
+            State::Joining(joining) => self.join(peers, rank, index, joining, now, events),
             other => {
                 self.entry(rank).state = other;
                 Ok(())
@@ -266,34 +261,35 @@ impl TcpConnector {
     /// Continues an attempt to connect. An error is final.
     fn connect_first(
         &mut self,
+        peers: &Peers,
         rank: Rank,
         attempt: Attempt,
         now: Instant,
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
-        match self.go_on(rank, attempt, Part::first(self.streams_to(rank))) {
+        match self.go_on(peers, rank, attempt, Part::first(self.streams_to(peers, rank))) {
             Ok(Step::Pending(attempt)) => {
                 self.set_state(rank, State::Connecting(attempt));
                 Ok(())
             }
             Ok(Step::Answered(Answer::Accepted, agreed, first)) => {
-                let theirs = self.peer(rank).map(|address| proofs::handle(&address.identity)).unwrap_or_default();
+                let theirs = peers.get(rank).map(|address| proofs::handle(&address.identity)).unwrap_or_default();
                 if agreed.streams == 1 {
                     let (registration, stream) = first;
                     let only = vec![(Some(registration), stream)];
-                    return self.established(rank, only, &theirs, agreed.connection, events);
+                    return self.established(peers, rank, only, &theirs, agreed.connection, events);
                 }
-                self.connect_others(rank, theirs, agreed, first, now)
+                self.connect_others(peers, rank, theirs, agreed, first, now)
             }
             Ok(Step::Answered(Answer::Yield, ..)) => {
                 // The peer may abandon its own connection, or end, before that connection arrives here.
-                self.set_state(rank, State::Yielded(now + YIELD_TIME[usize::from(self.is_here(rank))]));
+                self.set_state(rank, State::Yielded(now + YIELD_TIME[usize::from(peers.is_here(rank))]));
                 Ok(())
             }
             // Another process may use its port now, or the peer is about to end.
             Ok(Step::Answered(Answer::Refused(Reason::NoContext), ..)) => {
-                let text = format!("{} has closed its context", self.peer_name(rank));
-                self.retry_later(rank, Error::new(ErrorKind::ConnectionLost, text), now)
+                let text = format!("{} has closed its context", self.peer_name(peers, rank));
+                self.retry_later(peers, rank, Error::new(ErrorKind::ConnectionLost, text), now)
             }
             Ok(Step::Answered(Answer::Refused(reason), ..)) => {
                 let why = match reason {
@@ -304,17 +300,18 @@ impl TcpConnector {
                     Reason::Connected => "it has a connection to this rank already",
                     Reason::NoContext | Reason::OneToken => "it does not know this context",
                 };
-                let text = format!("{} refused the connection: {why}", self.peer_name(rank));
+                let text = format!("{} refused the connection: {why}", self.peer_name(peers, rank));
                 Err(Error::new(ErrorKind::ConnectionLost, text))
             }
             Err(error) if error.kind() == ErrorKind::Mismatch => Err(error),
-            Err(error) => self.retry_later(rank, error, now),
+            Err(error) => self.retry_later(peers, rank, error, now),
         }
     }
 
     /// Creates the link for authenticated connections. An error is final.
     fn established(
         &mut self,
+        peers: &Peers,
         rank: Rank,
         connections: Vec<(Option<Registration>, Stream)>,
         theirs: &Handle,
@@ -325,14 +322,16 @@ impl TcpConnector {
             // Keepalive detects a host that disappears even if the peer waits longer, and keeps the entries in stateful
             // firewalls.
             let _ = socket2::SockRef::from(stream.socket()).set_tcp_keepalive(&KEEPALIVE);
-            if self.is_here(rank) {
+            if peers.is_here(rank) {
                 // If this fails, the default size remains.
                 let _ = socket2::SockRef::from(stream.socket()).set_send_buffer_size(LOCAL_SEND_BUFFER);
             }
         }
         self.entry(rank).theirs = Some(*theirs);
         let link = TcpLink::new(connections, rank, self.poller.clone(), self.shared.clone(), self.held.clone())
-            .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
+            .map_err(|e| {
+                Error::io(format_args!("cannot watch the connection to {}", self.peer_name(peers, rank)), &e)
+            })?;
         self.set_state(rank, State::Established);
         events.push(ConnectorEvent::Established { rank, link: Box::new(link), connection });
         Ok(())
@@ -340,40 +339,20 @@ impl TcpConnector {
 }
 
 impl Connector for TcpConnector {
-    fn set_rank(&mut self, rank: Rank, size: usize) {
-        (self.rank, self.size) = (rank, size);
-    }
-
-    fn address(&self) -> &Address {
-        &self.local
-    }
-
-    fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
-        self.local.sockets = sockets;
-    }
-
-    fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
-        let claimed = self.peers.get(&(rank as u32)).and_then(|entry| entry.theirs);
-        let impostor = claimed.is_some_and(|theirs| theirs != proofs::handle(&address.identity));
-        self.addresses.insert(rank as u32, address);
-        if impostor {
-            let text = format!("{} was impersonated: another process connected in its name", self.peer_name(rank));
+    fn reach(&mut self, peers: &Peers, rank: Rank) -> Result<Reach> {
+        let claimed = self.connections.get(&(rank as u32)).and_then(|entry| entry.theirs);
+        let own = peers.get(rank).map(|address| proofs::handle(&address.identity));
+        if claimed.is_some_and(|theirs| own.is_some_and(|own| own != theirs)) {
+            let text =
+                format!("{} was impersonated: another process connected in its name", self.peer_name(peers, rank));
             return Err(Error::new(ErrorKind::ConnectionLost, text));
         }
-        Ok(())
-    }
-
-    fn peer(&self, rank: Rank) -> Option<&Address> {
-        self.addresses.get(&(rank as u32))
-    }
-
-    fn knows_any_peer(&self) -> bool {
-        !self.addresses.is_empty()
+        Ok(Reach::Yes)
     }
 
     fn connect(&mut self, rank: Rank) {
         let created = self.created;
-        if self.addresses.contains_key(&(rank as u32)) && matches!(self.entry(rank).state, State::Idle) {
+        if matches!(self.entry(rank).state, State::Idle) {
             self.set_state(rank, State::Retry(created));
         }
     }
@@ -384,7 +363,7 @@ impl Connector for TcpConnector {
 
     fn close(&mut self, close_notice: CloseNotice, has_failed: bool) {
         self.pending.clear();
-        for entry in self.peers.values_mut() {
+        for entry in self.connections.values_mut() {
             // The peer may have accepted, and would take the end of the connection for the end of this process.
             let first = match std::mem::replace(&mut entry.state, State::Closed) {
                 State::Connecting(Attempt::Handshaking(registration, stream, connector)) => {
@@ -409,13 +388,13 @@ impl Connector for TcpConnector {
         self.must_ask || !self.pending.is_empty() || self.held.as_ref().is_some_and(|held| !held.is_empty())
     }
 
-    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
+    fn progress(&mut self, peers: &Peers, now: Instant, events: &mut Vec<ConnectorEvent>) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         for (stream, proven) in arrivals {
-            let result = self.accept(stream, &proven, events);
+            let result = self.accept(peers, stream, &proven, events);
             self.report_failure(proven.rank as usize, result, events);
         }
-        self.retry_due(now, events);
+        self.retry_due(peers, now, events);
         // Links that hold bytes, of which the poller knows nothing, or that may find room now.
         for rank in self.held.iter().flat_map(|held| held.ready()) {
             events.push(ConnectorEvent::Ready { rank, of: Interest { readable: true, writable: true } });
@@ -433,7 +412,7 @@ impl Connector for TcpConnector {
             }
             let (rank, index) = of_number(event.number);
             if self.pending.contains(&rank) {
-                let result = self.advance(rank, index, now, events);
+                let result = self.advance(peers, rank, index, now, events);
                 self.report_failure(rank, result, events);
             } else {
                 // The end of a stream is reported as readable, whether it is orderly or not.
@@ -445,7 +424,7 @@ impl Connector for TcpConnector {
 
     fn next_timer(&self) -> Option<Instant> {
         let due = |rank: &Rank| {
-            let entry = self.peers.get(&(*rank as u32))?;
+            let entry = self.connections.get(&(*rank as u32))?;
             match entry.state {
                 State::Retry(at) | State::Yielded(at) => Some(at),
                 State::Connecting(_) => entry.give_up,
@@ -453,10 +432,6 @@ impl Connector for TcpConnector {
             }
         };
         self.pending.iter().filter_map(due).min()
-    }
-
-    fn descriptors(&self, into: &mut Vec<Pollable>) {
-        into.push(self.poller.clone().into());
     }
 
     /// Whoever reads a few links without asking the poller does not know whether that works, and nothing else wakes it.
@@ -469,24 +444,21 @@ impl Connector for TcpConnector {
         self.has_asked = false;
     }
 
-    fn set_streams(&mut self, streams: u8) {
-        self.tuned_streams = streams;
+    fn describe(&self, peers: &Peers, rank: Rank) -> Description {
+        let location = self.target(peers, rank).map(|at| at.to_string());
+        Description { location, why_not_connected: Some(self.why_not_connected(peers, rank)) }
+    }
+}
+
+impl TcpConnector {
+    /// What is to be polled.
+    pub(super) fn source(&self) -> Pollable {
+        self.poller.clone().into()
     }
 
-    fn set_names(&mut self, names: Vec<Rank>) {
-        self.names = names;
-    }
-
-    fn named(&self, rank: Rank) -> Rank {
-        self.names.get(rank).copied().unwrap_or(rank)
-    }
-
-    fn location(&self, rank: Rank) -> Option<String> {
-        self.target(rank).map(|at| at.to_string())
-    }
-
-    fn why_not_connected(&self, rank: Rank) -> String {
-        match self.peers.get(&(rank as u32)) {
+    /// Why there is no link to `rank`.
+    fn why_not_connected(&self, peers: &Peers, rank: Rank) -> String {
+        match self.connections.get(&(rank as u32)) {
             Some(PeerConnection { state: State::Connecting(Attempt::Handshaking(..)), .. }) => {
                 "not connected: its host has accepted the connection, but its process has not answered".to_owned()
             }
@@ -501,7 +473,7 @@ impl Connector for TcpConnector {
                 format!("not connected: there are {there} of {all} connections; its process has not answered yet")
             }
             Some(PeerConnection { state: State::Connecting(_), .. }) => {
-                format!("not connected: no answer from that address{}", self.no_common_network(rank))
+                format!("not connected: no answer from that address{}", self.no_common_network(peers, rank))
             }
             _ => "not connected".to_owned(),
         }

@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use super::device::{LINGER, TICK};
 use super::held::Held;
+use super::{LINGER, STRIPE_BYTES, TICK};
 use crate::net::tls::Session;
 use crate::sys::poller::{Event, Watched};
 use crate::sys::{self, AsRaw, ForkMark, OwnedSocket, Poller, PollerKind, READ, Registration, WRITE, Waker};
 use crate::types::Rank;
 
 /// Bytes of a chunk: as many as the link sends by one connection before it is the next one's turn.
-const CHUNK_BYTES: usize = super::streams::STRIPE_BYTES;
+const CHUNK_BYTES: usize = STRIPE_BYTES;
 /// Most chunks in a queue.
 const DEPTH: usize = 4;
 /// How many chunks a connection moves before it is another one's turn.

@@ -7,13 +7,10 @@ mod tests;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 
+use super::STRIPE_BYTES;
 #[cfg(feature = "tls")]
 use super::relay::Relayed;
 use crate::net::stream::Stream;
-
-/// Bytes that one connection carries before it is the next one's turn. So many that a small message rarely needs two calls of the system,
-/// and so few that the buffers of sockets hold more: all connections then send at the same time.
-pub(super) const STRIPE_BYTES: usize = 64 << 10;
 
 /// Most parts that one call of the system gets of those that a call here is given.
 const PARTS: usize = 16;

@@ -12,7 +12,7 @@ use gloo_rs::context::{Context, ContextOptions};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::tcp::TcpStoreOptions;
 use gloo_rs::rendezvous::{PrefixStore, Store, TcpStore};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 
 use super::calls::{Case, count_ranks};
 

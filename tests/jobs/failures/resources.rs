@@ -93,7 +93,7 @@ pub fn one_rank_without_descriptors(rank: &Rank) {
     let (own, kept) = (device(), rank.store.clone());
     let before = exhaust_descriptors();
     let made = Context::new(own.clone(), 0, 2, &options).map(drop);
-    let device = gloo_rs::transport::tcp::Device::create(&Default::default()).map(drop);
+    let device = gloo_rs::transport::device::Device::create(&Default::default()).map(drop);
     let store = gloo_rs::rendezvous::TcpStore::connect("127.0.0.1", rank.port, Duration::from_millis(300)).map(drop);
     // What other ranks learn of this host must not be guessed.
     let host = gloo_rs::net::this_host::host().map(drop);

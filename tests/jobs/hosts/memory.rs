@@ -9,7 +9,7 @@ use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::{self, Store};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
 use super::{RANK, SIZE, STORE, folder, wait_all};

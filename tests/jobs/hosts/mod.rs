@@ -14,7 +14,7 @@ use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::{self, Launch, PrefixStore, Store};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
 const RANK: &str = "GLOO_RS_TEST_RANK";

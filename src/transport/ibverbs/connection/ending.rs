@@ -6,8 +6,8 @@ use std::time::Instant;
 use ibverbs_sys as ffi;
 
 use super::{Connection, Ending, Exposure, Local, Pair};
+use crate::transport::ibverbs::common::{Common, GRACE, KEEP_ALIVE};
 use crate::transport::ibverbs::endpoint::{Broke, End};
-use crate::transport::ibverbs::shared::{Common, GRACE, KEEP_ALIVE};
 use crate::transport::{Interest, LastWords, Link};
 
 /// Why a connection is unusable whose requests ended without having been processed.

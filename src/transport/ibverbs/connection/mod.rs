@@ -16,13 +16,13 @@ use std::time::Instant;
 
 use ibverbs_sys as ffi;
 
+use super::common::Common;
 use super::endpoint::{End, Offer, Peer};
 use super::frame::{FRAME_BYTES, Record};
 use super::handles::{Capacity, QueuePair};
 use super::memory::{Keys, MAX_RAILS, Pages, PoolBuffer, Registered, cannot_register};
 use super::queue_pair;
 use super::rail::Rail;
-use super::shared::Common;
 use super::status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;

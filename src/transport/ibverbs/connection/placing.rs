@@ -3,9 +3,9 @@
 use std::ptr::NonNull;
 
 use super::{Connection, Exposure, Local, Piece, Placement};
+use crate::transport::ibverbs::common::Common;
 use crate::transport::ibverbs::frame::{Record, RecordKind};
 use crate::transport::ibverbs::memory::{Keys, MAX_RAILS};
-use crate::transport::ibverbs::shared::Common;
 
 impl Connection {
     /// Exposes memory for one message; see [`crate::transport::Placement::expose`].

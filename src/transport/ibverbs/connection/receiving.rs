@@ -5,8 +5,8 @@ use std::io::{self, IoSliceMut};
 use ibverbs_sys as ffi;
 
 use super::{Connection, RECEIVE, request_number};
+use crate::transport::ibverbs::common::Common;
 use crate::transport::ibverbs::frame::{self, FRAME_BYTES, Header, RecordKind};
-use crate::transport::ibverbs::shared::Common;
 
 impl Connection {
     /// The frame of the posted receive with this number: the receives' frames come first.

@@ -5,8 +5,8 @@ use std::io::{self, IoSlice};
 use ibverbs_sys as ffi;
 
 use super::{Connection, Local, SEND, Signal, VALUE_MASK, request_number};
+use crate::transport::ibverbs::common::Common;
 use crate::transport::ibverbs::frame::{self, FRAME_BYTES, HEADER_BYTES, Header, MAX_RECORDS};
-use crate::transport::ibverbs::shared::Common;
 
 /// From this length on, a message is divided among the rails.
 const STRIPED_BYTES: usize = 256 << 10;

@@ -5,13 +5,13 @@ use std::sync::{Arc, PoisonError};
 
 use ibverbs_sys as ffi;
 
-use super::objects::{self, EventCount, ListedDevice, Pointer, WorkCompletion, destroy, of, with};
-use super::packets::{Piece, Request, copy_inline};
+use super::state::objects::{self, EventCount, ListedDevice, Pointer, WorkCompletion, destroy, of, with};
+use super::state::packets::{Piece, Request, copy_inline};
 use super::state::{Armed, Channel, Context, Element, Place, Queue, State};
 use super::transitions::Parts;
 use super::{CURRENT, Shared, set_errno};
 use crate::transport::ibverbs::library::Functions;
-use crate::transport::ibverbs::rail::LinkLayer;
+use crate::transport::ibverbs::port::LinkLayer;
 use crate::transport::loopback::NodeStatus;
 
 /// All functions.

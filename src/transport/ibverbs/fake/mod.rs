@@ -10,8 +10,6 @@
 
 mod functions;
 mod node;
-mod objects;
-mod packets;
 mod state;
 mod tests;
 mod transitions;
@@ -27,10 +25,10 @@ use ibverbs_sys as ffi;
 
 use super::handles::{self, DeviceContext, ProtectionDomain};
 use super::library::Library;
-use super::port::GidType;
-use super::rail::{LinkLayer, Rail};
+use super::port::{GidType, LinkLayer};
+use super::rail::Rail;
 use crate::transport::loopback::{Network, NodeStatus};
-pub use node::{FabricNode, LeftBehind};
+pub use node::{LeftBehind, fabric_node};
 use state::State;
 
 /// A status of a completion: a constant of [`ffi::ibv_wc_status`].

@@ -1,21 +1,14 @@
-//! The device of a simulated process with queue pairs.
+//! The device of a simulated process with queue pairs, and what its links leave behind.
 
-use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Fabric;
-use crate::error::Result;
-use crate::log::LogCallback;
-use crate::net::address::Address;
-use crate::secret::JobToken;
-use crate::sys::PollerKind;
-use crate::transport::ibverbs::rail::{PathOptions, Rail};
-use crate::transport::ibverbs::{IbverbsConnector, Linger};
+use crate::transport::connections::Linger;
+use crate::transport::ibverbs::Provider;
+use crate::transport::ibverbs::rail::PathOptions;
 use crate::transport::loopback::{Network, Node, NodeStatus};
-use crate::transport::{BackgroundProgress, Clock, Connector, Device, Lingering, Watch};
-use crate::types::Rank;
+use crate::transport::{self, Lingering};
 
 /// How long a link that has ended is kept for its peer.
 const LINGER: Duration = Duration::from_secs(30);
@@ -65,88 +58,22 @@ impl LeftBehind {
     }
 }
 
-/// A node of a loopback network whose links are made into those by queue pairs of a fabric.
-pub struct FabricNode {
-    inner: Arc<Node>,
-    number: usize,
-    network: Network,
-    rails: Vec<Arc<Rail>>,
+/// A node of `network`, as [`Node::new`], whose links are made into those by queue pairs of the fabric's node of the same number.
+pub fn fabric_node(
+    network: &Network,
+    fabric: &Fabric,
+    left: &LeftBehind,
     path: PathOptions,
-    left: LeftBehind,
-}
-
-impl FabricNode {
-    /// A node of `network`, as [`Node::new`], whose process has the fabric's node of the same number.
-    pub fn new(
-        network: &Network,
-        fabric: &Fabric,
-        left: &LeftBehind,
-        path: PathOptions,
-        sleep: impl Fn(Instant) + Send + Sync + 'static,
-    ) -> Arc<Self> {
-        let pump = left.clone();
-        let inner = Node::new(network, move |until| {
-            sleep(until);
-            pump.go_on();
-        });
-        let number = inner.number();
-        Arc::new(Self {
-            number,
-            network: network.clone(),
-            rails: fabric.rails(number),
-            path,
-            left: left.clone(),
-            inner,
-        })
-    }
-}
-
-impl Device for FabricNode {
-    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>> {
-        let inner = self.inner.clone().connector(token)?;
-        let (left, process) = (self.left.clone(), self.network.process(self.number));
-        let linger: Linger = Arc::new(move |lingering| left.keep(process, lingering));
-        let (rails, kind) = (self.rails.clone(), PollerKind::Poll);
-        Ok(Box::new(IbverbsConnector::over(inner, rails, self.path, linger, kind, None)?))
-    }
-
-    fn watch(
-        self: Arc<Self>,
-        connector: &dyn Connector,
-        context: Weak<dyn BackgroundProgress>,
-    ) -> Result<Box<dyn Watch>> {
-        self.inner.clone().watch(connector, context)
-    }
-
-    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
-        self.inner.provisional_sockets(store)
-    }
-
-    fn listen(&self, store: Option<SocketAddr>, all: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
-        self.inner.listen(store, all, rank)
-    }
-
-    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
-        self.inner.listen_anywhere()
-    }
-
-    fn log(&self) -> Option<LogCallback> {
-        None
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-
-    fn transport(&self) -> &'static str {
-        "ibverbs"
-    }
-
-    fn is_inherited(&self) -> bool {
-        false
-    }
-
-    fn accept_error(&self) -> Option<io::Error> {
-        None
-    }
+    sleep: impl Fn(Instant) + Send + Sync + 'static,
+) -> Arc<Node> {
+    let (keeper, pump) = (left.clone(), left.clone());
+    let provide = |number| -> (Vec<Box<dyn transport::Provider>>, Linger) {
+        let linger = move |lingering| keeper.keep(number, lingering);
+        (vec![Box::new(Provider { rails: fabric.rails(number), path })], Arc::new(linger))
+    };
+    let sleep = move |until| {
+        sleep(until);
+        pump.go_on();
+    };
+    Node::over(network, 1, provide, sleep)
 }

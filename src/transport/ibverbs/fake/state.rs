@@ -1,5 +1,8 @@
 //! The tables of a fabric: nodes, their devices, and what is made of these.
 
+pub mod objects;
+pub mod packets;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::ops::Range;
@@ -7,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use ibverbs_sys as ffi;
 
-use super::objects::{EventCount, Pointer, WorkCompletion};
-use super::packets::{Event, Pair};
 use super::{Alive, Counts, DeviceModel, PortModel, Status};
 use crate::transport::loopback::{NodeStatus, Random};
+use objects::{EventCount, Pointer, WorkCompletion};
+use packets::{Event, Pair};
 
 /// The number of an object; for a memory region, its local key.
 pub type Id = u32;
@@ -316,7 +319,7 @@ impl State {
             let before = channel.events.len();
             channel.events.retain(|queue| *queue != id);
             for _ in channel.events.len()..before {
-                super::objects::take(channel.count.descriptor());
+                objects::take(channel.count.descriptor());
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::objects::WorkCompletion;
+use super::state::objects::WorkCompletion;
 use super::*;
 use crate::transport::ibverbs::handles::{Capacity, CompletionQueue, MemoryRegion, QueuePair};
 use crate::transport::loopback::{LinkModel, Node};

@@ -5,11 +5,11 @@ use std::ffi::c_int;
 
 use ibverbs_sys as ffi;
 
-use super::objects::Pointer;
-use super::packets::{Connection, Pair, Piece, Places, Receive, Request};
+use super::state::objects::Pointer;
+use super::state::packets::{Connection, Pair, Piece, Places, Receive, Request};
 use super::state::{Id, State};
 use super::{Counts, PortModel};
-use crate::transport::ibverbs::rail::LinkLayer;
+use crate::transport::ibverbs::port::LinkLayer;
 use crate::transport::loopback::NodeStatus;
 use ffi::ibv_qp_attr_mask as mask;
 use ffi::ibv_qp_state::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, Type as PairState};

@@ -11,7 +11,7 @@ use crate::net::handshake::{
 };
 use crate::net::stream::{self, Stream};
 use crate::sys::{self, AsRaw, OwnedSocket, Registration};
-use crate::transport::{Connector, ConnectorEvent};
+use crate::transport::{ConnectorEvent, Peers};
 use crate::types::Rank;
 
 /// What has become of an attempt.
@@ -32,13 +32,13 @@ pub(super) struct Agreed {
 
 impl TcpConnector {
     /// Goes on with a connection to `rank`, whose address is known.
-    pub(super) fn go_on(&self, rank: Rank, attempt: Attempt, part: Part) -> Result<Step> {
-        let name = self.peer_name(rank);
-        let failed = |e: &io::Error| self.cannot_connect(rank, e);
+    pub(super) fn go_on(&self, peers: &Peers, rank: Rank, attempt: Attempt, part: Part) -> Result<Step> {
+        let name = self.peer_name(peers, rank);
+        let failed = |e: &io::Error| self.cannot_connect(peers, rank, e);
         let refused = |fault: Fault| Error::new(ErrorKind::Mismatch, format!("cannot connect to {name}: {fault}"));
         let attempt = match attempt {
             Attempt::Opening(registration, socket) => {
-                self.send_hello(rank, (registration, socket), part).map_err(|e| failed(&e))?
+                self.send_hello(peers, rank, (registration, socket), part).map_err(|e| failed(&e))?
             }
             handshaking => handshaking,
         };
@@ -86,6 +86,7 @@ impl TcpConnector {
     /// Sends the hello once the TCP connection is established.
     fn send_hello(
         &self,
+        peers: &Peers,
         rank: Rank,
         (registration, socket): (Registration, OwnedSocket),
         part: Part,
@@ -98,8 +99,8 @@ impl TcpConnector {
             // Not connected yet.
             return Ok(Attempt::Opening(registration, socket));
         }
-        let to = self.peer(rank).map(|address| address.identity).unwrap_or_default();
-        let (own_rank, key, nonce) = (self.rank as u32, handshake::key(&self.token, &to), sys::random()?);
+        let to = peers.get(rank).map(|address| address.identity).unwrap_or_default();
+        let (own_rank, key, nonce) = (peers.rank as u32, handshake::key(&self.token, &to), sys::random()?);
         let (to, from) = (handshake::handle(&to), self.handle());
         let hello = Hello { has_token: key.has_token(), rank: own_rank, to, from, nonce, part };
         let connector = handshake::Connector::new(key, &hello);
@@ -115,6 +116,7 @@ impl TcpConnector {
     /// Handles an incoming connection that is authenticated for this context. An error is final.
     pub(super) fn accept(
         &mut self,
+        peers: &Peers,
         mut stream: Stream,
         proven: &Proven,
         events: &mut Vec<ConnectorEvent>,
@@ -126,7 +128,7 @@ impl TcpConnector {
         }
         let rank = proven.rank as usize;
         let impostor = |a: &Address| handshake::handle(&a.identity) != proven.from;
-        if rank < self.size
+        if rank < peers.size
             && let Some(Some(notice)) = &self.closed
         {
             // The peer reads it from the first connection of the link, once it has all of them.
@@ -134,20 +136,20 @@ impl TcpConnector {
             return Ok(());
         }
         if proven.part.index > 0 {
-            return self.accept_other(stream, proven, events);
+            return self.accept_other(peers, stream, proven, events);
         }
-        let answer = if rank >= self.size || rank == self.rank {
+        let answer = if rank >= peers.size || rank == peers.rank {
             Answer::Refused(Reason::Stranger)
         } else if self.closed.is_some() {
             Answer::Refused(Reason::Closed)
-        } else if self.peer(rank).is_some_and(impostor) {
+        } else if peers.get(rank).is_some_and(impostor) {
             self.log(
                 Level::Warning,
-                &format!("rank {}: refused a connection that falsely claims to be rank {rank}", self.rank),
+                &format!("rank {}: refused a connection that falsely claims to be rank {rank}", peers.rank),
             );
             Answer::Refused(Reason::Stranger)
         } else {
-            let ours_is_kept = self.rank < rank;
+            let ours_is_kept = peers.rank < rank;
             match &self.entry(rank).state {
                 // It has got this rank's hello, and may have accepted. Before, it has not: a firewall may let connections pass in its
                 // direction only.
@@ -165,7 +167,7 @@ impl TcpConnector {
         }
         let Part { streams, .. } = proven.part;
         if streams == 1 {
-            return self.established(rank, vec![(None, stream)], &proven.from, proven.frames, events);
+            return self.established(peers, rank, vec![(None, stream)], &proven.from, proven.frames, events);
         }
         self.await_others(rank, stream, proven)
     }

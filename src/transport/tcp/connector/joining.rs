@@ -9,7 +9,7 @@ use crate::net::address::Address;
 use crate::net::handshake::{Answer, Handle, MAX_STREAMS, Part, Proven, Reason};
 use crate::net::stream::Stream;
 use crate::sys::{self, AsRaw, Registration};
-use crate::transport::{Connector, ConnectorEvent};
+use crate::transport::{ConnectorEvent, Peers};
 use crate::types::Rank;
 
 /// A link of several connections, some of which are missing. Its messages wait until there are all.
@@ -49,14 +49,15 @@ impl TcpConnector {
     /// Makes the other connections of a link whose first one the peer has accepted. An error is final.
     pub(super) fn connect_others(
         &mut self,
+        peers: &Peers,
         rank: Rank,
         theirs: Handle,
         Agreed { connection, streams }: Agreed,
         first: (Registration, Stream),
         now: Instant,
     ) -> Result<()> {
-        let opened = match self.target(rank) {
-            Some(at) => (1..usize::from(streams)).map(|index| self.open(rank, index, at)).collect(),
+        let opened = match self.target(peers, rank) {
+            Some(at) => (1..usize::from(streams)).map(|index| self.open(peers, rank, index, at)).collect(),
             None => Ok(Vec::new()),
         };
         match opened {
@@ -67,8 +68,8 @@ impl TcpConnector {
                 Ok(())
             }
             Err(e) => {
-                let error = self.cannot_connect(rank, &e);
-                self.retry_later(rank, error, now)
+                let error = self.cannot_connect(peers, rank, &e);
+                self.retry_later(peers, rank, error, now)
             }
         }
     }
@@ -92,13 +93,14 @@ impl TcpConnector {
     /// Handles a further connection of a link. An error is final.
     pub(super) fn accept_other(
         &mut self,
+        peers: &Peers,
         mut stream: Stream,
         proven: &Proven,
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
         let (rank, Part { streams, index, first }) = (proven.rank as usize, proven.part);
         let index = usize::from(index);
-        if rank < self.size
+        if rank < peers.size
             && let State::Joining(joining) = &mut self.entry(rank).state
             && !joining.ours
             && (joining.connection, joining.theirs, 1 + joining.others.len()) == (first, proven.from, streams.into())
@@ -108,7 +110,7 @@ impl TcpConnector {
                 && let State::Joining(mut joining) = std::mem::replace(&mut self.entry(rank).state, State::Idle)
             {
                 joining.others[index - 1] = Other::Joined(None, stream);
-                return self.complete(rank, joining, events);
+                return self.complete(peers, rank, joining, events);
             }
             return Ok(());
         }
@@ -121,6 +123,7 @@ impl TcpConnector {
     /// final.
     pub(super) fn join(
         &mut self,
+        peers: &Peers,
         rank: Rank,
         index: usize,
         mut joining: Box<Joining>,
@@ -129,8 +132,8 @@ impl TcpConnector {
     ) -> Result<()> {
         let fails = |connector: &mut Self, joining: Box<Joining>, text: &str| {
             if joining.needed {
-                let text = format!("{} {text}", connector.peer_name(rank));
-                return connector.retry_later(rank, Error::new(ErrorKind::Io, text), now);
+                let text = format!("{} {text}", connector.peer_name(peers, rank));
+                return connector.retry_later(peers, rank, Error::new(ErrorKind::Io, text), now);
             }
             connector.set_state(rank, State::Idle);
             Ok(())
@@ -143,19 +146,19 @@ impl TcpConnector {
                 // A peer that waits for this rank's answers sends nothing but the notice that its context is closed.
                 let (registration, stream) = joining.first;
                 let first = vec![(Some(registration), stream)];
-                return self.established(rank, first, &joining.theirs, joining.connection, events);
+                return self.established(peers, rank, first, &joining.theirs, joining.connection, events);
             }
         }
         let part = Part { streams: 1 + joining.others.len() as u8, index: index as u8, first: joining.connection };
         let other = index.checked_sub(1).and_then(|at| joining.others.get_mut(at));
         match other.map(|other| (std::mem::replace(other, Other::Missing), other)) {
-            Some((Other::Connecting(attempt), other)) => match self.go_on(rank, attempt, part) {
+            Some((Other::Connecting(attempt), other)) => match self.go_on(peers, rank, attempt, part) {
                 Ok(Step::Pending(attempt)) => *other = Other::Connecting(attempt),
                 Ok(Step::Answered(Answer::Accepted, _, (registration, stream))) => {
                     *other = Other::Joined(Some(registration), stream);
                 }
                 Ok(Step::Answered(..)) => return fails(self, joining, "refused a further connection of the link"),
-                Err(error) => return self.retry_later(rank, error, now),
+                Err(error) => return self.retry_later(peers, rank, error, now),
             },
             Some((Other::Joined(_, stream), _)) if sys::has_ended(stream.raw()) => {
                 return fails(self, joining, "closed a connection before the link had all of them");
@@ -163,11 +166,17 @@ impl TcpConnector {
             Some((before, other)) => *other = before,
             None => {}
         }
-        self.complete(rank, joining, events)
+        self.complete(peers, rank, joining, events)
     }
 
     /// Creates the link if it has all of its connections. An error is final.
-    fn complete(&mut self, rank: Rank, joining: Box<Joining>, events: &mut Vec<ConnectorEvent>) -> Result<()> {
+    fn complete(
+        &mut self,
+        peers: &Peers,
+        rank: Rank,
+        joining: Box<Joining>,
+        events: &mut Vec<ConnectorEvent>,
+    ) -> Result<()> {
         if !joining.others.iter().all(|other| matches!(other, Other::Joined(..))) {
             self.set_state(rank, State::Joining(joining));
             return Ok(());
@@ -178,13 +187,13 @@ impl TcpConnector {
             _ => None,
         });
         let all = std::iter::once((Some(registration), stream)).chain(others).collect();
-        self.established(rank, all, &theirs, connection, events)
+        self.established(peers, rank, all, &theirs, connection, events)
     }
 
     /// How many connections a link to `rank` has.
-    pub(super) fn streams_to(&self, rank: Rank) -> u8 {
-        let wanted = |address: &Address| if address.streams == 0 { self.tuned_streams } else { address.streams };
-        let theirs = self.peer(rank).map_or(1, wanted);
-        theirs.min(wanted(&self.local)).clamp(1, MAX_STREAMS)
+    pub(super) fn streams_to(&self, peers: &Peers, rank: Rank) -> u8 {
+        let wanted = |address: &Address| if address.streams == 0 { peers.streams } else { address.streams };
+        let theirs = peers.get(rank).map_or(1, wanted);
+        theirs.min(wanted(&peers.own)).clamp(1, MAX_STREAMS)
     }
 }

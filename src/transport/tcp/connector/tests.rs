@@ -14,13 +14,13 @@ use crate::net::closed;
 use crate::net::handshake::Part;
 use crate::net::this_host;
 use crate::secret::JobToken;
-use crate::transport::tcp::{Device, DeviceOptions};
-use crate::transport::{self, CloseNotice, Connector, ConnectorEvent, Link};
+use crate::transport::device::{Device, DeviceOptions};
+use crate::transport::{self, CloseNotice, Connections, Connector, ConnectorEvent, Link, Peers};
 
 /// How long a rank at `sockets` is asked before it is unreachable, and why it is; at most 10 s. `here`: it is on this host.
 fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
     let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
-    let mut connector = transport::Device::connector(device, &JobToken::none()).unwrap();
+    let mut connector = transport::Device::connections(device, &JobToken::none()).unwrap();
     connector.set_rank(0, 2);
     let host = if here {
         this_host::host().unwrap()
@@ -77,21 +77,27 @@ fn a_rank_of_another_host_may_refuse_for_two_seconds() {
     }
 }
 
+/// A connector of rank 0 of two at `sockets`, and what it is told of them.
+fn lone(device: &Device, sockets: Vec<SocketAddr>) -> (TcpConnector, Peers) {
+    let (connector, own) =
+        TcpConnector::new(&JobToken::none(), sockets, device.shared.clone(), Arrivals::default()).unwrap();
+    let mut peers = Peers::new(own);
+    peers.size = 2;
+    (connector, peers)
+}
+
 #[test]
 fn errors_name_the_ranks_of_the_context_of_the_call() {
     let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
-    let mut connector =
-        TcpConnector::new(&JobToken::none(), vec![closed()], device.shared.clone(), Arrivals::default()).unwrap();
-    connector.set_rank(0, 2);
-    connector.set_names(vec![4, 5]);
-    let elsewhere = Address { host: this_host::host().unwrap() ^ 1, ..connector.address().clone() };
-    connector.set_peer(1, elsewhere).unwrap();
+    let (mut connector, mut peers) = lone(&device, vec![closed()]);
+    peers.names = vec![4, 5];
+    peers.set(1, Address { host: this_host::host().unwrap() ^ 1, ..peers.own.clone() });
     connector.connect(1);
     let mut events = Vec::new();
-    connector.progress(Instant::now(), &mut events);
+    connector.progress(&peers, Instant::now(), &mut events);
     let Some(ConnectorEvent::Unreachable { rank: 1, error }) = events.pop() else { panic!("it is reachable") };
     assert!(error.message().starts_with("there is no route to rank 5: "), "{error}");
-    let why = connector.no_common_network(1);
+    let why = connector.no_common_network(&peers, 1);
     assert!(why.starts_with("; rank 5 listens at 127.0.0.1, this rank at "), "{why}");
 }
 
@@ -100,13 +106,11 @@ fn an_address_that_has_vanished_is_not_taken_for_a_lack_of_ports() {
     let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
     // 192.0.2.1 belongs to no host.
     let own = vec![SocketAddr::from(([192, 0, 2, 1], 9))];
-    let mut connector = TcpConnector::new(&JobToken::none(), own, device.shared.clone(), Arrivals::default()).unwrap();
-    connector.set_rank(0, 2);
-    let here = Address { sockets: vec![closed()], ..connector.address().clone() };
-    connector.set_peer(1, here).unwrap();
+    let (mut connector, mut peers) = lone(&device, own);
+    peers.set(1, Address { sockets: vec![closed()], ..peers.own.clone() });
     connector.connect(1);
-    connector.progress(Instant::now(), &mut Vec::new());
-    let why = connector.why_not_connected(1);
+    connector.progress(&peers, Instant::now(), &mut Vec::new());
+    let why = connector.why_not_connected(&peers, 1);
     assert!(why.contains(": this host has no address 192.0.2.1 any more: name another interface, by "), "{why}");
 }
 
@@ -118,26 +122,11 @@ fn a_connection_to_itself_is_refused() {
     let own = socket.local_addr().unwrap();
     socket.connect(&own).unwrap();
     let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
-    let mut connector =
-        TcpConnector::new(&JobToken::none(), Vec::new(), device.shared.clone(), Arrivals::default()).unwrap();
-    connector.set_rank(0, 2);
-    let identity = [9; 16];
-    let (sockets, host) = (vec![own.as_socket().unwrap()], this_host::host().unwrap());
-    let address = Address {
-        identity,
-        sockets,
-        host,
-        cores: 1,
-        place: Default::default(),
-        segment: None,
-        ibverbs: false,
-        network: 0,
-        streams: 1,
-    };
-    connector.set_peer(1, address).unwrap();
+    let (connector, mut peers) = lone(&device, Vec::new());
+    peers.set(1, Address { sockets: vec![own.as_socket().unwrap()], identity: [9; 16], ..peers.own.clone() });
     let registration = connector.poller.add(&socket, crate::sys::READ, 1).unwrap();
     let attempt = Attempt::Opening(registration, socket.into());
-    let Err(error) = connector.go_on(1, attempt, Part::first(1)) else { panic!("it is not refused") };
+    let Err(error) = connector.go_on(&peers, 1, attempt, Part::first(1)) else { panic!("it is not refused") };
     assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error}");
     assert!(error.message().contains("Connection refused"), "{error}");
 }
@@ -149,13 +138,13 @@ fn an_address_that_does_not_refuse_may_still_be_valid() {
 }
 
 /// Two connectors whose devices want so many connections; 0 knows 1, and 1 knows 0.
-fn two(streams: [u32; 2]) -> ([Arc<Device>; 2], [Box<dyn Connector>; 2]) {
+fn two(streams: [u32; 2]) -> ([Arc<Device>; 2], [Connections; 2]) {
     let devices = streams.map(|streams| {
         let hostname = Some("127.0.0.1".into());
         Device::create(&DeviceOptions { hostname, streams: Some(streams), ..Default::default() }).unwrap()
     });
     let mut connectors =
-        devices.each_ref().map(|device| transport::Device::connector(device.clone(), &JobToken::none()).unwrap());
+        devices.each_ref().map(|device| transport::Device::connections(device.clone(), &JobToken::none()).unwrap());
     let addresses = connectors.each_ref().map(|connector| connector.address().clone());
     for (rank, connector) in connectors.iter_mut().enumerate() {
         connector.set_rank(rank, 2);
@@ -165,11 +154,11 @@ fn two(streams: [u32; 2]) -> ([Arc<Device>; 2], [Box<dyn Connector>; 2]) {
 }
 
 /// Lets a connector go on until `done`, at most 5 s.
-fn until(connector: &mut Box<dyn Connector>, mut done: impl FnMut(&dyn Connector, Vec<ConnectorEvent>) -> bool) {
+fn until(connector: &mut Connections, mut done: impl FnMut(&Connections, Vec<ConnectorEvent>) -> bool) {
     for _ in 0..5000 {
         let mut events = Vec::new();
         connector.progress(Instant::now(), &mut events);
-        if done(connector.as_ref(), events) {
+        if done(connector, events) {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -217,11 +206,11 @@ fn a_link_has_as_many_connections_as_both_sides_want() {
 }
 
 /// The state in which 1 has accepted the first of three connections, and 0 has made the others.
-fn joining() -> ([Arc<Device>; 2], [Box<dyn Connector>; 2]) {
+fn joining() -> ([Arc<Device>; 2], [Connections; 2]) {
     let (devices, mut connectors) = two([3, 3]);
     connectors[0].connect(1);
     let [one, other] = &mut connectors;
-    let incomplete = |connector: &dyn Connector, peer| {
+    let incomplete = |connector: &Connections, peer| {
         connector.why_not_connected(peer).starts_with("not connected: there are 1 of 3 connections; ")
     };
     until(other, |other, _| {
@@ -240,7 +229,7 @@ fn a_context_that_fails_before_a_link_is_complete_says_why() {
         let (_devices, mut connectors) = joining();
         let [one, other] = &mut connectors;
         let (failing, other) = if failing == 0 { (one, other) } else { (other, one) };
-        failing.close(notice(), true);
+        failing.close(&notice(), true);
         let mut link = None;
         until(other, |_, events| {
             failing.progress(Instant::now(), &mut Vec::new());
@@ -269,7 +258,7 @@ fn a_connection_that_a_context_has_not_seen_when_it_is_destroyed_gets_its_notice
     let options = DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
     let devices = [(); 2].map(|()| Device::create(&options).unwrap());
     let [mut one, mut other] =
-        devices.each_ref().map(|device| transport::Device::connector(device.clone(), &JobToken::none()).unwrap());
+        devices.each_ref().map(|device| transport::Device::connections(device.clone(), &JobToken::none()).unwrap());
     one.set_rank(0, 2);
     other.set_rank(1, 2);
     other.set_peer(0, one.address().clone()).unwrap();
@@ -279,7 +268,8 @@ fn a_connection_that_a_context_has_not_seen_when_it_is_destroyed_gets_its_notice
         other.progress(Instant::now(), &mut events);
     }
     // It has made no progress since.
-    one.close(Arc::new(|_| b"it has had enough".to_vec()), true);
+    let notice: CloseNotice = Arc::new(|_| b"it has had enough".to_vec());
+    one.close(&notice, true);
     drop(one);
     for _ in 0..5000 {
         other.progress(Instant::now(), &mut events);

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Entry, LINGER, NEVER, Shared, TICK, WAKER};
+use super::super::shared::{Entry, NEVER, Shared, WAKER};
+use super::super::{LINGER, TICK};
 use crate::net::gate::{self, Gate, Handshake, Refused};
 use crate::net::handshake::{Accepting, Acceptor, Fault, Handle, Proven};
 use crate::net::stream::Stream;
@@ -189,7 +190,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     use super::*;
-    use crate::transport::tcp::{Device, DeviceOptions};
+    use crate::transport::device::{Device, DeviceOptions};
     use crate::transport::{Device as _, JobToken};
 
     /// A thread of the program is always about to come.
@@ -224,12 +225,12 @@ mod tests {
         let options =
             DeviceOptions { hostname: Some("127.0.0.1".into()), shared_memory: Some(true), ..Default::default() };
         let device = Device::create(&options).unwrap();
-        let connector = device.clone().connector(&JobToken::none()).unwrap();
+        let mut connections = device.clone().connections(&JobToken::none()).unwrap();
         let context = Arc::new(AlwaysVisited::default());
         let weak: Weak<dyn BackgroundProgress> = Arc::<AlwaysVisited>::downgrade(&context);
-        let watch = device.watch(&*connector, weak).unwrap();
+        let watch = device.watch(&connections, weak).unwrap();
         // It goes on ringing, since the context does not look.
-        connector.segment().unwrap().ring();
+        connections.bell().unwrap().ring();
         let start = Instant::now();
         while context.drives.load(Ordering::Relaxed) < 3 {
             assert!(start.elapsed() < Duration::from_secs(20), "the context is not driven");
@@ -260,10 +261,10 @@ mod tests {
     fn a_context_is_reminded_once() {
         let options = DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
         let device = Device::create(&options).unwrap();
-        let connector = device.clone().connector(&JobToken::none()).unwrap();
+        let connections = device.clone().connections(&JobToken::none()).unwrap();
         let context = Arc::new(AlwaysVisited::default());
         let weak: Weak<dyn BackgroundProgress> = Arc::<AlwaysVisited>::downgrade(&context);
-        let watch = device.clone().watch(&*connector, weak).unwrap();
+        let watch = device.clone().watch(&connections, weak).unwrap();
         let reminders = || context.reminders.load(Ordering::Relaxed);
         assert_eq!(device.shared.until_reminder(), None);
         watch.remind(Duration::from_secs(3600));

@@ -5,7 +5,8 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use proptest::prelude::*;
 use socket2::{Domain, Socket, Type};
 
-use super::{STRIPE_BYTES, Streams};
+use super::super::STRIPE_BYTES;
+use super::Streams;
 use crate::net::stream::Stream;
 use crate::sys::OwnedSocket;
 

@@ -6,11 +6,11 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
-use super::network::{NodeState, NodeStatus, State, Stream};
+use super::{NodeState, NodeStatus, State, Stream};
 
 /// What is placed in one direction of a link.
 #[derive(Default)]
-pub(super) struct Placements {
+pub(in super::super) struct Placements {
     /// Memory that the receiver has exposed, by key.
     exposed: HashMap<u32, Exposure>,
     /// Keys of memory that was withdrawn although the sender may still place a message there.
@@ -38,7 +38,7 @@ unsafe impl Send for Exposure {}
 
 /// The memory of a message.
 #[derive(Clone, Copy)]
-pub(super) struct SentMemory {
+pub(in super::super) struct SentMemory {
     pub from: *const u8,
     pub bytes: usize,
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use super::Shared;
-use super::state::{Id, State};
+use super::super::Shared;
+use super::{Id, State};
 
 /// An object of verbs, which programs see as a pointer to `raw`, its first field.
 #[repr(C)]

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use ibverbs_sys as ffi;
 
+use super::super::{PortModel, Status};
 use super::objects::{Pointer, WorkCompletion};
-use super::state::{AsyncEvent, Completion, Element, Id, Place, State};
-use super::{PortModel, Status};
-use crate::transport::ibverbs::rail::LinkLayer;
+use super::{AsyncEvent, Completion, Element, Id, Place, State};
+use crate::transport::ibverbs::port::LinkLayer;
 use ffi::ibv_qp_state::{IBV_QPS_ERR, IBV_QPS_RTR, IBV_QPS_RTS, Type as PairState};
 use ffi::ibv_wc_status as status;
 use ffi::ibv_wr_opcode as opcode;
