@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs under Miri, which finds undefined behaviour, the library's own tests of what has unsafe code and needs no system: the C ABI's
-# pointers, options and handles, messages, the wire, reductions of several inputs, boards and rings in ordinary memory. Tests that it cannot run, or not in minutes, say so themselves.
+# pointers, options and handles, messages, the wire, reductions of several inputs, publication tables and rings in ordinary memory. Tests that it cannot run, or not in minutes, say so themselves.
 # usage: scripts/miri.sh [ARGUMENTS OF THE TESTS...]
 # Installs Miri, if it is not there.
 set -euo pipefail

@@ -1,11 +1,11 @@
-//! The layout of a board.
+//! The layout of a table.
 //!
 //! | offset | content |
 //! |---|---|
-//! | 0 | the number of slots that are used |
-//! | [`ACKNOWLEDGEMENTS_AT`] | acknowledgements: for each [`FEW`] slots, for each member, a word for each of its slots |
+//! | 0 | the number of entries that are used |
+//! | [`ACKNOWLEDGEMENTS_AT`] | acknowledgements: for each [`FEW`] entries, for each member, a word for each of its entries |
 //! | [`CONSUMED_AT`] | how far the owner has read streams: for each member, for each of its cells, a word for each publication |
-//! | [`SLOTS_AT`] | the slots |
+//! | [`ENTRIES_AT`] | the entries |
 //! | [`RINGS_AT`] | rings of streams: for each cell, one for each publication |
 //! | [`CELLS_AT`] | the cells: memory for copies, first the long ones, then the short ones |
 
@@ -17,14 +17,14 @@ use crate::sync::{AtomicU64, Data, Ordering};
 pub const LINE: usize = 64;
 /// Most calls that a rank can have in progress, or that its readers have not acknowledged. The models have fewer, so that they are
 /// used again soon.
-pub const SLOTS: usize = if cfg!(all(test, loom)) { 2 } else { 4096 };
+pub const ENTRIES: usize = if cfg!(all(test, loom)) { 2 } else { 4096 };
 /// Slots that are used at first; then twice as many whenever they do not suffice.
 pub(super) const FEW: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
-/// Most members of a board: as many as a set has bits.
+/// Most members of a table: as many as a set has bits.
 pub const MAX_MEMBERS: usize = u64::BITS as usize;
 /// Most publications of a rank in a call.
 pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
-/// Bytes of a publication that fit into the first cache line of a slot.
+/// Bytes of a publication that fit into the first cache line of an entry.
 pub const INLINE_BYTES: usize = 32;
 /// Long cells: calls whose publications are streams, or longer copies than a short cell has room for, at the same time.
 pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 8 };
@@ -32,25 +32,26 @@ pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 8 };
 pub(super) const FEW_CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 /// Bytes of a long cell.
 pub const CELL_BYTES: usize = if cfg!(all(test, loom)) { 2 * LINE } else { 2 << 20 };
-/// Short cells. Their numbers follow those of the long ones, and they follow them on the board.
+/// Short cells. Their numbers follow those of the long ones, and they follow them in the table.
 pub(super) const SHORT_CELLS: usize = if cfg!(all(test, loom)) { 0 } else { 256 };
 /// Bytes of a short cell.
 pub const SHORT_CELL_BYTES: usize = 16 << 10;
 
 const ACKNOWLEDGEMENTS_AT: usize = LINE;
-const CONSUMED_AT: usize = (ACKNOWLEDGEMENTS_AT + MAX_MEMBERS * SLOTS * size_of::<AtomicU64>()).next_multiple_of(LINE);
-const SLOTS_AT: usize =
+const CONSUMED_AT: usize =
+    (ACKNOWLEDGEMENTS_AT + MAX_MEMBERS * ENTRIES * size_of::<AtomicU64>()).next_multiple_of(LINE);
+const ENTRIES_AT: usize =
     (CONSUMED_AT + MAX_MEMBERS * CELLS * MAX_PUBLICATIONS * size_of::<AtomicU64>()).next_multiple_of(LINE);
-const RINGS_AT: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
+const RINGS_AT: usize = ENTRIES_AT + ENTRIES * size_of::<Entry>();
 const CELLS_AT: usize = (RINGS_AT + CELLS * MAX_PUBLICATIONS * size_of::<Ring>()).next_multiple_of(4096);
-/// Size of a board. Pages that are never written take no memory.
-pub const BOARD_BYTES: usize = SHORT_CELLS_AT + SHORT_CELLS * SHORT_CELL_BYTES;
+/// Size of a table. Pages that are never written take no memory.
+pub const TABLE_BYTES: usize = SHORT_CELLS_AT + SHORT_CELLS * SHORT_CELL_BYTES;
 const SHORT_CELLS_AT: usize = CELLS_AT + CELLS * size_of::<Cell>();
 
 /// The bits of a stamp that count publications.
 pub(super) const COUNT: u64 = 0xff;
 
-/// How a publication is stored: the two lowest bits of its entry's first word. The other bits are the length in bytes.
+/// How a publication is stored: the two lowest bits of its descriptor's first word. The other bits are the length in bytes.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     Inline = 0,
@@ -62,22 +63,22 @@ pub(super) enum Form {
 const FORM_BITS: u32 = 2;
 
 #[repr(C)]
-struct Entry {
+struct Descriptor {
     form: AtomicU64,
-    /// Offset on the board, or address, or of a stream the number of its cell.
+    /// Offset in the table, or address, or of a stream the number of its cell.
     place: AtomicU64,
 }
 
-/// A slot; the first cache line suffices for a call with a small publication.
+/// An entry; the first cache line suffices for a call with a small publication.
 #[repr(C, align(64))]
-pub(super) struct Slot {
+pub(super) struct Entry {
     pub stamp: AtomicU64,
     pub tag: AtomicU64,
     pub fingerprint: AtomicU64,
     first: AtomicU64,
     /// The first publication, or its place.
     inline: Inline,
-    more: [Entry; MAX_PUBLICATIONS - 1],
+    more: [Descriptor; MAX_PUBLICATIONS - 1],
 }
 
 /// Memory for copies, in lines because loom watches each of them by itself.
@@ -91,7 +92,7 @@ pub(super) struct Ring {
     pub written: AtomicU64,
     /// What `written` was before this publication.
     pub start: AtomicU64,
-    /// Where the ring begins on the board.
+    /// Where the ring begins in the table.
     pub at: AtomicU64,
     /// Its length in bytes.
     pub bytes: AtomicU64,
@@ -131,9 +132,9 @@ impl Inline {
     }
 }
 
-impl Slot {
+impl Entry {
     /// # Safety
-    /// `from` is valid for reads of `bytes`, at most [`INLINE_BYTES`]; this slot is on the own board, and no reader reads its
+    /// `from` is valid for reads of `bytes`, at most [`INLINE_BYTES`]; this entry is in the own table, and no reader reads its
     /// memory now.
     #[inline]
     pub unsafe fn store_inline(&self, from: *const u8, bytes: usize) {
@@ -143,15 +144,15 @@ impl Slot {
     }
 
     #[inline]
-    pub fn set_entry(&self, number: usize, form: Form, bytes: usize, place: u64) {
+    pub fn set_descriptor(&self, number: usize, form: Form, bytes: usize, place: u64) {
         let word = form as u64 | (bytes as u64) << FORM_BITS;
-        let (form, place_word) = self.entry(number);
+        let (form, place_word) = self.descriptor(number);
         form.store(word, Ordering::Relaxed);
         place_word.store(place, Ordering::Relaxed);
     }
 
     #[inline]
-    fn entry(&self, number: usize) -> (&AtomicU64, &AtomicU64) {
+    fn descriptor(&self, number: usize) -> (&AtomicU64, &AtomicU64) {
         match number {
             0 => (&self.first, self.inline.place()),
             _ => (&self.more[number - 1].form, &self.more[number - 1].place),
@@ -183,7 +184,7 @@ unsafe fn copy_small(from: *const u8, into: *mut u8, bytes: usize) {
     }
 }
 
-/// A mapped board.
+/// A mapped table.
 #[derive(Clone, Copy)]
 pub(super) struct View(*mut u8);
 
@@ -195,43 +196,43 @@ unsafe impl Sync for View {}
 
 impl View {
     /// # Safety
-    /// `base` is valid for reads of [`BOARD_BYTES`] bytes as long as the view and its copies are used, and aligned to 4096.
+    /// `base` is valid for reads of [`TABLE_BYTES`] bytes as long as the view and its copies are used, and aligned to 4096.
     pub unsafe fn new(base: *mut u8) -> Self {
         debug_assert!(base.addr().is_multiple_of(4096));
         Self(base)
     }
 
     /// # Panics
-    /// If `at` is not less than [`SLOTS`].
+    /// If `at` is not less than [`ENTRIES`].
     #[inline]
-    pub fn slot(&self, at: usize) -> &Slot {
-        assert!(at < SLOTS);
-        // SAFETY: the slots lie within the board, and every bit pattern is a valid slot of atomics and bytes.
-        unsafe { &*self.0.add(SLOTS_AT).cast::<Slot>().add(at) }
+    pub fn entry(&self, at: usize) -> &Entry {
+        assert!(at < ENTRIES);
+        // SAFETY: the entries lie within the table, and every bit pattern is a valid entry of atomics and bytes.
+        unsafe { &*self.0.add(ENTRIES_AT).cast::<Entry>().add(at) }
     }
 
-    /// The owner's acknowledgement of what `member` has published in its slot `at`.
+    /// The owner's acknowledgement of what `member` has published in its entry `at`.
     #[inline]
     pub fn acknowledgement(&self, member: usize, at: usize) -> &AtomicU64 {
-        assert!(member < MAX_MEMBERS && at < SLOTS);
+        assert!(member < MAX_MEMBERS && at < ENTRIES);
         let index = (at / FEW * MAX_MEMBERS + member) * FEW + at % FEW;
-        // SAFETY: the acknowledgements lie within the board.
+        // SAFETY: the acknowledgements lie within the table.
         unsafe { &*self.0.add(ACKNOWLEDGEMENTS_AT).cast::<AtomicU64>().add(index) }
     }
 
-    /// How many of the owner's slots may be in use.
-    pub fn slots(&self) -> usize {
-        (self.slots_word().load(Ordering::Relaxed) as usize).clamp(FEW, SLOTS)
+    /// How many of the owner's entries may be in use.
+    pub fn entries(&self) -> usize {
+        (self.entries_word().load(Ordering::Relaxed) as usize).clamp(FEW, ENTRIES)
     }
 
-    /// Lets others know how many slots are in use from now on, before one of the new ones is. Whoever sees a publication in one of them
+    /// Lets others know how many entries are in use from now on, before one of the new ones is. Whoever sees a publication in one of them
     /// because of its stamp or of a wake-up sees this.
-    pub fn set_slots(&self, slots: usize) {
-        self.slots_word().store(slots as u64, Ordering::Relaxed);
+    pub fn set_entries(&self, entries: usize) {
+        self.entries_word().store(entries as u64, Ordering::Relaxed);
     }
 
-    fn slots_word(&self) -> &AtomicU64 {
-        // SAFETY: the board begins with it.
+    fn entries_word(&self) -> &AtomicU64 {
+        // SAFETY: the table begins with it.
         unsafe { &*self.0.cast::<AtomicU64>() }
     }
 
@@ -240,7 +241,7 @@ impl View {
     pub fn consumed(&self, member: usize, cell: usize, number: usize) -> &AtomicU64 {
         assert!(member < MAX_MEMBERS && cell < CELLS && number < MAX_PUBLICATIONS);
         let index = (member * CELLS + cell) * MAX_PUBLICATIONS + number;
-        // SAFETY: these words lie within the board.
+        // SAFETY: these words lie within the table.
         unsafe { &*self.0.add(CONSUMED_AT).cast::<AtomicU64>().add(index) }
     }
 
@@ -248,20 +249,20 @@ impl View {
     #[inline]
     pub fn ring(&self, cell: usize, number: usize) -> &Ring {
         assert!(cell < CELLS && number < MAX_PUBLICATIONS);
-        // SAFETY: the rings lie within the board, and every bit pattern is a valid one.
+        // SAFETY: the rings lie within the table, and every bit pattern is a valid one.
         unsafe { &*self.0.add(RINGS_AT).cast::<Ring>().add(cell * MAX_PUBLICATIONS + number) }
     }
 
-    /// The byte `at` of the board, which is in a cell with `bytes` bytes after it, or not.
+    /// The byte `at` of the table, which is in a cell with `bytes` bytes after it, or not.
     pub fn in_cells(&self, at: u64, bytes: u64) -> Option<*const u8> {
-        let is_inside = at >= CELLS_AT as u64 && at.checked_add(bytes)? <= BOARD_BYTES as u64;
+        let is_inside = at >= CELLS_AT as u64 && at.checked_add(bytes)? <= TABLE_BYTES as u64;
         is_inside.then(|| self.0.cast_const().wrapping_add(at as usize))
     }
 
-    /// Copies `bytes` bytes at `from` to the byte `at` of the cell, stored as `choice` says, and returns their offset on the board.
+    /// Copies `bytes` bytes at `from` to the byte `at` of the cell, stored as `choice` says, and returns their offset in the table.
     ///
     /// # Safety
-    /// `from` is valid for reads of `bytes`; `at + bytes` is at most the length of the cell; this is the own board, and nothing else
+    /// `from` is valid for reads of `bytes`; `at + bytes` is at most the length of the cell; this is the own table, and nothing else
     /// accesses this part of the cell now.
     #[inline]
     pub unsafe fn store_copied(&self, choice: &Choice, cell: usize, at: usize, from: *const u8, bytes: usize) -> usize {
@@ -271,7 +272,7 @@ impl View {
         offset
     }
 
-    /// Where the byte `at` of the cell is on the board.
+    /// Where the byte `at` of the cell is in the table.
     #[inline]
     pub fn place(&self, cell: usize, at: usize) -> usize {
         assert!(cell < CELLS + SHORT_CELLS);
@@ -290,14 +291,14 @@ impl View {
         unsafe { choice.copy(self.0.add(offset), from, bytes) };
     }
 
-    /// The publication `number` in `slot` of this board; `None` if its place is not in a cell.
+    /// The publication `number` in `entry` of this table; `None` if its place is not in a cell.
     #[inline(always)] // On the path of small collectives.
-    pub fn publication(&self, slot: &Slot, number: u32) -> Option<Publication> {
-        let (form, place) = slot.entry(number as usize % MAX_PUBLICATIONS);
+    pub fn publication(&self, entry: &Entry, number: u32) -> Option<Publication> {
+        let (form, place) = entry.descriptor(number as usize % MAX_PUBLICATIONS);
         let form = form.load(Ordering::Relaxed);
         let bytes = (form >> FORM_BITS) as usize;
         let place = match form & ((1 << FORM_BITS) - 1) {
-            0 if bytes <= INLINE_BYTES => Place::Here(slot.inline.bytes().with(|bytes| bytes.cast())),
+            0 if bytes <= INLINE_BYTES => Place::Here(entry.inline.bytes().with(|bytes| bytes.cast())),
             1 => Place::Here(self.in_cells(place.load(Ordering::Relaxed), bytes as u64)?),
             2 => Place::There(place.load(Ordering::Relaxed)),
             3 => {
@@ -313,23 +314,23 @@ impl View {
 /// For the models, in whose memory words are more than their bytes.
 #[cfg(all(test, loom))]
 impl View {
-    /// Makes a board of `members` in memory that is written for the first time.
+    /// Makes a table of `members` in memory that is written for the first time.
     pub fn make(&self, members: usize) {
         let word = || AtomicU64::new(0);
-        // SAFETY: the memory is as long as a board, and nothing else accesses it yet.
-        unsafe { std::ptr::from_ref(self.slots_word()).cast_mut().write(word()) };
+        // SAFETY: the memory is as long as a table, and nothing else accesses it yet.
+        unsafe { std::ptr::from_ref(self.entries_word()).cast_mut().write(word()) };
         for member in 0..members {
-            for at in 0..SLOTS {
+            for at in 0..ENTRIES {
                 // SAFETY: as above.
                 unsafe { std::ptr::from_ref(self.acknowledgement(member, at)).cast_mut().write(word()) };
             }
         }
-        for at in 0..SLOTS {
+        for at in 0..ENTRIES {
             let inline = Inline(Data::new([0; INLINE_BYTES]), word());
-            let more = std::array::from_fn(|_| Entry { form: word(), place: word() });
-            let slot = Slot { stamp: word(), tag: word(), fingerprint: word(), first: word(), inline, more };
+            let more = std::array::from_fn(|_| Descriptor { form: word(), place: word() });
+            let entry = Entry { stamp: word(), tag: word(), fingerprint: word(), first: word(), inline, more };
             // SAFETY: as above.
-            unsafe { std::ptr::from_ref(self.slot(at)).cast_mut().write(slot) };
+            unsafe { std::ptr::from_ref(self.entry(at)).cast_mut().write(entry) };
         }
         for cell in 0..CELLS {
             let lines = Cell(std::array::from_fn(|_| Data::new([0; LINE])));
@@ -353,7 +354,7 @@ impl View {
         let line = |byte: usize| (byte - CELLS_AT) / LINE;
         let (first, end) = (line(offset), line(offset + bytes - 1) + 1);
         assert!((offset - CELLS_AT).is_multiple_of(LINE) && end * size <= CELLS * size_of::<Cell>());
-        // SAFETY: these lines lie within the board.
+        // SAFETY: these lines lie within the table.
         unsafe {
             let first = self.0.add(CELLS_AT).cast::<Data<[u8; LINE]>>().add(first);
             std::slice::from_raw_parts(first, end - line(offset))
@@ -370,12 +371,12 @@ impl View {
         }
     }
 
-    /// The bytes at `from`, a place on this board, of which loom sees that they are read.
+    /// The bytes at `from`, a place in this table, of which loom sees that they are read.
     pub fn content(&self, from: *const u8, bytes: usize) -> Vec<u8> {
         // SAFETY: whoever calls this has found so many bytes there.
         let read = || unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec();
         match from.addr() - self.0.addr() {
-            at if at < CELLS_AT => self.slot((at - SLOTS_AT) / size_of::<Slot>()).inline.bytes().with(|_| read()),
+            at if at < CELLS_AT => self.entry((at - ENTRIES_AT) / size_of::<Entry>()).inline.bytes().with(|_| read()),
             at => {
                 let part = |(n, line): (usize, &Data<[u8; LINE]>)| {
                     // SAFETY: as above.
@@ -387,6 +388,6 @@ impl View {
     }
 }
 
-/// Where the acknowledgements and the slots begin, the bytes of a slot, and where the rings and the cells begin.
+/// Where the acknowledgements and the entries begin, the bytes of an entry, and where the rings and the cells begin.
 #[cfg(any(test, fuzzing))]
-pub const PLACES: [usize; 5] = [ACKNOWLEDGEMENTS_AT, SLOTS_AT, size_of::<Slot>(), RINGS_AT, CELLS_AT];
+pub const PLACES: [usize; 5] = [ACKNOWLEDGEMENTS_AT, ENTRIES_AT, size_of::<Entry>(), RINGS_AT, CELLS_AT];

@@ -1,4 +1,4 @@
-//! What the members of a board do at the same time, in every order of events that C11 permits, by loom. `scripts/loom.sh` runs it.
+//! What the members of a table do at the same time, in every order of events that C11 permits, by loom. `scripts/loom.sh` runs it.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::layout::View;
 use super::*;
 use crate::sync::{AtomicU64, Data};
 
-/// How often a thread may lose its core where it does not wait. A missing order on the board shows after one.
+/// How often a thread may lose its core where it does not wait. A missing order in the table shows after one.
 const PREEMPTIONS: usize = 2;
 
 /// Runs `members` through every order of events.
@@ -22,14 +22,14 @@ fn model(members: impl Fn() + Sync + Send + 'static) {
 /// The memory of some members.
 pub(crate) struct Memory(Vec<*mut u8>);
 
-// SAFETY: the boards order all accesses to it, which the models show.
+// SAFETY: the tables order all accesses to it, which the models show.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-const LAYOUT: Layout = match Layout::from_size_align(BOARD_BYTES, 4096) {
+const LAYOUT: Layout = match Layout::from_size_align(TABLE_BYTES, 4096) {
     Ok(layout) => layout,
-    Err(_) => panic!("a board has a layout"),
+    Err(_) => panic!("a table has a layout"),
 };
 
 impl Memory {
@@ -52,44 +52,44 @@ impl Drop for Memory {
     }
 }
 
-/// The tag of a call, so that calls that follow each other in a slot differ in it.
+/// The tag of a call, so that calls that follow each other in an entry differ in it.
 fn tag(call: u64) -> u64 {
     call / 2 % 2
 }
 
-/// A member: its board and its calls.
+/// A member: its table and its calls.
 pub(crate) struct Member {
     memory: Arc<Memory>,
-    pub board: Board,
-    desk: Desk,
+    pub table: PublicationTable,
+    allocator: EntryAllocator,
 }
 
 impl Member {
     pub fn new(memory: &Arc<Memory>, index: usize) -> Self {
         // SAFETY: the memory is as long and aligned as it must be, and lives as long as this.
-        let board = unsafe { Board::new(&memory.0, index) };
-        Self { memory: memory.clone(), board, desk: Desk::default() }
+        let table = unsafe { PublicationTable::new(&memory.0, index) };
+        Self { memory: memory.clone(), table, allocator: EntryAllocator::default() }
     }
 
-    /// Occupies a slot for a call, as soon as there is one. The call may have no memory for copies.
-    pub fn open(&mut self, call: u64, room: usize) -> Seat {
-        let mut seat = Seat::default();
-        while self.desk.open(&self.board, &mut seat, tag(call), call, room).is_err() {
+    /// Occupies an entry for a call, as soon as there is one. The call may have no memory for copies.
+    pub fn open(&mut self, call: u64, room: usize) -> EntryHandle {
+        let mut handle = EntryHandle::default();
+        while self.allocator.acquire(&self.table, &mut handle, tag(call), call, room).is_err() {
             yield_now();
         }
-        seat
+        handle
     }
 
-    pub fn publish(&self, seat: &mut Seat, bytes: &[u8]) {
+    pub fn publish(&self, handle: &mut EntryHandle, bytes: &[u8]) {
         // SAFETY: the bytes are copied, or live as long as the model.
-        unsafe { self.board.publish(seat, bytes.as_ptr(), bytes.len(), LINE) };
+        unsafe { self.table.publish(handle, bytes.as_ptr(), bytes.len(), LINE) };
     }
 
-    /// Waits for a publication, in whichever slot it is.
-    pub fn find(&self, seat: &mut Seat, member: usize, number: u32) -> Publication {
+    /// Waits for a publication, in whichever entry it is.
+    pub fn find(&self, handle: &mut EntryHandle, member: usize, number: u32) -> Publication {
         loop {
-            self.board.search(seat, member);
-            if let Some(found) = self.board.find(seat, member, number) {
+            self.table.search(handle, member);
+            if let Some(found) = self.table.find(handle, member, number) {
                 return found.expect("its place is possible");
             }
             yield_now();
@@ -115,31 +115,31 @@ fn large(call: u64) -> [u8; 40] {
 
 /// Makes a call that publishes; loom sees any access that is not ordered.
 fn write(publisher: &mut Member, call: u64, room: usize, readers: Members) {
-    let mut seat = publisher.open(call, room);
-    publisher.publish(&mut seat, &small(call));
+    let mut handle = publisher.open(call, room);
+    publisher.publish(&mut handle, &small(call));
     if room > 0 {
-        publisher.publish(&mut seat, &large(call));
+        publisher.publish(&mut handle, &large(call));
     }
-    publisher.desk.close(&seat, readers);
+    publisher.allocator.release(&handle, readers);
 }
 
 /// Makes the same call as member 0, and reads what that publishes.
 fn read(reader: &mut Member, call: u64, room: usize) {
-    let mut seat = reader.open(call, 0);
-    let first = reader.find(&mut seat, 0, 0);
+    let mut handle = reader.open(call, 0);
+    let first = reader.find(&mut handle, 0, 0);
     assert_eq!(reader.content(0, first), small(call));
     if room > 0 {
-        let second = reader.find(&mut seat, 0, 1);
+        let second = reader.find(&mut handle, 0, 1);
         // By reference if an earlier call on another tag has the cell.
         if let Place::Here(_) = second.place {
             assert_eq!(reader.content(0, second), large(call));
         }
     }
-    reader.board.acknowledge(&mut seat, |_| true);
-    reader.desk.close(&seat, 0);
+    reader.table.acknowledge(&mut handle, |_| true);
+    reader.allocator.release(&handle, 0);
 }
 
-/// More calls than slots, or cells.
+/// More calls than entries, or cells.
 fn many_calls(room: usize) {
     const CALLS: u64 = 3;
     model(move || {
@@ -188,9 +188,9 @@ fn a_look_at_a_slot_that_is_used_again_sees_one_call_or_none() {
         let mut publisher = Member::new(&memory, 0);
         let publisher = spawn(move || (1..=CALLS).for_each(|call| write(&mut publisher, call, LINE, 0)));
         let mut reader = Member::new(&memory, 1);
-        let mut seat = reader.open(OTHER, 0);
-        assert_eq!(reader.board.find(&mut seat, 0, 0), None);
-        let seen = reader.board.other_call(tag(OTHER), 0, |_| true);
+        let mut handle = reader.open(OTHER, 0);
+        assert_eq!(reader.table.find(&mut handle, 0, 0), None);
+        let seen = reader.table.other_call(tag(OTHER), 0, |_| true);
         assert!(seen.is_none_or(|call| call <= CALLS && tag(call) == tag(OTHER)), "{seen:?}");
         publisher.join().unwrap();
     });
@@ -206,14 +206,14 @@ fn what_is_published_by_reference_does_not_change_while_it_is_read() {
         let mut member = Member::new(&memory, 0);
         let its = data.clone();
         let publisher = spawn(move || {
-            let mut seat = member.open(1, 0);
+            let mut handle = member.open(1, 0);
             its.with_mut(|data| {
                 // SAFETY: loom fails if anything else accesses it now.
                 unsafe { *data = 2 };
             });
-            member.publish(&mut seat, &[0; LINE]);
-            assert!(seat.is_by_reference());
-            while member.board.missing_reader(&seat, Members::MAX).is_some() {
+            member.publish(&mut handle, &[0; LINE]);
+            assert!(handle.is_by_reference());
+            while member.table.missing_reader(&handle, Members::MAX).is_some() {
                 yield_now();
             }
             its.with_mut(|data| {
@@ -222,11 +222,11 @@ fn what_is_published_by_reference_does_not_change_while_it_is_read() {
             });
         });
         let mut reader = Member::new(&memory, 1);
-        let mut seat = reader.open(1, 0);
-        assert!(matches!(reader.find(&mut seat, 0, 0).place, Place::There(_)));
+        let mut handle = reader.open(1, 0);
+        assert!(matches!(reader.find(&mut handle, 0, 0).place, Place::There(_)));
         // SAFETY: as above.
         assert_eq!(data.with(|data| unsafe { *data }), 2);
-        reader.board.acknowledge(&mut seat, |_| true);
+        reader.table.acknowledge(&mut handle, |_| true);
         publisher.join().unwrap();
     });
 }
@@ -243,36 +243,37 @@ fn a_stream_is_read_whole_and_its_ring_is_used_again() {
         let mut reader = Member::new(&memory, 1);
         let publisher = spawn(move || {
             for call in CALLS {
-                let mut seat = publisher.open(call, 2 * LINE);
+                let mut handle = publisher.open(call, 2 * LINE);
                 let data = [call as u8; BYTES];
                 // SAFETY: the bytes live until all are written.
-                let stream =
-                    unsafe { publisher.board.publish_stream(&mut seat, data.as_ptr(), BYTES, 2 * LINE, Members::MAX) };
+                let stream = unsafe {
+                    publisher.table.publish_stream(&mut handle, data.as_ptr(), BYTES, 2 * LINE, Members::MAX)
+                };
                 let mut stream = stream.expect("there is room for the ring");
                 while !stream.is_written() {
-                    if !publisher.board.write(&mut stream) {
+                    if !publisher.table.write(&mut stream) {
                         yield_now();
                     }
                 }
-                publisher.desk.close(&seat, Members::MAX);
+                publisher.allocator.release(&handle, Members::MAX);
             }
         });
         for call in CALLS {
-            let mut seat = reader.open(call, 0);
-            let Publication { bytes: BYTES, place: Place::Stream { cell } } = reader.find(&mut seat, 0, 0) else {
+            let mut handle = reader.open(call, 0);
+            let Publication { bytes: BYTES, place: Place::Stream { cell } } = reader.find(&mut handle, 0, 0) else {
                 panic!("no stream")
             };
-            let stream = reader.board.incoming(0, 0, cell).expect("its ring is possible");
+            let stream = reader.table.incoming(0, 0, cell).expect("its ring is possible");
             for at in (0..BYTES).step_by(LINE) {
-                while reader.board.written(&stream) <= at {
+                while reader.table.written(&stream) <= at {
                     yield_now();
                 }
                 let piece = Publication { bytes: LINE, place: Place::Here(stream.place(at).0) };
                 assert_eq!(reader.content(0, piece), [call as u8; LINE]);
-                reader.board.consume(&stream, at + LINE);
+                reader.table.consume(&stream, at + LINE);
             }
-            reader.board.acknowledge(&mut seat, |_| true);
-            reader.desk.close(&seat, 0);
+            reader.table.acknowledge(&mut handle, |_| true);
+            reader.allocator.release(&handle, 0);
         }
         publisher.join().unwrap();
     });
@@ -288,16 +289,16 @@ fn what_was_read_before_it_was_withdrawn_stands() {
         let mut member = Member::new(&memory, 0);
         let its = data.clone();
         let publisher = spawn(move || {
-            let mut seat = member.open(1, 0);
-            member.publish(&mut seat, &[0; LINE]);
-            member.board.withdraw(&seat);
+            let mut handle = member.open(1, 0);
+            member.publish(&mut handle, &[0; LINE]);
+            member.table.withdraw(&handle);
             its.store(3, Ordering::Relaxed);
         });
         let mut reader = Member::new(&memory, 1);
-        let mut seat = reader.open(1, 0);
-        if reader.board.find(&mut seat, 0, 0).is_some() {
+        let mut handle = reader.open(1, 0);
+        if reader.table.find(&mut handle, 0, 0).is_some() {
             let read = data.load(Ordering::Relaxed);
-            assert!(read == 2 || !reader.board.stands(&seat, 0));
+            assert!(read == 2 || !reader.table.stands(&handle, 0));
         }
         publisher.join().unwrap();
     });

@@ -1,4 +1,4 @@
-//! How copies are stored on the board: through the caches, or past them by non-temporal stores.
+//! How copies are stored in the table: through the caches, or past them by non-temporal stores.
 //!
 //! A store through the caches needs the line for itself, and so takes it away from the readers of the copy before. Between cores that share a
 //! cache this is quick, and the readers find the new copy in that cache. Between cores that share none it can take ten times as long as
@@ -12,7 +12,7 @@ use crate::reduce::{self, Stores};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Shorter copies are stored through the caches: they are not worth the clock's time.
-const LEAST_BYTES: usize = 2048;
+const MIN_BYTES: usize = 2048;
 /// One of so many copies is stored in the other way, to measure it.
 const TRIAL: u32 = 256;
 /// Copies are stored past the caches if through them a byte takes more ticks of the processor's clock than the first figure, and past them less
@@ -22,7 +22,7 @@ const ENTER: [f32; 2] = [0.6, 0.4];
 /// And through the caches again unless both figures are at least these.
 const LEAVE: [f32; 2] = [0.45, 0.67];
 
-/// Chooses how the copies of one board are stored. Threads that use it at the same time may lose measurements, and nothing else.
+/// Chooses how the copies of one table are stored. Threads that use it at the same time may lose measurements, and nothing else.
 #[derive(Debug, Default)]
 pub struct Choice {
     copies: AtomicU32,
@@ -39,7 +39,7 @@ impl Choice {
     /// As for [`reduce::copy`].
     #[inline]
     pub unsafe fn copy(&self, into: *mut u8, from: *const u8, bytes: usize) {
-        let before = if bytes >= LEAST_BYTES { ticks() } else { None };
+        let before = if bytes >= MIN_BYTES { ticks() } else { None };
         let stores = before.map_or(Stores::Cached, |_| self.next());
         // SAFETY: as the caller guarantees.
         unsafe { reduce::copy(into, from, bytes, stores) };
@@ -77,8 +77,8 @@ impl Choice {
         let (cached, streamed) = (load(&self.cached), load(&self.streamed));
         if cached > 0.0 && streamed > 0.0 {
             let streams = self.streams.load(Ordering::Relaxed) != 0;
-            let [least, part] = if streams { LEAVE } else { ENTER };
-            self.streams.store((cached > least && streamed < cached * part).into(), Ordering::Relaxed);
+            let [min, part] = if streams { LEAVE } else { ENTER };
+            self.streams.store((cached > min && streamed < cached * part).into(), Ordering::Relaxed);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Publications that are too long to be copied as a whole: their rank copies them piece by piece into a ring on its board, as fast
+//! Publications that are too long to be copied as a whole: their rank copies them piece by piece into a ring in its table, as fast
 //! as all readers read. Two copies in cache take less time than one by the operating system, which looks up every page.
 //!
 //! # Synchronisation
 //! The owner stores how much it has written with release ordering after each piece; readers load it with acquire ordering before
-//! they read. A reader stores how much it has read on its own board with release ordering after each piece; the owner loads that
+//! they read. A reader stores how much it has read in its own table with release ordering after each piece; the owner loads that
 //! with acquire ordering before it writes to that part of the ring again. Both numbers only grow, also over the publications that
 //! use a ring one after the other: what is left from earlier ones means that nothing has been read of this one.
 
 use super::layout::{CELLS, Form, LINE};
-use super::{Board, Members, Seat, each};
+use super::{EntryHandle, Members, PublicationTable, each};
 use crate::sync::Ordering;
 
 /// Pieces in a ring: the owner writes some while readers read others.
@@ -29,7 +29,7 @@ pub struct Outgoing {
     start: u64,
 }
 
-/// A publication that a member writes through a ring. The member may have written anything there, but the ring is on its board.
+/// A publication that a member writes through a ring. The member may have written anything there, but the ring is in its table.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     member: usize,
@@ -40,32 +40,32 @@ pub struct Incoming {
     ring: usize,
 }
 
-impl Board {
-    /// Publishes `bytes` bytes at `from` as the next publication of `seat`, through a ring of `ring` bytes, for `readers`, each of
-    /// which reads them once from the beginning to the end. They are written by [`Board::write`]. `None` if there is no room for the
+impl PublicationTable {
+    /// Publishes `bytes` bytes at `from` as the next publication of `handle`, through a ring of `ring` bytes, for `readers`, each of
+    /// which reads them once from the beginning to the end. They are written by [`PublicationTable::write`]. `None` if there is no room for the
     /// ring.
     ///
     /// # Safety
     /// `from` is valid for reads of `bytes` until all is written, or the publication is withdrawn.
     pub unsafe fn publish_stream(
         &self,
-        seat: &mut Seat,
+        handle: &mut EntryHandle,
         from: *const u8,
         bytes: usize,
         ring: usize,
         readers: Members,
     ) -> Option<Outgoing> {
-        if ring == 0 || ring > seat.room - seat.used || seat.cell >= CELLS {
+        if ring == 0 || ring > handle.room - handle.used || handle.cell >= CELLS {
             return None;
         }
-        let (number, cell, at) = (seat.published as usize, seat.cell, seat.used);
+        let (number, cell, at) = (handle.published as usize, handle.cell, handle.used);
         let header = self.own.ring(cell, number);
         let start = header.written.load(Ordering::Relaxed);
         header.start.store(start, Ordering::Relaxed);
         header.at.store(self.own.place(cell, at) as u64, Ordering::Relaxed);
         header.bytes.store(ring as u64, Ordering::Relaxed);
-        seat.used += ring;
-        self.publish_entry(seat, Form::Stream, bytes, cell as u64);
+        handle.used += ring;
+        self.publish_next(handle, Form::Stream, bytes, cell as u64);
         let readers = readers & self.others;
         Some(Outgoing { from, bytes, written: 0, readers, number, cell, at, ring, start })
     }
@@ -74,11 +74,11 @@ impl Board {
     pub fn write(&self, stream: &mut Outgoing) -> bool {
         let Outgoing { bytes, written, ring, cell, .. } = *stream;
         let length = (ring / PIECES).min(bytes - written);
-        if length == 0 || self.lags(stream).is_some() {
+        if length == 0 || self.slow_reader(stream).is_some() {
             return false;
         }
         let at = stream.at + written % ring;
-        // SAFETY: by the contract of `publish_stream`. Pieces divide the ring, which is in a cell of this rank's board, and readers have
+        // SAFETY: by the contract of `publish_stream`. Pieces divide the ring, which is in a cell of this rank's table, and readers have
         // read what was in this part of it, if they follow the rules: if not, they harm themselves.
         unsafe { self.own.store_copied(&self.stores, cell, at, stream.from.add(written), length) };
         stream.written += length;
@@ -89,16 +89,16 @@ impl Board {
 
     /// A reader of `stream`: the one for which its next piece has to wait, if any.
     pub fn slowest(&self, stream: &Outgoing) -> usize {
-        self.lags(stream).unwrap_or(stream.readers.trailing_zeros() as usize)
+        self.slow_reader(stream).unwrap_or(stream.readers.trailing_zeros() as usize)
     }
 
     /// A reader for which the next piece of `stream` has to wait.
-    pub fn lags(&self, stream: &Outgoing) -> Option<usize> {
-        self.laggards(stream).next()
+    pub fn slow_reader(&self, stream: &Outgoing) -> Option<usize> {
+        self.slow_readers(stream).next()
     }
 
     /// The readers for which the next piece of `stream` has to wait.
-    pub fn laggards(&self, stream: &Outgoing) -> impl Iterator<Item = usize> {
+    pub fn slow_readers(&self, stream: &Outgoing) -> impl Iterator<Item = usize> {
         let Outgoing { bytes, written, ring, cell, number, start, .. } = *stream;
         let needed = (written + (ring / PIECES).min(bytes - written)).saturating_sub(ring);
         let readers = if needed > 0 { stream.readers } else { 0 };

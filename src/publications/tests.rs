@@ -1,12 +1,12 @@
 use super::layout::{FEW, FEW_CELLS, SHORT_CELLS};
 use super::*;
 
-/// Boards in ordinary memory.
+/// Tables in ordinary memory.
 struct Memory(Vec<*mut u8>);
 
-const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(BOARD_BYTES, 4096) {
+const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(TABLE_BYTES, 4096) {
     Ok(layout) => layout,
-    Err(_) => panic!("a board has a layout"),
+    Err(_) => panic!("a table has a layout"),
 };
 
 impl Memory {
@@ -15,9 +15,9 @@ impl Memory {
         Self((0..members).map(|_| unsafe { std::alloc::alloc_zeroed(LAYOUT) }).collect())
     }
 
-    fn boards(&self) -> Vec<Board> {
-        // SAFETY: the memory is as long and aligned as it must be, and outlives the boards in these tests.
-        (0..self.0.len()).map(|index| unsafe { Board::new(&self.0, index) }).collect()
+    fn tables(&self) -> Vec<PublicationTable> {
+        // SAFETY: the memory is as long and aligned as it must be, and outlives the tables in these tests.
+        (0..self.0.len()).map(|index| unsafe { PublicationTable::new(&self.0, index) }).collect()
     }
 }
 
@@ -30,15 +30,15 @@ impl Drop for Memory {
 
 const COPIED: usize = 1 << 16;
 
-fn open(desk: &mut Desk, board: &Board, call: u64, room: usize) -> Seat {
-    let mut seat = Seat::default();
-    assert_eq!(desk.open(board, &mut seat, 7, call, room), Ok(true));
-    seat
+fn open(allocator: &mut EntryAllocator, table: &PublicationTable, call: u64, room: usize) -> EntryHandle {
+    let mut handle = EntryHandle::default();
+    assert_eq!(allocator.acquire(table, &mut handle, 7, call, room), Ok(true));
+    handle
 }
 
-fn publish(board: &Board, seat: &mut Seat, bytes: &[u8]) {
-    // SAFETY: the bytes outlive the board's use in these tests.
-    unsafe { board.publish(seat, bytes.as_ptr(), bytes.len(), COPIED) };
+fn publish(table: &PublicationTable, handle: &mut EntryHandle, bytes: &[u8]) {
+    // SAFETY: the bytes outlive the table's use in these tests.
+    unsafe { table.publish(handle, bytes.as_ptr(), bytes.len(), COPIED) };
 }
 
 fn content(publication: Publication) -> Vec<u8> {
@@ -47,125 +47,133 @@ fn content(publication: Publication) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(from, publication.bytes) }.to_vec()
 }
 
-fn found(board: &Board, seat: &mut Seat, member: usize, number: u32) -> Option<Publication> {
-    board.find(seat, member, number).map(Option::unwrap)
+fn found(table: &PublicationTable, handle: &mut EntryHandle, member: usize, number: u32) -> Option<Publication> {
+    table.find(handle, member, number).map(Option::unwrap)
 }
 
 #[test]
 fn what_a_member_publishes_the_others_find() {
     let memory = Memory::new(2);
-    let boards = memory.boards();
-    let mut desks = [Desk::default(), Desk::default()];
-    let [mut one, mut other] = [0, 1].map(|i| open(&mut desks[i], &boards[i], 1, 4096));
-    assert_eq!(found(&boards[1], &mut other, 0, 0), None);
+    let tables = memory.tables();
+    let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
+    let [mut one, mut other] = [0, 1].map(|i| open(&mut allocators[i], &tables[i], 1, 4096));
+    assert_eq!(found(&tables[1], &mut other, 0, 0), None);
     let long = vec![3; 100];
-    publish(&boards[0], &mut one, b"small");
-    publish(&boards[0], &mut one, &long);
-    publish(&boards[0], &mut one, &[]);
+    publish(&tables[0], &mut one, b"small");
+    publish(&tables[0], &mut one, &long);
+    publish(&tables[0], &mut one, &[]);
     assert!(!one.is_by_reference());
-    let contents: Vec<_> = (0..3).map(|n| content(found(&boards[1], &mut other, 0, n).unwrap())).collect();
+    let contents: Vec<_> = (0..3).map(|n| content(found(&tables[1], &mut other, 0, n).unwrap())).collect();
     assert_eq!(contents, [b"small".to_vec(), long, Vec::new()]);
-    assert_eq!(found(&boards[1], &mut other, 0, 3), None);
+    assert_eq!(found(&tables[1], &mut other, 0, 3), None);
     let huge = vec![1; COPIED + 1];
-    publish(&boards[0], &mut one, &huge);
+    publish(&tables[0], &mut one, &huge);
     assert!(one.is_by_reference());
     let place = Place::There(huge.as_ptr().addr() as u64);
-    assert_eq!(found(&boards[1], &mut other, 0, 3), Some(Publication { bytes: huge.len(), place }));
+    assert_eq!(found(&tables[1], &mut other, 0, 3), Some(Publication { bytes: huge.len(), place }));
 }
 
 #[test]
 fn calls_are_told_apart_and_found_in_any_slot() {
     let memory = Memory::new(2);
-    let boards = memory.boards();
-    let mut desks = [Desk::default(), Desk::default()];
+    let tables = memory.tables();
+    let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
     // Member 0 begins two calls in one order, member 1 in the other.
-    let [mut a0, mut b0] = [1, 2].map(|call| open(&mut desks[0], &boards[0], call, 0));
-    let [mut b1, mut a1] = [2, 1].map(|call| open(&mut desks[1], &boards[1], call, 0));
-    publish(&boards[0], &mut a0, b"a");
-    publish(&boards[0], &mut b0, b"b");
-    for (seat, expected) in [(&mut a1, b"a"), (&mut b1, b"b")] {
-        assert_eq!(found(&boards[1], seat, 0, 0), None, "in the expected slot is another call");
-        boards[1].search(seat, 0);
-        assert_eq!(content(found(&boards[1], seat, 0, 0).unwrap()), expected);
+    let [mut a0, mut b0] = [1, 2].map(|call| open(&mut allocators[0], &tables[0], call, 0));
+    let [mut b1, mut a1] = [2, 1].map(|call| open(&mut allocators[1], &tables[1], call, 0));
+    publish(&tables[0], &mut a0, b"a");
+    publish(&tables[0], &mut b0, b"b");
+    for (handle, expected) in [(&mut a1, b"a"), (&mut b1, b"b")] {
+        assert_eq!(found(&tables[1], handle, 0, 0), None, "in the expected entry is another call");
+        tables[1].search(handle, 0);
+        assert_eq!(content(found(&tables[1], handle, 0, 0).unwrap()), expected);
     }
-    assert_eq!(boards[1].other_call(a1.tag, 0, |theirs| theirs != 1), Some(2));
-    assert_eq!(boards[1].other_call(a1.tag, 0, |theirs| theirs > 2), None);
+    assert_eq!(tables[1].other_call(a1.tag, 0, |theirs| theirs != 1), Some(2));
+    assert_eq!(tables[1].other_call(a1.tag, 0, |theirs| theirs > 2), None);
 }
 
 #[test]
 fn calls_that_have_ended_are_forgotten_and_others_are_not() {
     let memory = Memory::new(2);
-    let boards = memory.boards();
-    let mut desks = [Desk::default(), Desk::default()];
-    let [mut ended, mut unread, mut open] = [1, 2, 3].map(|call| open(&mut desks[0], &boards[0], call, 0));
-    for seat in [&mut ended, &mut unread, &mut open] {
-        publish(&boards[0], seat, b"x");
+    let tables = memory.tables();
+    let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
+    let [mut ended, mut unread, mut open] = [1, 2, 3].map(|call| open(&mut allocators[0], &tables[0], call, 0));
+    for handle in [&mut ended, &mut unread, &mut open] {
+        publish(&tables[0], handle, b"x");
     }
-    let mut its = self::open(&mut desks[1], &boards[1], 1, 0);
-    assert!(found(&boards[1], &mut its, 0, 0).is_some());
-    boards[1].acknowledge(&mut its, |_| true);
-    for seat in [&ended, &unread] {
-        desks[0].close(seat, u64::MAX);
+    let mut its = self::open(&mut allocators[1], &tables[1], 1, 0);
+    assert!(found(&tables[1], &mut its, 0, 0).is_some());
+    tables[1].acknowledge(&mut its, |_| true);
+    for handle in [&ended, &unread] {
+        allocators[0].release(handle, u64::MAX);
     }
-    let known = |call| boards[1].other_call(its.tag, 0, |theirs| theirs == call).is_some();
+    let known = |call| tables[1].other_call(its.tag, 0, |theirs| theirs == call).is_some();
     assert_eq!([1, 2, 3].map(known), [true; 3]);
-    desks[0].forget(&boards[0]);
+    allocators[0].forget(&tables[0]);
     assert_eq!([1, 2, 3].map(known), [false, true, true]);
 }
 
 #[test]
 fn slots_and_cells_are_reused_when_all_readers_have_finished() {
     let memory = Memory::new(3);
-    let boards = memory.boards();
-    let mut desks = [Desk::default(), Desk::default(), Desk::default()];
-    let run = |desks: &mut [Desk; 3], call: u64, readers: std::ops::Range<usize>, room: usize| {
-        let mut seat = open(&mut desks[0], &boards[0], call, room);
-        publish(&boards[0], &mut seat, &[call as u8; 50]);
+    let tables = memory.tables();
+    let mut allocators = [EntryAllocator::default(), EntryAllocator::default(), EntryAllocator::default()];
+    let run = |allocators: &mut [EntryAllocator; 3], call: u64, readers: std::ops::Range<usize>, room: usize| {
+        let mut handle = open(&mut allocators[0], &tables[0], call, room);
+        publish(&tables[0], &mut handle, &[call as u8; 50]);
         for reader in readers {
-            let mut its = open(&mut desks[reader], &boards[reader], call, 0);
-            boards[reader].search(&mut its, 0);
-            assert_eq!(content(found(&boards[reader], &mut its, 0, 0).unwrap()), [call as u8; 50]);
-            boards[reader].acknowledge(&mut its, |_| true);
-            desks[reader].close(&its, 0);
+            let mut its = open(&mut allocators[reader], &tables[reader], call, 0);
+            tables[reader].search(&mut its, 0);
+            assert_eq!(content(found(&tables[reader], &mut its, 0, 0).unwrap()), [call as u8; 50]);
+            tables[reader].acknowledge(&mut its, |_| true);
+            allocators[reader].release(&its, 0);
         }
-        desks[0].close(&seat, u64::MAX);
+        allocators[0].release(&handle, u64::MAX);
     };
     const LONG: usize = SHORT_CELL_BYTES + 1;
     for call in 0..10 * FEW as u64 {
-        run(&mut desks, call + 1, 1..3, if call.is_multiple_of(2) { LONG } else { 64 });
+        run(&mut allocators, call + 1, 1..3, if call.is_multiple_of(2) { LONG } else { 64 });
     }
     // Member 2 reads no more: copies stop when the cells are used up.
     for call in 0..FEW_CELLS as u64 {
-        run(&mut desks, 10_000 + call, 1..2, LONG);
+        run(&mut allocators, 10_000 + call, 1..2, LONG);
     }
-    let mut seat = Seat::default();
-    assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, LONG), Err(Full::Unread(2)));
-    assert_eq!(desks[0].open(&boards[0], &mut seat, 8, 20_000, LONG), Ok(false), "calls on other tags do not wait");
-    desks[0].close(&seat, 0);
+    let mut handle = EntryHandle::default();
+    assert_eq!(allocators[0].acquire(&tables[0], &mut handle, 7, 20_000, LONG), Err(Full::Unread(2)));
+    assert_eq!(
+        allocators[0].acquire(&tables[0], &mut handle, 8, 20_000, LONG),
+        Ok(false),
+        "calls on other tags do not wait"
+    );
+    allocators[0].release(&handle, 0);
     for call in FEW_CELLS as u64..FEW as u64 {
-        let mut seat = open(&mut desks[0], &boards[0], 10_000 + call, 0);
-        publish(&boards[0], &mut seat, b"x");
-        desks[0].close(&seat, u64::MAX);
+        let mut handle = open(&mut allocators[0], &tables[0], 10_000 + call, 0);
+        publish(&tables[0], &mut handle, b"x");
+        allocators[0].release(&handle, u64::MAX);
     }
-    let full = desks[0].open(&boards[0], &mut seat, 7, 20_000, 0);
+    let full = allocators[0].acquire(&tables[0], &mut handle, 7, 20_000, 0);
     assert!(matches!(full, Err(Full::Unread(1 | 2))), "{full:?}");
-    assert_eq!(desks[0].open(&boards[0], &mut seat, 8, 20_000, 0), Ok(true), "calls on other tags do not wait");
+    assert_eq!(
+        allocators[0].acquire(&tables[0], &mut handle, 8, 20_000, 0),
+        Ok(true),
+        "calls on other tags do not wait"
+    );
 }
 
 /// Calls in progress do not share memory, and short ones leave the long cells to long ones.
 #[test]
 fn each_call_in_progress_has_a_cell_of_its_own() {
     let memory = Memory::new(2);
-    let boards = memory.boards();
-    let mut desks = [Desk::default(), Desk::default()];
+    let tables = memory.tables();
+    let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
     let bytes = |call: usize| [call as u8; 100];
-    let mut seats = Vec::new();
+    let mut handles = Vec::new();
     let mut begin = |room: usize| {
-        let call = seats.len();
-        let mut seat = Seat::default();
-        let opened = desks[0].open(&boards[0], &mut seat, call as u64, 1, room);
-        publish(&boards[0], &mut seat, &bytes(call));
-        seats.push(seat);
+        let call = handles.len();
+        let mut handle = EntryHandle::default();
+        let opened = allocators[0].acquire(&tables[0], &mut handle, call as u64, 1, room);
+        publish(&tables[0], &mut handle, &bytes(call));
+        handles.push(handle);
         opened
     };
     for _ in 0..SHORT_CELLS {
@@ -176,12 +184,12 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     }
     assert_eq!(begin(64), Ok(true), "without a short cell, it takes a long one");
     assert_eq!([64, SHORT_CELL_BYTES + 1].map(&mut begin), [Ok(false); 2]);
-    // Each search looks through all slots before, for which Miri takes a minute: it reads some of the cells.
+    // Each search looks through all entries before, for which Miri takes a minute: it reads some of the cells.
     for call in (0..SHORT_CELLS + FEW_CELLS).step_by(if cfg!(miri) { 13 } else { 1 }) {
-        let mut its = Seat::default();
-        desks[1].open(&boards[1], &mut its, call as u64, 1, 0).unwrap();
-        boards[1].search(&mut its, 0);
-        assert_eq!(content(found(&boards[1], &mut its, 0, 0).unwrap()), bytes(call));
+        let mut its = EntryHandle::default();
+        allocators[1].acquire(&tables[1], &mut its, call as u64, 1, 0).unwrap();
+        tables[1].search(&mut its, 0);
+        assert_eq!(content(found(&tables[1], &mut its, 0, 0).unwrap()), bytes(call));
     }
 }
 
@@ -189,85 +197,86 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
 #[test]
 fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_slot() {
     let memory = Memory::new(2);
-    let boards = memory.boards();
-    let mut desks = [Desk::default(), Desk::default()];
-    let mut last = Seat::default();
+    let tables = memory.tables();
+    let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
+    let mut last = EntryHandle::default();
     let mut readers = Vec::new();
     for call in 1..=FEW as u64 + 1 {
-        let mut seat = open(&mut desks[0], &boards[0], call, 0);
-        publish(&boards[0], &mut seat, b"x");
-        let mut its = open(&mut desks[1], &boards[1], call, 0);
-        boards[1].search(&mut its, 0);
-        assert!(found(&boards[1], &mut its, 0, 0).is_some());
-        boards[1].acknowledge(&mut its, |member| member == 0);
-        assert_eq!(boards[0].missing_reader(&seat, Members::MAX), None);
-        desks[0].close(&seat, Members::MAX);
+        let mut handle = open(&mut allocators[0], &tables[0], call, 0);
+        publish(&tables[0], &mut handle, b"x");
+        let mut its = open(&mut allocators[1], &tables[1], call, 0);
+        tables[1].search(&mut its, 0);
+        assert!(found(&tables[1], &mut its, 0, 0).is_some());
+        tables[1].acknowledge(&mut its, |member| member == 0);
+        assert_eq!(tables[0].missing_reader(&handle, Members::MAX), None);
+        allocators[0].release(&handle, Members::MAX);
         readers.push(its);
-        last = seat;
+        last = handle;
     }
     let first = &mut readers[0];
-    assert_eq!(first.slots.0[0] as usize, last.slot, "the last call uses the first one's slot again");
-    boards[1].acknowledge(first, |_| true);
-    assert_eq!(boards[0].missing_reader(&last, Members::MAX), None);
+    assert_eq!(first.entries.0[0] as usize, last.entry, "the last call uses the first one's entry again");
+    tables[1].acknowledge(first, |_| true);
+    assert_eq!(tables[0].missing_reader(&last, Members::MAX), None);
 }
 
 #[test]
 fn calls_in_progress_keep_their_slots() {
     let memory = Memory::new(2);
-    let boards = memory.boards();
-    let mut desk = Desk::default();
-    let mut seats: Vec<Seat> = (0..SLOTS as u64).map(|call| open(&mut desk, &boards[0], call + 1, 0)).collect();
-    let mut desk_of_other = Desk::default();
-    for call in [1, FEW as u64 + 1, SLOTS as u64] {
-        publish(&boards[0], &mut seats[call as usize - 1], &call.to_ne_bytes());
-        let mut its = open(&mut desk_of_other, &boards[1], call, 0);
-        boards[1].search(&mut its, 0);
-        assert_eq!(content(found(&boards[1], &mut its, 0, 0).unwrap()), call.to_ne_bytes());
-        boards[1].acknowledge(&mut its, |_| true);
+    let tables = memory.tables();
+    let mut allocator = EntryAllocator::default();
+    let mut handles: Vec<EntryHandle> =
+        (0..ENTRIES as u64).map(|call| open(&mut allocator, &tables[0], call + 1, 0)).collect();
+    let mut desk_of_other = EntryAllocator::default();
+    for call in [1, FEW as u64 + 1, ENTRIES as u64] {
+        publish(&tables[0], &mut handles[call as usize - 1], &call.to_ne_bytes());
+        let mut its = open(&mut desk_of_other, &tables[1], call, 0);
+        tables[1].search(&mut its, 0);
+        assert_eq!(content(found(&tables[1], &mut its, 0, 0).unwrap()), call.to_ne_bytes());
+        tables[1].acknowledge(&mut its, |_| true);
     }
-    let unread = |call: usize| boards[0].missing_reader(&seats[call], Members::MAX);
-    assert_eq!([0, 1, FEW, SLOTS - 1].map(unread), [None, Some(1), None, None]);
-    let mut seat = Seat::default();
-    assert_eq!(desk.open(&boards[0], &mut seat, 7, 1000, 0), Err(Full::Occupied));
-    desk.close(&seats[5], 0);
-    desk.open(&boards[0], &mut seat, 7, 1000, 0).unwrap();
-    assert_eq!(desk.open(&boards[0], &mut Seat::default(), 7, 1001, 0), Err(Full::Occupied));
+    let unread = |call: usize| tables[0].missing_reader(&handles[call], Members::MAX);
+    assert_eq!([0, 1, FEW, ENTRIES - 1].map(unread), [None, Some(1), None, None]);
+    let mut handle = EntryHandle::default();
+    assert_eq!(allocator.acquire(&tables[0], &mut handle, 7, 1000, 0), Err(Full::Occupied));
+    allocator.release(&handles[5], 0);
+    allocator.acquire(&tables[0], &mut handle, 7, 1000, 0).unwrap();
+    assert_eq!(allocator.acquire(&tables[0], &mut EntryHandle::default(), 7, 1001, 0), Err(Full::Occupied));
 }
 
 #[test]
 fn a_withdrawn_publication_does_not_stand() {
     let memory = Memory::new(2);
-    let boards = memory.boards();
-    let mut desks = [Desk::default(), Desk::default()];
-    let [mut one, mut other] = [0, 1].map(|i| open(&mut desks[i], &boards[i], 1, 0));
-    publish(&boards[0], &mut one, &[0; 100]);
-    assert!(found(&boards[1], &mut other, 0, 0).is_some() && boards[1].stands(&other, 0));
-    boards[0].withdraw(&one);
-    assert!(!boards[1].stands(&other, 0));
-    assert_eq!(found(&boards[1], &mut other, 0, 0), None);
+    let tables = memory.tables();
+    let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
+    let [mut one, mut other] = [0, 1].map(|i| open(&mut allocators[i], &tables[i], 1, 0));
+    publish(&tables[0], &mut one, &[0; 100]);
+    assert!(found(&tables[1], &mut other, 0, 0).is_some() && tables[1].stands(&other, 0));
+    tables[0].withdraw(&one);
+    assert!(!tables[1].stands(&other, 0));
+    assert_eq!(found(&tables[1], &mut other, 0, 0), None);
 }
 
 #[test]
 fn nonsense_on_a_board_is_refused() {
     use proptest::prelude::*;
     let memory = Memory::new(2);
-    let boards = memory.boards();
-    let mut desks = [Desk::default(), Desk::default()];
-    let [mut one, mut other] = [0, 1].map(|i| open(&mut desks[i], &boards[i], 1, 4096));
-    publish(&boards[0], &mut one, &[1; 100]);
-    assert!(found(&boards[1], &mut other, 0, 0).is_some());
+    let tables = memory.tables();
+    let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
+    let [mut one, mut other] = [0, 1].map(|i| open(&mut allocators[i], &tables[i], 1, 4096));
+    publish(&tables[0], &mut one, &[1; 100]);
+    assert!(found(&tables[1], &mut other, 0, 0).is_some());
     let (start, other) = (memory.0[0].addr(), std::cell::RefCell::new(other));
     let words = proptest::collection::vec((0usize..24, prop_oneof![any::<u64>(), 0u64..64, Just(u64::MAX)]), 0..20);
     proptest!(ProptestConfig::with_cases(if cfg!(miri) { 20 } else { 2000 }), |(words in words, number in 0u32..300)| {
         for (word, value) in words {
-            // Words of the slot: everything but the stamp, so that the reader goes on.
+            // Words of the entry: everything but the stamp, so that the reader goes on.
             let at = PLACES[1] + (1 + word % 20) * 8;
-            // SAFETY: within the board.
+            // SAFETY: within the table.
             unsafe { (*memory.0[0].add(at).cast::<std::sync::atomic::AtomicU64>()).store(value, Ordering::Relaxed) };
         }
-        if let Some(Some(Publication { bytes, place: Place::Here(from) })) = boards[1].find(&mut other.borrow_mut(), 0, number) {
+        if let Some(Some(Publication { bytes, place: Place::Here(from) })) = tables[1].find(&mut other.borrow_mut(), 0, number) {
             let offset = from.addr() - start;
-            prop_assert!(offset <= BOARD_BYTES && bytes <= BOARD_BYTES - offset, "{bytes} bytes at {offset}");
+            prop_assert!(offset <= TABLE_BYTES && bytes <= TABLE_BYTES - offset, "{bytes} bytes at {offset}");
         }
     });
 }
@@ -276,31 +285,31 @@ fn nonsense_on_a_board_is_refused() {
 fn members_that_are_threads_exchange_many_calls() {
     const CALLS: u64 = if cfg!(miri) { 20 } else { 20_000 };
     let memory = Memory::new(3);
-    let boards = memory.boards();
+    let tables = memory.tables();
     std::thread::scope(|scope| {
-        for board in &boards {
+        for table in &tables {
             scope.spawn(move || {
-                let mut desk = Desk::default();
+                let mut allocator = EntryAllocator::default();
                 for call in 1..=CALLS {
-                    let mut seat = Seat::default();
+                    let mut handle = EntryHandle::default();
                     let room = if call % 3 == 0 { 128 } else { 0 };
-                    while desk.open(board, &mut seat, call, call, room).is_err() {
+                    while allocator.acquire(table, &mut handle, call, call, room).is_err() {
                         std::thread::yield_now();
                     }
                     let length = if room > 0 { 100 } else { 8 };
-                    publish(board, &mut seat, &[(call as u8).wrapping_add(board.index() as u8); 100][..length]);
-                    for member in (0..3).filter(|member| *member != board.index()) {
+                    publish(table, &mut handle, &[(call as u8).wrapping_add(table.index() as u8); 100][..length]);
+                    for member in (0..3).filter(|member| *member != table.index()) {
                         let publication = loop {
-                            if let Some(publication) = found(board, &mut seat, member, 0) {
+                            if let Some(publication) = found(table, &mut handle, member, 0) {
                                 break publication;
                             }
-                            board.search(&mut seat, member);
+                            table.search(&mut handle, member);
                             std::thread::yield_now();
                         };
                         assert_eq!(content(publication), vec![(call as u8).wrapping_add(member as u8); length]);
                     }
-                    board.acknowledge(&mut seat, |_| true);
-                    desk.close(&seat, u64::MAX);
+                    table.acknowledge(&mut handle, |_| true);
+                    allocator.release(&handle, u64::MAX);
                 }
             });
         }
@@ -315,37 +324,37 @@ fn members_that_are_threads_stream() {
     const BYTES: usize = 5 * RING / 2 + 100;
     const RING: usize = PIECES * LINE;
     let memory = Memory::new(3);
-    let boards = memory.boards();
+    let tables = memory.tables();
     let byte = |call: u64, at: usize| (call as usize * 7 + at) as u8;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let (board, mut desk) = (&boards[0], Desk::default());
+            let (table, mut allocator) = (&tables[0], EntryAllocator::default());
             for call in 1..=CALLS {
                 let data: Vec<u8> = (0..BYTES).map(|at| byte(call, at)).collect();
-                let mut seat = Seat::default();
-                while desk.open(board, &mut seat, 7, call, CELL_BYTES).is_err() {
+                let mut handle = EntryHandle::default();
+                while allocator.acquire(table, &mut handle, 7, call, CELL_BYTES).is_err() {
                     std::thread::yield_now();
                 }
                 // SAFETY: the data lives until all is written.
-                let stream = unsafe { board.publish_stream(&mut seat, data.as_ptr(), BYTES, RING, Members::MAX) };
+                let stream = unsafe { table.publish_stream(&mut handle, data.as_ptr(), BYTES, RING, Members::MAX) };
                 let mut stream = stream.unwrap();
                 while !stream.is_written() {
-                    if !board.write(&mut stream) {
-                        assert!(matches!(board.slowest(&stream), 1 | 2));
+                    if !table.write(&mut stream) {
+                        assert!(matches!(table.slowest(&stream), 1 | 2));
                         std::thread::yield_now();
                     }
                 }
-                desk.close(&seat, Members::MAX);
+                allocator.release(&handle, Members::MAX);
             }
         });
-        for board in &boards[1..] {
+        for table in &tables[1..] {
             scope.spawn(move || {
-                let mut desk = Desk::default();
+                let mut allocator = EntryAllocator::default();
                 for call in 1..=CALLS {
-                    let mut seat = open(&mut desk, board, call, 0);
+                    let mut handle = open(&mut allocator, table, call, 0);
                     let publication = loop {
-                        board.search(&mut seat, 0);
-                        if let Some(found) = found(board, &mut seat, 0, 0) {
+                        table.search(&mut handle, 0);
+                        if let Some(found) = found(table, &mut handle, 0, 0) {
                             break found;
                         }
                         std::thread::yield_now();
@@ -353,23 +362,23 @@ fn members_that_are_threads_stream() {
                     let Publication { bytes: BYTES, place: Place::Stream { cell } } = publication else {
                         panic!("{publication:?}")
                     };
-                    let stream = board.incoming(0, 0, cell).unwrap();
+                    let stream = table.incoming(0, 0, cell).unwrap();
                     let mut at = 0;
                     while at < BYTES {
                         let (from, most) = stream.place(at);
-                        let length = most.min(board.written(&stream) - at);
+                        let length = most.min(table.written(&stream) - at);
                         // SAFETY: so much is written, and not consumed.
                         let piece = unsafe { std::slice::from_raw_parts(from, length) };
                         let wrong = piece.iter().zip(at..).find(|(own, at)| **own != byte(call, *at));
                         assert_eq!(wrong, None, "call {call}");
                         at += length;
-                        board.consume(&stream, at);
+                        table.consume(&stream, at);
                         if length == 0 {
                             std::thread::yield_now();
                         }
                     }
-                    board.acknowledge(&mut seat, |_| true);
-                    desk.close(&seat, 0);
+                    table.acknowledge(&mut handle, |_| true);
+                    allocator.release(&handle, 0);
                 }
             });
         }
@@ -381,28 +390,29 @@ fn members_that_are_threads_stream() {
 fn a_reader_that_has_read_no_earlier_stream_delays_no_other() {
     const RING: usize = PIECES * LINE;
     let memory = Memory::new(3);
-    let boards = memory.boards();
-    let mut desk = Desk::default();
+    let tables = memory.tables();
+    let mut allocator = EntryAllocator::default();
     let data = [1; 2 * RING];
     let mut stream = |call, readers| {
-        let mut seat = open(&mut desk, &boards[0], call, CELL_BYTES);
+        let mut handle = open(&mut allocator, &tables[0], call, CELL_BYTES);
         // SAFETY: the data outlives the streams.
-        let stream = unsafe { boards[0].publish_stream(&mut seat, data.as_ptr(), data.len(), RING, readers) }.unwrap();
-        desk.close(&seat, 0);
+        let stream =
+            unsafe { tables[0].publish_stream(&mut handle, data.as_ptr(), data.len(), RING, readers) }.unwrap();
+        allocator.release(&handle, 0);
         stream
     };
     let mut first = stream(1, 1 << 1);
-    let incoming = boards[1].incoming(0, 0, 0).unwrap();
-    let written = |stream: &mut Outgoing| (0..).take_while(|_| boards[0].write(stream)).count();
-    assert_eq!((written(&mut first), boards[0].slowest(&first)), (PIECES, 1));
-    boards[1].consume(&incoming, RING);
+    let incoming = tables[1].incoming(0, 0, 0).unwrap();
+    let written = |stream: &mut Outgoing| (0..).take_while(|_| tables[0].write(stream)).count();
+    assert_eq!((written(&mut first), tables[0].slowest(&first)), (PIECES, 1));
+    tables[1].consume(&incoming, RING);
     assert_eq!((written(&mut first), first.is_written()), (PIECES, true));
-    boards[1].consume(&incoming, 2 * RING);
+    tables[1].consume(&incoming, 2 * RING);
     let mut second = stream(2, Members::MAX);
-    assert_eq!((written(&mut second), boards[0].slowest(&second)), (PIECES, 1));
-    boards[1].consume(&boards[1].incoming(0, 0, 0).unwrap(), LINE);
-    assert_eq!((written(&mut second), boards[0].slowest(&second)), (0, 2));
-    boards[2].consume(&boards[2].incoming(0, 0, 0).unwrap(), LINE);
+    assert_eq!((written(&mut second), tables[0].slowest(&second)), (PIECES, 1));
+    tables[1].consume(&tables[1].incoming(0, 0, 0).unwrap(), LINE);
+    assert_eq!((written(&mut second), tables[0].slowest(&second)), (0, 2));
+    tables[2].consume(&tables[2].incoming(0, 0, 0).unwrap(), LINE);
     assert_eq!(written(&mut second), 1);
 }
 
@@ -410,9 +420,9 @@ fn a_reader_that_has_read_no_earlier_stream_delays_no_other() {
 #[test]
 fn a_ring_that_is_not_in_a_cell_is_refused() {
     let memory = Memory::new(2);
-    let boards = memory.boards();
+    let tables = memory.tables();
     let word = |at: usize, value: u64| {
-        // SAFETY: within the board of member 0, and aligned.
+        // SAFETY: within the table of member 0, and aligned.
         unsafe { memory.0[0].add(PLACES[3] + 8 * at).cast::<u64>().write(value) };
     };
     for (at, bytes, possible) in [
@@ -420,17 +430,17 @@ fn a_ring_that_is_not_in_a_cell_is_refused() {
         (PLACES[4], 0, false),
         (PLACES[4] + 8, 64, false),
         (PLACES[4] - 64, 64, false),
-        (BOARD_BYTES - 64, 64, true),
-        (BOARD_BYTES - 64, 65, false),
-        (BOARD_BYTES - 64, usize::MAX, false),
+        (TABLE_BYTES - 64, 64, true),
+        (TABLE_BYTES - 64, 65, false),
+        (TABLE_BYTES - 64, usize::MAX, false),
     ] {
         word(2, at as u64);
         word(3, bytes as u64);
-        let stream = boards[1].incoming(0, 0, 0);
+        let stream = tables[1].incoming(0, 0, 0);
         assert_eq!(stream.is_some(), possible, "{bytes} bytes at {at}");
         for written in [0, 7, u64::MAX] {
             word(0, written);
-            stream.iter().for_each(|stream| assert_eq!(boards[1].written(stream) as u64, written));
+            stream.iter().for_each(|stream| assert_eq!(tables[1].written(stream) as u64, written));
         }
     }
 }

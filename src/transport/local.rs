@@ -24,10 +24,10 @@ pub trait LocalRanks: Send + Sync {
         self.ranks().binary_search(&u32::try_from(rank).ok()?).ok()
     }
 
-    /// The publications of the member at `index`: [`BOARD_BYTES`](crate::publications::BOARD_BYTES), aligned to a page, zero at first; for
+    /// The publications of the member at `index`: [`TABLE_BYTES`](crate::publications::TABLE_BYTES), aligned to a page, zero at first; for
     /// reading only, unless it is this rank. Valid as long as this, and even after the member's process has ended. It may change at any time,
     /// so what is read there must be atomic, or be ordered after a flag.
-    fn board(&self, index: usize) -> *mut u8;
+    fn table(&self, index: usize) -> *mut u8;
 
     /// Whether every member can read the memory of every other's process.
     fn reads_memory(&self) -> bool;

@@ -22,7 +22,7 @@ const SHARED_LOOKS: u32 = 50;
 /// context: some microseconds, and some tens of them.
 const LOOKS_PER_YIELD: u32 = 100;
 const YIELDS_PER_TURN: u32 = 20;
-/// After so many looks it wakes peers that sleep, and looks at all slots of the peer; if ranks share cores, after so many each time.
+/// After so many looks it wakes peers that sleep, and looks at all entries of the peer; if ranks share cores, after so many each time.
 const LOOKS_AROUND: u32 = 100;
 const SHARED_LOOKS_AROUND: u32 = 8;
 
@@ -45,11 +45,11 @@ impl Context {
             return Ok(());
         }
         let until = |is_last| if is_last { run.deadline } else { run.deadline.min(self.engine().now() + TURN) };
-        let laggard = call.call.laggard(work, wait);
-        if !self.wait_shared(run, work, call, wait, idle, until(laggard.is_none()))?
-            && let Some(laggard) = call.call.laggard(work, wait)
+        let slow_reader = call.call.slow_reader(work, wait);
+        if !self.wait_shared(run, work, call, wait, idle, until(slow_reader.is_none()))?
+            && let Some(slow_reader) = call.call.slow_reader(work, wait)
         {
-            self.wait_shared(run, work, call, laggard, idle, until(false))?;
+            self.wait_shared(run, work, call, slow_reader, idle, until(false))?;
         }
         Ok(())
     }
@@ -90,8 +90,8 @@ impl Context {
             if self.wait_shared(run, work, call, wait, idle, self.engine().now())? {
                 return Ok(true);
             }
-            if let Some(laggard) = call.call.laggard(work, wait)
-                && self.wait_shared(run, work, call, laggard, idle, self.engine().now())?
+            if let Some(slow_reader) = call.call.slow_reader(work, wait)
+                && self.wait_shared(run, work, call, slow_reader, idle, self.engine().now())?
             {
                 return Ok(true);
             }

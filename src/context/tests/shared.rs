@@ -7,7 +7,7 @@ use std::sync::{Barrier, Mutex};
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::engine::scratch::KEPT_BYTES;
-use crate::publications::{BOARD_BYTES, PLACES};
+use crate::publications::{PLACES, TABLE_BYTES};
 use crate::sys::topology::domain;
 use crate::testing::tier::Tier;
 use crate::transport::loopback::Random;
@@ -76,7 +76,7 @@ fn ranks_of_several_caches_reduce_as_their_groups_say() {
     let all = [[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 0], [0, 0, 1, domain(1, 0), domain(1, 0), domain(1, 1)]];
     for groups in all.into_iter().skip(Tier::from_environment().of(2, 0, 0)) {
         let contexts = connected(6, false);
-        // In a slot, copied, and piece by piece.
+        // In an entry, copied, and piece by piece.
         for (count, tag) in [(1, 0), (7, 1), (3000, 2), (100_003, 3), (700_001, 4)] {
             for algorithm in ["shared_hierarchical_flat", "shared_hierarchical_slices"] {
                 for (inputs, times) in [(0, 3), (1, 3)] {
@@ -133,7 +133,7 @@ fn ranks_of_several_caches_exchange_blocks_as_their_groups_say() {
     let all = [[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 0], [0, 0, 1, domain(1, 0), domain(1, 0), domain(1, 1)]];
     for groups in all.into_iter().skip(Tier::from_environment().of(2, 0, 0)) {
         let contexts = connected(6, false);
-        // In a slot, copied, and piece by piece; of different lengths, one of which is 0.
+        // In an entry, copied, and piece by piece; of different lengths, one of which is 0.
         for (unit, tag) in [(1, 0), (7, 1), (3000, 2), (100_003, 3)] {
             let counts = [unit, 2 * unit, 0, unit, 3 * unit, unit];
             let all: usize = counts.iter().sum();
@@ -517,15 +517,15 @@ fn scribble(context: &Context, seed: u64, over: &AtomicBool) {
     const PAGE: usize = 4096;
     let group = context.lock().unwrap().messenger.connections().local_ranks().unwrap().clone();
     let (memory, bytes) = group.own_memory();
-    let (board, lane) = (PAGE, PAGE + BOARD_BYTES);
+    let (table, lane) = (PAGE, PAGE + TABLE_BYTES);
     let mut random = Random::new(seed);
     while !over.load(Ordering::Relaxed) {
         for _ in 0..random.below(4) {
             let at = match random.below(8) {
-                // The header, acknowledgements, the first slots, the link to rank 0, the lines of its ring, and anything.
+                // The header, acknowledgements, the first entries, the link to rank 0, the lines of its ring, and anything.
                 0 => random.below(PAGE),
-                1 => board + random.below(2 * PAGE),
-                2 | 3 => board + PLACES[0] + random.below(4) * PLACES[1] + random.below(128),
+                1 => table + random.below(2 * PAGE),
+                2 | 3 => table + PLACES[0] + random.below(4) * PLACES[1] + random.below(128),
                 4 => lane + random.below(256),
                 5 => lane + random.below(PAGE),
                 6 => lane + PAGE + random.below(64) * 64,

@@ -75,7 +75,7 @@ impl Call {
     #[inline(always)] // As above.
     fn find(&mut self, work: &Work<'_>, member: usize, number: u32) -> Option<Option<Publication>> {
         loop {
-            let found = work.shared.board.find(&mut self.workspace().seat, member, number);
+            let found = work.shared.publications.find(&mut self.workspace().handle, member, number);
             if found.is_some() || self.looks == 0 || !self.workspace().outgoing.is_empty() {
                 return found;
             }
@@ -311,16 +311,17 @@ impl Call {
         mut elements: usize,
         local: &mut Vec<Source>,
     ) -> Result<std::result::Result<usize, Wait>> {
-        let (board, element, done) = (&work.shared.board, work.binding.call.element, self.workspace().done);
+        let (publications, element, done) =
+            (&work.shared.publications, work.binding.call.element, self.workspace().done);
         for source in sources {
             local.push(match *source {
                 Source::Here(from) | Source::InPlace { from, .. } => Source::Here(from.wrapping_add(done * element)),
                 Source::There { .. } => *source,
                 Source::Stream { member, number, cell, at, .. } => {
                     let impossible = || malformed(work.shared, member);
-                    let stream = board.incoming(member, number, cell).ok_or_else(impossible)?;
+                    let stream = publications.incoming(member, number, cell).ok_or_else(impossible)?;
                     let begin = at + done * element;
-                    let written = board.written(&stream).saturating_sub(begin) / element;
+                    let written = publications.written(&stream).saturating_sub(begin) / element;
                     if written == 0 {
                         return Ok(Err(Wait::Piece { member, number, bytes: begin + element }));
                     }
@@ -343,11 +344,11 @@ impl Call {
         sources: impl IntoIterator<Item = &'a Source>,
         bytes: usize,
     ) -> Result<()> {
-        let board = &work.shared.board;
+        let publications = &work.shared.publications;
         for source in sources {
             let Source::Stream { member, number, cell, bytes: all, at } = *source else { continue };
-            let stream = board.incoming(member, number, cell).ok_or_else(|| malformed(work.shared, member))?;
-            self.unannounced |= board.consume(&stream, at.saturating_add(bytes).min(all));
+            let stream = publications.incoming(member, number, cell).ok_or_else(|| malformed(work.shared, member))?;
+            self.unannounced |= publications.consume(&stream, at.saturating_add(bytes).min(all));
         }
         Ok(())
     }
@@ -383,7 +384,7 @@ impl Call {
         for source in sources {
             if let Source::There { member, .. } | Source::InPlace { member, .. } | Source::Stream { member, .. } =
                 *source
-                && (!shared.board.stands(&self.workspace().seat, member) || ended == Some(shared.rank(member)))
+                && (!shared.publications.stands(&self.workspace().handle, member) || ended == Some(shared.rank(member)))
             {
                 return Ok(Some(Wait::Reason { member }));
             }
@@ -407,7 +408,7 @@ unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, byte
 /// How the results of the call are stored.
 fn stores(work: &Work<'_>) -> Stores {
     let Work { shared, binding, .. } = work;
-    let buffers = 2 * shared.board.members() * binding.call.count * binding.call.element;
+    let buffers = 2 * shared.publications.members() * binding.call.count * binding.call.element;
     Stores::for_working_set(buffers, shared.cache_bytes)
 }
 

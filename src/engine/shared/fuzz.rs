@@ -10,7 +10,7 @@ use super::{Call, Shared, Wait, Work};
 use crate::collective::{Collective, Shape};
 use crate::engine::plan::PlanCache;
 use crate::engine::prepared::{Binding, Combine, Function, Prepared};
-use crate::publications::{BOARD_BYTES, Board, PLACES};
+use crate::publications::{PLACES, PublicationTable, TABLE_BYTES};
 use crate::reduce;
 use crate::testing::fuzz::Input;
 use crate::transport::local::{LocalRanks, PUBLICATIONS};
@@ -40,18 +40,18 @@ const CALLS: [(Collective, &str); 8] = [
 /// reference.
 const COUNTS: [usize; 5] = [1, 8, 100, 40_000, 300_000];
 
-const LAYOUT: Layout = match Layout::from_size_align(BOARD_BYTES, 4096) {
+const LAYOUT: Layout = match Layout::from_size_align(TABLE_BYTES, 4096) {
     Ok(layout) => layout,
-    Err(_) => panic!("a board has a layout"),
+    Err(_) => panic!("a publications has a layout"),
 };
 
-/// A board in memory of its own, so that a sanitizer detects an access beyond it.
+/// A publications in memory of its own, so that a sanitizer detects an access beyond it.
 struct Memory(NonNull<u8>);
 
 impl Memory {
     fn new() -> Self {
         // SAFETY: the size is not zero.
-        Self(NonNull::new(unsafe { alloc_zeroed(LAYOUT) }).expect("memory for a board"))
+        Self(NonNull::new(unsafe { alloc_zeroed(LAYOUT) }).expect("memory for a publications"))
     }
 
     /// As at first, apart from the cells.
@@ -63,8 +63,8 @@ impl Memory {
 
     /// The word that contains the byte `at`.
     fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at < BOARD_BYTES);
-        // SAFETY: within the board, and aligned; what lies there may change at any time.
+        assert!(at < TABLE_BYTES);
+        // SAFETY: within the publications, and aligned; what lies there may change at any time.
         unsafe { &*self.0.as_ptr().cast::<AtomicU64>().add(at / 8) }
     }
 }
@@ -134,7 +134,7 @@ impl Rank {
         let bases: Vec<_> = boards.iter().map(|memory| memory.0.as_ptr()).collect();
         let rank = group.index();
         // SAFETY: the memory is as long and aligned as it must be, and outlives the ranks.
-        let board = unsafe { Board::new(&bases, rank) };
+        let publications = unsafe { PublicationTable::new(&bases, rank) };
         // Results of the longest calls are stored past the caches.
         let cache_bytes = COUNTS[3] * ELEMENT;
         let usable = AtomicBool::new(true);
@@ -144,7 +144,7 @@ impl Rank {
         let shared = Shared {
             local,
             mark,
-            board,
+            publications,
             reads,
             cache_bytes,
             usable,
@@ -274,7 +274,7 @@ fn scribble(ranks: &[Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()
         5 => rings + input.below(3)? * 64 + input.below(4)? * 8,
         // The number of slots.
         6 => 0,
-        _ => u32::from_le_bytes(input.array()?) as usize % BOARD_BYTES,
+        _ => u32::from_le_bytes(input.array()?) as usize % TABLE_BYTES,
     };
     let small = u64::from(input.byte()?);
     let own = memory.0.as_ptr().addr() as u64;
@@ -285,8 +285,8 @@ fn scribble(ranks: &[Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()
         1 => (small % 4) | (u64::from(input.byte()?) << 2),
         2 => (small % 4) | (((COUNTS[3] * ELEMENT) as u64) << 2),
         3 => (small % 4) | (u64::from_le_bytes(input.array()?) & !3),
-        // A place: about the end of the board, in the first cell, in this process, and in no process.
-        4 => BOARD_BYTES as u64 - small * 4,
+        // A place: about the end of the publications, in the first cell, in this process, and in no process.
+        4 => TABLE_BYTES as u64 - small * 4,
         5 => cells as u64 + small,
         6 => own + small * 8,
         7 => u64::MAX - small,

@@ -1,7 +1,7 @@
 //! Collectives of ranks that share memory, executed by the thread that makes the call.
 //!
 //! A schedule whose steps all use shared memory needs no events, queues or lock of the context: the calling thread executes
-//! [operations](program) one after the other. Where it must wait for a peer it polls the peer's board for a short time; the
+//! [operations](program) one after the other. Where it must wait for a peer it polls the peer's publication table for a short time; the
 //! caller of [`Call::advance`] then waits with the context's lock, as for messages.
 
 mod claim;
@@ -33,7 +33,7 @@ use super::cache::{CallCache, CallKey};
 use super::numbers::Numbers;
 use super::prepared::Prepared;
 use super::scratch::{Kept, Scratch};
-use crate::publications::{Board, Desk, Full, Members, Outgoing, Seat};
+use crate::publications::{EntryAllocator, EntryHandle, Full, Members, Outgoing, PublicationTable};
 use crate::reduce::last_level_cache;
 use crate::sys::ForkMark;
 use crate::transport::LocalRanks;
@@ -52,14 +52,14 @@ pub struct Shared {
     local: Arc<dyn LocalRanks>,
     /// Of the process that may write to the memory. A copy of what `local` has, like the following ones, since calls look here at first.
     mark: Arc<ForkMark>,
-    board: Board,
+    publications: PublicationTable,
     /// Whether ranks read the memory of each other's processes.
     reads: bool,
     /// Bytes of the last-level cache.
     cache_bytes: usize,
     /// Whether calls may start.
     usable: AtomicBool,
-    /// Whether a call waits for memory that another call of this rank has on the board.
+    /// Whether a call waits for memory that another call of this rank has in the publication table.
     awaits_memory: AtomicBool,
     /// The index in the engine, plus 1, of a call that was attended there, and has ended without the engine's lock; 0 if there is none.
     ended_attended: AtomicU64,
@@ -70,7 +70,7 @@ pub struct Shared {
 
 #[derive(Default)]
 struct State {
-    desk: Desk,
+    allocator: EntryAllocator,
     numbers: Numbers,
     begun: u64,
     /// The prepared calls of the context.
@@ -82,7 +82,7 @@ struct State {
     staging: Vec<Scratch>,
 }
 
-/// After so many calls with messages of one kind on one tag, ended calls are removed from the board: far fewer than there are numbers,
+/// After so many calls with messages of one kind on one tag, ended calls are removed from the publication table: far fewer than there are numbers,
 /// so that no later call has the number of one of them.
 const FORGOTTEN: u32 = 1 << 20;
 
@@ -127,15 +127,15 @@ struct Entry {
 /// Memory that a call alone uses.
 #[derive(Default)]
 struct Workspace {
-    /// Whether it has a slot on the board that must be given back.
-    seated: bool,
+    /// Whether it has an entry of the publication table that must be given back.
+    has_entry: bool,
     /// Whether it had one from the beginning, with memory for copies of all that may be copied.
     copies: bool,
     /// Who reads what the call publishes.
     readers: Members,
-    /// How its publications use the board's memory.
+    /// How its publications use the publication table's memory.
     memory: Memory,
-    seat: Seat,
+    handle: EntryHandle,
     /// Publications that are not written to their end.
     outgoing: Vec<Outgoing>,
     /// Elements of the next operation that are done.
@@ -165,21 +165,21 @@ pub enum Refused {
 impl Shared {
     /// The memory that `local` share; `kept`: the scratch memory of the context.
     pub fn new(local: Arc<dyn LocalRanks>, kept: Arc<Kept>) -> Self {
-        let bases: Vec<*mut u8> = (0..local.ranks().len()).map(|member| local.board(member)).collect();
+        let bases: Vec<*mut u8> = (0..local.ranks().len()).map(|member| local.table(member)).collect();
         // SAFETY: `local` keeps the mappings of all members as long as it lives, which is as long as this does. Only this
-        // board writes to the own one.
-        let board = unsafe { Board::new(&bases, local.index()) };
+        // publications writes to the own one.
+        let publications = unsafe { PublicationTable::new(&bases, local.index()) };
         let (reads, mark) = (local.reads_memory(), local.mark().clone());
         Self {
             local,
             mark,
-            board,
+            publications,
             reads,
             cache_bytes: last_level_cache(),
             usable: AtomicBool::new(true),
             awaits_memory: AtomicBool::new(false),
             ended_attended: AtomicU64::new(0),
-            state: Mutex::new(State { desk: Desk::new(reads), ..State::default() }),
+            state: Mutex::new(State { allocator: EntryAllocator::new(reads), ..State::default() }),
             started: StartedCalls::default(),
             kept,
         }
@@ -230,16 +230,16 @@ impl Shared {
         }
         let number = state.numbers.next(line);
         if number != 0 && number.is_multiple_of(FORGOTTEN) {
-            let State { calls, desk, .. } = &mut *state;
-            calls.leave(desk);
-            desk.forget(&self.board);
+            let State { calls, allocator, .. } = &mut *state;
+            calls.leave(allocator);
+            allocator.forget(&self.publications);
         }
         Ok(number)
     }
 
     /// Tag and fingerprint of the last call that was started, if it has published anything.
     pub fn last_call(&self) -> Option<(u64, u64)> {
-        self.state().desk.last(&self.board)
+        self.state().allocator.last(&self.publications)
     }
 
     /// The number of the last call on a line that was started; 0 if there was none, or the line is not counted.
@@ -251,8 +251,8 @@ impl Shared {
     #[cold]
     pub fn other_call(&self, tag: u64, fingerprint: u64) -> Option<(Rank, u64)> {
         let differs = |theirs| replaces(theirs, fingerprint);
-        let other = |member| Some((self.rank(member), self.board.other_call(tag, member, differs)?));
-        (0..self.board.members()).filter(|member| *member != self.board.index()).find_map(other)
+        let other = |member| Some((self.rank(member), self.publications.other_call(tag, member, differs)?));
+        (0..self.publications.members()).filter(|member| *member != self.publications.index()).find_map(other)
     }
 
     /// Ends what [`Shared::claim`] has begun, if anything.
@@ -410,29 +410,29 @@ impl Calls {
         }
     }
 
-    /// Gives back the slots of calls that have ended.
+    /// Gives back the entries of calls that have ended.
     #[cold]
-    fn leave(&mut self, desk: &mut Desk) {
+    fn leave(&mut self, allocator: &mut EntryAllocator) {
         for call in &self.begun {
             // SAFETY: the list owns it, and `stage` is atomic.
             if unsafe { &(*call.as_ptr()).stage }.load(Ordering::Acquire) != RUNNING {
                 // SAFETY: its call has ended, and the list is locked.
-                unsafe { leave(*call, desk) };
+                unsafe { leave(*call, allocator) };
             }
         }
     }
 
     /// The entry of a new call on `line`. Fails with the fingerprint of a call in progress that it excludes.
     #[inline(always)] // On the path of small collectives.
-    fn begin(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Entry>, u64> {
+    fn begin(&mut self, allocator: &mut EntryAllocator, line: Line) -> std::result::Result<NonNull<Entry>, u64> {
         let entry = match *self.begun {
             // SAFETY: the list owns it, and `stage` is atomic.
             [only] if unsafe { &(*only.as_ptr()).stage }.load(Ordering::Acquire) == ENDED => {
                 // SAFETY: its call has ended, and the list is locked.
-                unsafe { leave(only, desk) };
+                unsafe { leave(only, allocator) };
                 only
             }
-            _ => self.find(desk, line)?,
+            _ => self.find(allocator, line)?,
         };
         // SAFETY: no call uses it, so only this list does.
         let free = unsafe { &mut *entry.as_ptr() };
@@ -443,7 +443,7 @@ impl Calls {
 
     /// An entry for [`Calls::begin`], in the list of calls in progress.
     #[cold]
-    fn find(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Entry>, u64> {
+    fn find(&mut self, allocator: &mut EntryAllocator, line: Line) -> std::result::Result<NonNull<Entry>, u64> {
         let (mut at, mut free) = (0, None);
         while let Some(call) = self.begun.get(at).copied() {
             let pointer = call.as_ptr();
@@ -451,7 +451,7 @@ impl Calls {
             let stage = unsafe { &(*pointer).stage }.load(Ordering::Acquire);
             if stage != RUNNING {
                 // SAFETY: its call has ended, and the list is locked.
-                unsafe { leave(call, desk) };
+                unsafe { leave(call, allocator) };
             }
             if stage != ENDED {
                 // SAFETY: the list owns it. Line and fingerprint do not change as long as they exclude others.
@@ -480,16 +480,16 @@ impl Calls {
     }
 }
 
-/// Gives back the slot of a call that has ended.
+/// Gives back the entry of a call that has ended.
 ///
 /// # Safety
 /// The list that owns the entry is locked, and its call is not [`RUNNING`].
 #[inline]
-unsafe fn leave(entry: NonNull<Entry>, desk: &mut Desk) {
+unsafe fn leave(entry: NonNull<Entry>, allocator: &mut EntryAllocator) {
     // SAFETY: by the contract, only this thread uses the workspace; whoever ends the claim uses `stage` alone.
     let own = unsafe { &mut (*entry.as_ptr()).workspace };
-    if std::mem::take(&mut own.seated) {
-        desk.close(&own.seat, own.readers);
+    if std::mem::take(&mut own.has_entry) {
+        allocator.release(&own.handle, own.readers);
     }
 }
 

@@ -67,7 +67,7 @@ impl Part {
     /// next step waits, and those that delay streams. If one of these ends, it may be that nobody else waits for it.
     pub fn awaited(&mut self, work: &Work<'_>) -> Option<Members> {
         let of_step = self.wait.and_then(Wait::member).map_or(0, |member| 1 << member);
-        let awaited = of_step | self.call.laggards(work);
+        let awaited = of_step | self.call.slow_readers(work);
         (std::mem::replace(&mut self.awaited, awaited) != awaited).then_some(awaited)
     }
 
@@ -111,7 +111,7 @@ impl Call {
         let start = Start::new(work);
         let mut call = {
             let state = &mut *shared.state();
-            let entry = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
+            let entry = state.calls.begin(&mut state.allocator, start.line).map_err(Refused::Running)?;
             // SAFETY: nothing is published.
             unsafe { Self::occupy(shared, state, entry, &start, fingerprint, None) };
             Self::new((entry, fingerprint))
@@ -126,8 +126,8 @@ impl Call {
 
     /// Executes the next operation, if there is one. Returns what it waits for, or `None` when it is done.
     fn execute_next(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
-        if !self.workspace().seated
-            && let Some(wait) = self.sit(work)?
+        if !self.workspace().has_entry
+            && let Some(wait) = self.acquire(work)?
         {
             return Ok(Some(wait));
         }
@@ -137,7 +137,7 @@ impl Call {
     /// Lets peers know what was published, and that this rank does not read any more from those of which it has fetched all.
     fn acknowledge_finished(&mut self, work: &Work<'_>) {
         let (last_fetch, next) = (&work.program.last_fetch, self.next);
-        work.shared.board.acknowledge(&mut self.workspace().seat, |member| last_fetch[member] < next);
+        work.shared.publications.acknowledge(&mut self.workspace().handle, |member| last_fetch[member] < next);
         work.shared.local.wake_others();
         self.unannounced = false;
     }

@@ -1,4 +1,4 @@
-//! Programs: compiled schedules, with how their publications use the board.
+//! Programs: compiled schedules, with how their publications use the publication table.
 
 use std::ops::{Deref, RangeInclusive};
 
@@ -33,10 +33,10 @@ impl Deref for Program {
     }
 }
 
-/// How the publications of a program use the memory on the board.
+/// How the publications of a program use the memory in the publication table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes that they take, apart from the slot.
+    /// Bytes that they take, apart from the entry.
     pub room: usize,
     /// Bytes of the longest publication that is copied as a whole.
     pub copied: usize,
@@ -123,7 +123,7 @@ impl Program {
         self.streams && self.sole[publication] && self.by_reference.contains(&bytes)
     }
 
-    /// How the publications use the board's memory, if elements have `element` bytes. `reads`: whether ranks read the memory of each other's
+    /// How the publications use the publication table's memory, if elements have `element` bytes. `reads`: whether ranks read the memory of each other's
     /// processes; if not, no publication is by reference, and elements have at most [`MOST_ELEMENT_BYTES`].
     pub fn memory(&self, element: usize, reads: bool) -> Memory {
         let streams = self.streams || !reads;

@@ -23,7 +23,7 @@ impl Call {
             shared.reads && bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.local.has_allocated(from, bytes);
         self.unannounced = true;
         let own = self.workspace();
-        let (Memory { mut copied, ring, .. }, number) = (own.memory, own.seat.published());
+        let (Memory { mut copied, ring, .. }, number) = (own.memory, own.handle.published());
         if shared.reads && work.program.is_by_reference(number, bytes) {
             copied = 0;
         } else if bytes > copied && !in_place {
@@ -31,7 +31,7 @@ impl Call {
             // A ring that is not longer than the publication, so that its pieces are short, too.
             let ring = ring.min(bytes.next_multiple_of(ring_unit(work.binding.call.element)));
             // SAFETY: as below; a stream is written to its end before the call ends.
-            let stream = unsafe { shared.board.publish_stream(&mut own.seat, from, bytes, ring, readers) };
+            let stream = unsafe { shared.publications.publish_stream(&mut own.handle, from, bytes, ring, readers) };
             if let Some(stream) = stream {
                 own.outgoing.push(stream);
                 self.write_streams(work);
@@ -41,7 +41,7 @@ impl Call {
         let copied = if in_place { COPIED_IN_PLACE_BYTES } else { copied };
         // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended, which is after
         // its readers have finished, or its publications were withdrawn.
-        unsafe { shared.board.publish(&mut own.seat, from, bytes, copied) };
+        unsafe { shared.publications.publish(&mut own.handle, from, bytes, copied) };
         if bytes >= WAKING_BYTES {
             self.announce(work);
         }
@@ -70,7 +70,7 @@ impl Call {
     fn write_pieces(&mut self, work: &Work<'_>) -> bool {
         let mut any = false;
         self.workspace().outgoing.retain_mut(|stream| {
-            any |= work.shared.board.write(stream);
+            any |= work.shared.publications.write(stream);
             !stream.is_written()
         });
         self.unannounced |= any;
@@ -81,11 +81,11 @@ impl Call {
         let (next, last_fetch) = (self.next, &work.program.last_fetch);
         let own = self.workspace();
         // The end of the call acknowledges, too, unless peers may wait for the acknowledgement while this rank waits for them again.
-        if !own.seat.is_by_reference() && own.outgoing.is_empty() && next > work.program.last_shared {
+        if !own.handle.is_by_reference() && own.outgoing.is_empty() && next > work.program.last_shared {
             return None;
         }
         // The peers' calls wait for this rank's acknowledgement as this call does for theirs.
-        let acknowledged = work.shared.board.acknowledge(&mut own.seat, |member| last_fetch[member] < next);
+        let acknowledged = work.shared.publications.acknowledge(&mut own.handle, |member| last_fetch[member] < next);
         // A call that waits comes here again and again. If it woke others each time, two that wait would not let each other sleep.
         self.unannounced |= acknowledged;
         while self.write_streams(work) {}
@@ -95,10 +95,10 @@ impl Call {
     /// For what this rank waits before its buffers may be written again: that its streams are written to their ends, and its
     /// publications by reference read.
     pub(super) fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
-        let (board, own) = (&work.shared.board, self.workspace());
+        let (publications, own) = (&work.shared.publications, self.workspace());
         let missing = match own.outgoing.first() {
-            Some(stream) => Some(board.slowest(stream)),
-            None if own.seat.is_by_reference() => board.missing_reader(&own.seat, work.program.readers),
+            Some(stream) => Some(publications.slowest(stream)),
+            None if own.handle.is_by_reference() => publications.missing_reader(&own.handle, work.program.readers),
             None => None,
         };
         missing.map(|member| Wait::Reader { member })
@@ -106,24 +106,24 @@ impl Call {
 
     /// For a call that waits for a member: another one without which it does not end. It may be that other members, and so the first
     /// one, wait for nothing but that this rank writes on, for which this one has to read: then nobody else would notice its end.
-    pub fn laggard(&mut self, work: &Work<'_>, wait: Wait) -> Option<Wait> {
+    pub fn slow_reader(&mut self, work: &Work<'_>, wait: Wait) -> Option<Wait> {
         let (from, number, bytes) = match wait {
             Wait::Publication { member, number } => (member, number, 0),
             Wait::Piece { member, number, bytes } => (member, number, bytes),
             _ => return None,
         };
-        let lags = |stream| work.shared.board.lags(stream).filter(|member| *member != from);
-        let member = self.workspace().outgoing.iter().find_map(lags)?;
-        Some(Wait::Laggard { member, from, number, bytes })
+        let slow_reader = |stream| work.shared.publications.slow_reader(stream).filter(|member| *member != from);
+        let member = self.workspace().outgoing.iter().find_map(slow_reader)?;
+        Some(Wait::SlowReader { member, from, number, bytes })
     }
 
     /// All members that delay streams of this rank.
-    pub(super) fn laggards(&mut self, work: &Work<'_>) -> Members {
-        let of = |stream| work.shared.board.laggards(stream);
+    pub(super) fn slow_readers(&mut self, work: &Work<'_>) -> Members {
+        let of = |stream| work.shared.publications.slow_readers(stream);
         self.workspace().outgoing.iter().flat_map(of).fold(0, |all, member| all | 1 << member)
     }
 
     pub(super) fn is_delayed_by(&mut self, work: &Work<'_>, member: usize) -> bool {
-        self.workspace().outgoing.iter().any(|stream| work.shared.board.lags(stream) == Some(member))
+        self.workspace().outgoing.iter().any(|stream| work.shared.publications.slow_reader(stream) == Some(member))
     }
 }

@@ -57,7 +57,7 @@ impl Call {
         unsafe { Self::start_quick(shared, shared.state(), (call, quick), (tag, false), input, output) }
     }
 
-    /// Begins a call, and makes what is known to be its first publication, if it has got a slot.
+    /// Begins a call, and makes what is known to be its first publication, if it has got an entry.
     ///
     /// # Safety
     /// As for [`Call::start_prepared`].
@@ -137,7 +137,7 @@ impl Call {
     pub unsafe fn finish_pair(&mut self, shared: &Shared, quick: &QuickStart, output: *mut u8) -> bool {
         let Some(pair) = quick.pair.as_ref().filter(|_| self.is_quick) else { return false };
         let own = self.workspace();
-        match shared.board.find(&mut own.seat, pair.member, pair.publication) {
+        match shared.publications.find(&mut own.handle, pair.member, pair.publication) {
             Some(Some(Publication { bytes, place: Place::Here(start) })) if pair.end <= bytes => {
                 let (own, peer) = (self.scratch.cast_const(), start.wrapping_add(pair.at));
                 let (left, right) = if pair.is_left { (own, peer) } else { (peer, own) };

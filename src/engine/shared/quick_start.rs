@@ -13,7 +13,7 @@ use crate::wire::fingerprint::kind;
 pub struct QuickStart {
     /// Kind of the call.
     pub kind: u8,
-    /// How the publications use the board's memory.
+    /// How the publications use the publication table's memory.
     pub memory: Memory,
     /// Who reads this rank's publications.
     pub readers: Members,
@@ -23,7 +23,7 @@ pub struct QuickStart {
     pub pair: Option<Pair>,
 }
 
-/// The first publication of a call, in the slot itself, if nothing comes before it.
+/// The first publication of a call, in the entry itself, if nothing comes before it.
 #[derive(Clone, Copy)]
 pub struct First {
     /// Whether it is of the input, else of the output.

@@ -11,7 +11,7 @@ use super::{CLAIMED, ENDED, Entry, Full, Refused, Shared, State, Workspace, excl
 use crate::engine::plan::Plan;
 use crate::engine::prepared::{Binding, Combine, Prepared};
 use crate::error::{Error, ErrorKind, Result};
-use crate::publications::{Desk, Members, Place, SLOTS};
+use crate::publications::{ENTRIES, EntryAllocator, Members, Place};
 use crate::schedule::compiled::Op;
 use crate::schedule::{Buffer, Span};
 use crate::wire::fingerprint::{fingerprint, kind};
@@ -61,7 +61,7 @@ pub struct Start {
     pub counted: bool,
     /// Whether the call is from the cache.
     pub is_cached: bool,
-    /// How the publications use the board's memory.
+    /// How the publications use the publication table's memory.
     pub memory: Memory,
     /// Who reads this rank's publications.
     pub readers: Members,
@@ -121,10 +121,10 @@ impl Call {
         made
     }
 
-    /// Begins a call, and makes its publication `first`, if that is given, and if it has got a slot.
+    /// Begins a call, and makes its publication `first`, if that is given, and if it has got an entry.
     ///
     /// # Safety
-    /// See [`Desk::open_and_publish`].
+    /// See [`EntryAllocator::acquire_and_publish`].
     #[inline(always)] // On the path of small collectives.
     pub(super) unsafe fn begin(
         shared: &Shared,
@@ -138,7 +138,7 @@ impl Call {
         if let Some((_, other)) = state.elsewhere.iter().find(|(line, _)| excludes(start.line, *line)) {
             return Err(Refused::Running(*other));
         }
-        let entry = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
+        let entry = state.calls.begin(&mut state.allocator, start.line).map_err(Refused::Running)?;
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
         if start.counted && number == 0 {
             return Err(refuse_uncounted(entry));
@@ -150,7 +150,7 @@ impl Call {
         Ok((entry, fingerprint))
     }
 
-    /// Uses `entry` for a call, which gets a slot if there is one. `first`: see [`Call::begin`].
+    /// Uses `entry` for a call, which gets a publication entry if there is one. `first`: see [`Call::begin`].
     ///
     /// # Safety
     /// As for that.
@@ -169,10 +169,16 @@ impl Call {
         let Start { line: (_, tag), is_cached, memory, readers, .. } = *start;
         // SAFETY: by the contract.
         let opened = unsafe {
-            state.desk.open_and_publish(&shared.board, &mut own.seat, (tag, fingerprint), memory.room, first)
+            state.allocator.acquire_and_publish(
+                &shared.publications,
+                &mut own.handle,
+                (tag, fingerprint),
+                memory.room,
+                first,
+            )
         };
         (entry.fingerprint, entry.is_cached, own.readers, own.memory) = (fingerprint, is_cached, readers, memory);
-        (own.seated, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
+        (own.has_entry, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
 
     pub(super) fn new((entry, fingerprint): (NonNull<Entry>, u64)) -> Self {
@@ -211,8 +217,8 @@ impl Call {
     /// Executes operations as long as `allowed` says so of the next one, and none must wait. Returns what the call waits for.
     #[inline(always)] // On the path of small collectives.
     fn advance_while(&mut self, work: &Work<'_>, allowed: impl Fn(&Op) -> bool) -> Result<Option<Wait>> {
-        if !self.workspace().seated
-            && let Some(wait) = self.sit(work)?
+        if !self.workspace().has_entry
+            && let Some(wait) = self.acquire(work)?
         {
             return Ok(Some(wait));
         }
@@ -286,32 +292,34 @@ impl Call {
         Ok(None)
     }
 
-    /// Occupies a slot, where there was none when the call started. Returns what the call waits for, if there is none now.
+    /// Occupies an entry, where there was none when the call started. Returns what the call waits for, if there is none now.
     #[cold]
-    pub(super) fn sit(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
+    pub(super) fn acquire(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
         let (fingerprint, shared) = (self.fingerprint, work.shared);
         let mut state = shared.state();
-        let State { desk, calls, .. } = &mut *state;
+        let State { allocator, calls, .. } = &mut *state;
         // What this call lacks, another one that has ended may have.
-        calls.leave(desk);
+        calls.leave(allocator);
         // SAFETY: the list owns the entry. The line does not change while the call uses it.
         let (_, tag) = unsafe { (*self.entry.as_ptr()).line };
         let own = self.workspace();
-        let mut open = |desk: &mut Desk| desk.open(&shared.board, &mut own.seat, tag, fingerprint, own.memory.room);
-        let mut opened = open(desk);
+        let mut open = |allocator: &mut EntryAllocator| {
+            allocator.acquire(&shared.publications, &mut own.handle, tag, fingerprint, own.memory.room)
+        };
+        let mut opened = open(allocator);
         if opened == Err(Full::Cells) {
             // The call that ends next wakes this rank. One that has ended just now may not have seen that this one waits.
             shared.awaits_memory.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            calls.leave(desk);
-            opened = open(desk);
+            calls.leave(allocator);
+            opened = open(allocator);
         }
-        own.seated = opened.is_ok();
+        own.has_entry = opened.is_ok();
         match opened {
             Ok(_) => Ok(None),
             Err(Full::Unread(member)) => Ok(Some(Wait::Earlier { member })),
             // The call waits for another call of this rank, which may wait for any member. One of them stands for all.
-            Err(Full::Cells) => Ok(Some(Wait::Earlier { member: usize::from(shared.board.index() == 0) })),
+            Err(Full::Cells) => Ok(Some(Wait::Earlier { member: usize::from(shared.publications.index() == 0) })),
             Err(Full::Occupied) => Err(too_many()),
         }
     }
@@ -320,38 +328,40 @@ impl Call {
     /// itself, so that its end is noticed.
     #[inline]
     pub fn is_ready(&mut self, work: &Work<'_>, wait: Wait) -> bool {
-        let board = &work.shared.board;
+        let publications = &work.shared.publications;
         if self.write_streams(work) {
             // A peer may sleep until there is more. As long as it reads, this rank does not sleep.
             self.announce(work);
             return true;
         }
         match wait {
-            Wait::Publication { member, number } => board.find(&mut self.workspace().seat, member, number).is_some(),
+            Wait::Publication { member, number } => {
+                publications.find(&mut self.workspace().handle, member, number).is_some()
+            }
             Wait::Piece { member, number, bytes } => {
-                let found = board.find(&mut self.workspace().seat, member, number).flatten();
+                let found = publications.find(&mut self.workspace().handle, member, number).flatten();
                 let place = found.map(|publication| publication.place);
                 let Some(Place::Stream { cell }) = place else { return place.is_some() || bytes > 0 };
-                board.incoming(member, number, cell).is_none_or(|stream| board.written(&stream) >= bytes)
+                publications.incoming(member, number, cell).is_none_or(|stream| publications.written(&stream) >= bytes)
             }
-            Wait::Laggard { member, from, number, bytes } => {
+            Wait::SlowReader { member, from, number, bytes } => {
                 self.is_ready(work, Wait::Piece { member: from, number, bytes }) || !self.is_delayed_by(work, member)
             }
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
-            Wait::Earlier { .. } => !matches!(self.sit(work), Ok(Some(its)) if its == wait),
+            Wait::Earlier { .. } => !matches!(self.acquire(work), Ok(Some(its)) if its == wait),
             Wait::Reason { .. } => false,
             // The caller looks at the clock.
             Wait::Clock => true,
         }
     }
 
-    /// Looks for the peer in a slot that is not the expected one, and wakes peers that sleep. For a thread that has waited a
+    /// Looks for the peer in an entry that is not the expected one, and wakes peers that sleep. For a thread that has waited a
     /// while.
     #[cold]
     pub fn look_around(&mut self, work: &Work<'_>, wait: Wait) {
         self.announce(work);
-        if let Wait::Publication { member, .. } | Wait::Laggard { from: member, .. } = wait {
-            work.shared.board.search(&mut self.workspace().seat, member);
+        if let Wait::Publication { member, .. } | Wait::SlowReader { from: member, .. } = wait {
+            work.shared.publications.search(&mut self.workspace().handle, member);
         }
     }
 
@@ -371,19 +381,19 @@ impl Call {
     pub fn end(&mut self, shared: &Shared) {
         let own = self.workspace();
         debug_assert!(own.outgoing.is_empty(), "the caller may free what is not written yet");
-        shared.board.acknowledge(&mut own.seat, |_| true);
+        shared.publications.acknowledge(&mut own.handle, |_| true);
         shared.local.wake_others();
         self.set_stage(if self.claims { CLAIMED } else { ENDED });
         shared.leave_memory();
     }
 
-    /// Ends a call that fails: its publications are withdrawn, and its slot is never used again.
+    /// Ends a call that fails: its publications are withdrawn, and its entry is never used again.
     #[cold]
     pub fn withdraw(&mut self, shared: &Shared) {
         let own = self.workspace();
         // A child by fork must leave the parent's memory alone.
-        if std::mem::take(&mut own.seated) && !shared.is_inherited() {
-            shared.board.withdraw(&own.seat);
+        if std::mem::take(&mut own.has_entry) && !shared.is_inherited() {
+            shared.publications.withdraw(&own.handle);
         }
         own.outgoing.clear();
         own.done = 0;
@@ -400,7 +410,7 @@ impl Call {
 }
 
 impl Shared {
-    /// After the end of a call, whose memory on the board another one may have now: wakes this rank if one waits for it. Where ranks read each
+    /// After the end of a call, whose memory in the publication table another one may have now: wakes this rank if one waits for it. Where ranks read each
     /// other's memory, none does.
     #[inline]
     fn leave_memory(&self) {
@@ -424,7 +434,7 @@ fn refuse_uncounted(entry: NonNull<Entry>) -> Refused {
 #[cold]
 fn too_many() -> Error {
     let text = format!(
-        "{SLOTS} calls of this context in shared memory are in progress or unread by other ranks: the most that can be"
+        "{ENTRIES} calls of this context in shared memory are in progress or unread by other ranks: the most that can be"
     );
     Error::new(ErrorKind::ResourceExhausted, text)
 }

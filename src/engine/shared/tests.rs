@@ -419,11 +419,11 @@ fn so_is_a_wait_for_readers_of_earlier_calls() {
     assert_eq!(call.advance(&root).unwrap(), Some(Wait::Earlier { member: 2 }));
 }
 
-/// If calls waited for memory on the board that others of their rank have, they would wait for ever here.
+/// If calls waited for memory in the publication table that others of their rank have, they would wait for ever here.
 #[test]
 fn calls_that_start_in_different_orders_do_not_wait_for_each_other() {
     const CALLS: usize = 300;
-    // One that is published in the slot, one that is copied, and one that is combined in place if it is copied.
+    // One that is published in the entry, one that is copied, and one that is combined in place if it is copied.
     type Make = fn(usize, usize, usize) -> Prepared;
     for (case, (count, of)) in [(1, sum as Make), (100, sum), (1, in_place), (100, in_place)].into_iter().enumerate() {
         let groups = HostGroup::in_process(2);

@@ -9,7 +9,7 @@ pub enum Wait {
     /// The first `bytes` bytes of a publication of a member.
     Piece { member: usize, number: u32, bytes: usize },
     /// As [`Wait::Piece`] of member `from`, or that `member`, which delays a stream of this rank, reads on.
-    Laggard { member: usize, from: usize, number: u32, bytes: usize },
+    SlowReader { member: usize, from: usize, number: u32, bytes: usize },
     /// The end of a member's reads of this call's publications.
     Reader { member: usize },
     /// The end of a member's reads of an earlier call's publications.
@@ -27,7 +27,7 @@ impl Wait {
             Self::Clock => None,
             Self::Publication { member, .. }
             | Self::Piece { member, .. }
-            | Self::Laggard { member, .. }
+            | Self::SlowReader { member, .. }
             | Self::Reader { member }
             | Self::Earlier { member }
             | Self::Reason { member } => Some(member),

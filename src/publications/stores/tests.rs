@@ -58,9 +58,9 @@ fn interruptions_make_no_difference() {
 
 #[test]
 fn both_ways_store_the_same_bytes() {
-    let from: Vec<u8> = (0..3 * LEAST_BYTES).map(|at| (at * 7 + 1) as u8).collect();
+    let from: Vec<u8> = (0..3 * MIN_BYTES).map(|at| (at * 7 + 1) as u8).collect();
     for (figures, length) in
-        [([1.0f32, 9.0], 3 * LEAST_BYTES), ([9.0, 1.0], 3 * LEAST_BYTES - 5), ([9.0, 1.0], LEAST_BYTES - 1)]
+        [([1.0f32, 9.0], 3 * MIN_BYTES), ([9.0, 1.0], 3 * MIN_BYTES - 5), ([9.0, 1.0], MIN_BYTES - 1)]
     {
         let [cached, streamed] = figures.map(|figure| AtomicU32::new(figure.to_bits()));
         let choice = Choice { cached, streamed, streams: u32::from(figures[1] < 2.0).into(), ..Choice::default() };

@@ -270,13 +270,13 @@ impl SharesMemory for ShmConnector {
         // All ranks have mapped it, or do not want to any more.
         self.memory = None;
         let Some(opened) = self.opened.take() else { return Ok(None) };
-        let least = opened.ranks().iter().map(|rank| (found[*rank as usize], *rank)).min();
-        let (least, rank) = least.expect("this rank is one of them");
-        if least == Sharing::Nothing {
+        let min = opened.ranks().iter().map(|rank| (found[*rank as usize], *rank)).min();
+        let (min, rank) = min.expect("this rank is one of them");
+        if min == Sharing::Nothing {
             self.log(peers, &format!("no memory is shared with the other ranks of this host: rank {rank} cannot"));
             return Ok(None);
         }
-        let reads = least == Sharing::Processes;
+        let reads = min == Sharing::Processes;
         let group = opened.confirm(reads, &|rank| peers.named(rank))?;
         let why = || group.unreadable().map_or_else(|| format!("rank {rank} cannot"), str::to_owned);
         let how = match reads {

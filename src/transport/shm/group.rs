@@ -271,8 +271,8 @@ impl LocalRanks for HostGroup {
         self.members[index].views.mapped()
     }
 
-    fn board(&self, index: usize) -> *mut u8 {
-        segment::board(self.peer(index).map_or(&self.mapping, PeerSegment::mapping))
+    fn table(&self, index: usize) -> *mut u8 {
+        segment::table(self.peer(index).map_or(&self.mapping, PeerSegment::mapping))
     }
 
     fn mark(&self) -> &Arc<ForkMark> {
@@ -298,14 +298,14 @@ mod tests {
         for (index, group) in groups.iter().enumerate() {
             assert_eq!((group.ranks(), group.index()), (&[0, 1, 2][..], index));
             assert_eq!((group.index_of(2), group.index_of(3)), (Some(2), None));
-            assert_eq!(group.board(index).addr() % 4096, 0);
-            // SAFETY: the board is longer, aligned, and accessed by atomics only.
-            unsafe { (*group.board(index).cast::<AtomicU32>()).store(10 + index as u32, Ordering::Relaxed) };
+            assert_eq!(group.table(index).addr() % 4096, 0);
+            // SAFETY: the table is longer, aligned, and accessed by atomics only.
+            unsafe { (*group.table(index).cast::<AtomicU32>()).store(10 + index as u32, Ordering::Relaxed) };
         }
         for group in &groups {
             for index in 0..3 {
                 // SAFETY: as above.
-                let seen = unsafe { (*group.board(index).cast::<AtomicU32>()).load(Ordering::Relaxed) };
+                let seen = unsafe { (*group.table(index).cast::<AtomicU32>()).load(Ordering::Relaxed) };
                 assert_eq!(seen, 10 + index as u32);
             }
         }

@@ -10,7 +10,7 @@ use super::listing::{Entry, Listed};
 use super::registration::Registration;
 use super::ring::{Consumer, Line, Producer, has_room};
 use crate::publications::model::{Member, Memory};
-use crate::publications::{Incoming, LINE, Members, Outgoing, Place, Publication, Seat};
+use crate::publications::{EntryHandle, Incoming, LINE, Members, Outgoing, Place, Publication};
 use crate::sync::AtomicU64;
 use crate::transport::local::{MESSAGES, PUBLICATIONS, Waiting};
 
@@ -190,7 +190,7 @@ fn who_waits_for_room_is_woken() {
     });
 }
 
-/// So is a rank that sleeps until a member of its board has published something.
+/// So is a rank that sleeps until a member of its table has published something.
 #[test]
 fn who_sleeps_is_woken_by_a_publication() {
     model(|| {
@@ -199,15 +199,15 @@ fn who_sleeps_is_woken_by_a_publication() {
         let publisher = {
             let shared = shared.clone();
             loom::thread::spawn(move || {
-                let mut seat = publisher.open(1, 0);
-                publisher.publish(&mut seat, &[1]);
+                let mut handle = publisher.open(1, 0);
+                publisher.publish(&mut handle, &[1]);
                 shared.wake();
             })
         };
         let mut reader = Member::new(&memory, 1);
-        let mut seat = reader.open(1, 0);
+        let mut handle = reader.open(1, 0);
         shared.waiting.begin(EVENT);
-        let seen = reader.board.find(&mut seat, 0, 0).is_some();
+        let seen = reader.table.find(&mut handle, 0, 0).is_some();
         publisher.join().unwrap();
         assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
     });
@@ -225,14 +225,14 @@ fn who_sleeps_is_woken_by_an_acknowledgement() {
         let reader = {
             let shared = shared.clone();
             loom::thread::spawn(move || {
-                let mut seat = reader.open(1, 0);
-                reader.find(&mut seat, 0, 0);
-                reader.board.acknowledge(&mut seat, |_| true);
+                let mut handle = reader.open(1, 0);
+                reader.find(&mut handle, 0, 0);
+                reader.table.acknowledge(&mut handle, |_| true);
                 shared.wake();
             })
         };
         shared.waiting.begin(EVENT);
-        let seen = publisher.board.missing_reader(&own, u64::MAX).is_none();
+        let seen = publisher.table.missing_reader(&own, u64::MAX).is_none();
         reader.join().unwrap();
         assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
     });
@@ -288,7 +288,7 @@ impl Doorbell {
 /// What a rank has read of a stream.
 struct Reading {
     member: Member,
-    seat: Seat,
+    handle: EntryHandle,
     stream: Option<Incoming>,
     at: usize,
 }
@@ -304,13 +304,13 @@ fn ranks_that_return_between_pieces_wake_each_other_until_all_is_read() {
         let mut publisher = Member::new(&memory, 0);
         let its = bells.clone();
         let publisher = loom::thread::spawn(move || {
-            let (mut seat, data) = (publisher.open(1, 2 * LINE), [7; BYTES]);
+            let (mut handle, data) = (publisher.open(1, 2 * LINE), [7; BYTES]);
             // SAFETY: the bytes live until all are written.
             let stream =
-                unsafe { publisher.board.publish_stream(&mut seat, data.as_ptr(), BYTES, 2 * LINE, Members::MAX) };
+                unsafe { publisher.table.publish_stream(&mut handle, data.as_ptr(), BYTES, 2 * LINE, Members::MAX) };
             its[1].wake();
             let write = |stream: &mut Outgoing| {
-                let wrote = publisher.board.write(stream);
+                let wrote = publisher.table.write(stream);
                 if wrote {
                     its[1].wake();
                 }
@@ -319,26 +319,26 @@ fn ranks_that_return_between_pieces_wake_each_other_until_all_is_read() {
             its[0].work(&mut stream.expect("there is room for the ring"), write, Outgoing::is_written);
         });
         let mut member = Member::new(&memory, 1);
-        let seat = member.open(1, 0);
+        let handle = member.open(1, 0);
         let read = |its: &mut Reading| {
             let Some(stream) = its.stream else {
-                let found = its.member.board.find(&mut its.seat, 0, 0);
+                let found = its.member.table.find(&mut its.handle, 0, 0);
                 if let Some(Some(Publication { place: Place::Stream { cell }, .. })) = found {
-                    its.stream = its.member.board.incoming(0, 0, cell);
+                    its.stream = its.member.table.incoming(0, 0, cell);
                 }
                 return its.stream.is_some();
             };
-            if its.member.board.written(&stream) <= its.at {
+            if its.member.table.written(&stream) <= its.at {
                 return false;
             }
             let piece = Publication { bytes: LINE, place: Place::Here(stream.place(its.at).0) };
             assert_eq!(its.member.content(0, piece), [7; LINE]);
             its.at += LINE;
-            its.member.board.consume(&stream, its.at);
+            its.member.table.consume(&stream, its.at);
             bells[0].wake();
             true
         };
-        let mut reading = Reading { member, seat, stream: None, at: 0 };
+        let mut reading = Reading { member, handle, stream: None, at: 0 };
         bells[1].work(&mut reading, read, |reading| reading.at == BYTES);
         publisher.join().unwrap();
     });

@@ -129,8 +129,8 @@ impl Producer {
                 self.restart()?;
             }
             // A record does not pass the end of the ring.
-            let most = longest(self.ring.count).min(self.ring.count - (self.at & (self.ring.count - 1)));
-            let bytes = source.left.min(most as usize * DATA_BYTES);
+            let max = longest(self.ring.count).min(self.ring.count - (self.at & (self.ring.count - 1)));
+            let bytes = source.left.min(max as usize * DATA_BYTES);
             let lines = lines_for(bytes);
             if self.limit - self.at < lines {
                 self.refresh()?;

@@ -1,7 +1,7 @@
 //! The memory of one rank in one context, which this rank alone writes, and its peers map for reading.
 //!
 //! A segment is anonymous: a peer opens it as `/proc/PID/fd/N`, with the numbers in the rank's address. It begins with a header;
-//! the board follows, then a lane for each rank of the host, all without gaps. What a peer reads there is checked like bytes from a
+//! the table follows, then a lane for each rank of the host, all without gaps. What a peer reads there is checked like bytes from a
 //! socket, and read once. Only pages that have been written take memory.
 
 use std::cell::UnsafeCell;
@@ -26,12 +26,12 @@ pub type Secret = [u8; 32];
 /// The version of what segments contain.
 const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x04");
 
-/// Bytes of the board, in which a rank publishes data of collectives.
-pub use crate::publications::BOARD_BYTES;
-/// Offset of the board.
-const BOARD_AT: usize = size_of::<Header>();
+/// Bytes of the table, in which a rank publishes data of collectives.
+pub use crate::publications::TABLE_BYTES;
+/// Offset of the table.
+const TABLE_AT: usize = size_of::<Header>();
 /// Offset of the first lane.
-const LANES_AT: usize = BOARD_AT + BOARD_BYTES;
+const LANES_AT: usize = TABLE_AT + TABLE_BYTES;
 /// Lines of a ring.
 pub const LINES: usize = 4096;
 /// Messages that one peer can read out of this rank's memory at the same time. A prime number, since the place of one in the table is
@@ -301,8 +301,8 @@ pub(super) fn lane(mapping: &Mapping, index: usize) -> *const Lane {
     unsafe { mapping.start().add(at).cast() }
 }
 
-/// The board in the mapping of a segment.
-pub(super) fn board(mapping: &Mapping) -> *mut u8 {
-    // SAFETY: every mapping of a whole segment contains the board.
-    unsafe { mapping.start().add(BOARD_AT) }
+/// The table in the mapping of a segment.
+pub(super) fn table(mapping: &Mapping) -> *mut u8 {
+    // SAFETY: every mapping of a whole segment contains the table.
+    unsafe { mapping.start().add(TABLE_AT) }
 }
