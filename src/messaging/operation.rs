@@ -190,7 +190,7 @@ pub enum Replies {
 /// The end of an operation, or another event.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// As posted.
+    /// The token that was posted.
     pub token: Token,
     /// What happened.
     pub outcome: Outcome,

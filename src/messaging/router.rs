@@ -84,7 +84,7 @@ impl Messenger {
         self.ep.is_connected(rank)
     }
 
-    /// As [`Messenger::is_connected`], but a peer that has ended the link with a goodbye counts, since it was connected.
+    /// Whether a link to `rank` is or was established; an error if it is disconnected without a goodbye.
     pub fn has_been_connected(&self, rank: Rank) -> Result<bool> {
         if self.ep.peers.get(rank).is_some_and(|peer| peer.goodbye) { Ok(true) } else { self.is_connected(rank) }
     }
