@@ -12,20 +12,6 @@ use imports::{Import, Imports, circles, imports};
 use source::{Read, Sources};
 use table::Table;
 
-/// Imports that make circles, each to be removed here with the circle: `(from, to)`.
-const IN_CIRCLES: &[(&str, &str)] = &[
-    ("src/messaging/peer.rs", "src/messaging/offers.rs"),
-    ("src/messaging/send.rs", "src/messaging/placements.rs"),
-    ("src/transport/ibverbs/library.rs", "src/transport/ibverbs/handles.rs"),
-    ("src/transport/ibverbs/rail.rs", "src/transport/ibverbs/port.rs"),
-    ("src/transport/ibverbs/shared.rs", "src/transport/ibverbs/connection/mod.rs"),
-    ("src/transport/shm/segment.rs", "src/transport/shm/allocations.rs"),
-    ("src/transport/tcp/connector.rs", "src/transport/tcp/device.rs"),
-    ("src/transport/tcp/link.rs", "src/transport/tcp/device.rs"),
-    ("src/transport/tcp/relay.rs", "src/transport/tcp/device.rs"),
-    ("src/transport/tcp/relay.rs", "src/transport/tcp/streams.rs"),
-];
-
 /// Library and tool, read by this function.
 fn sources(read: &Read<'_>) -> Sources {
     let mut sources = Sources::default();
@@ -67,24 +53,14 @@ fn against(table: &Table, sources: &Sources, imports: &Imports) -> Vec<String> {
     imports.keys().copied().filter(is_forbidden).map(|import| shown(sources, imports, import)).collect()
 }
 
-/// The circles that are left without these imports, and which of these need not be left out.
-fn circles_without(allowed: &[(&str, &str)], sources: &Sources, imports: &Imports) -> (Vec<String>, Vec<String>) {
+/// The imports within each circle of files.
+fn all_circles(sources: &Sources, imports: &Imports) -> Vec<String> {
     let all: BTreeSet<Import> = imports.keys().copied().collect();
-    let file = |name: &str| sources.files.iter().position(|file| file.name == name);
-    let find = |(from, to): (&str, &str)| all.get(&(file(from)?, file(to)?)).copied();
-    let but = |one: Option<(&str, &str)>| {
-        let left_out: Vec<Import> =
-            allowed.iter().filter(|its| Some(**its) != one).filter_map(|its| find(*its)).collect();
-        circles(sources, &all.iter().copied().filter(|import| !left_out.contains(import)).collect())
-    };
-    let found = but(None);
-    let told = found.iter().map(|circle| {
-        let within = all.iter().filter(|(from, to)| circle.contains(from) && circle.contains(to));
+    let told = |circle: &_| {
+        let within = all.iter().filter(|(from, to)| BTreeSet::contains(circle, from) && circle.contains(to));
         within.map(|import| format!("\n  {}", shown(sources, imports, *import))).collect()
-    });
-    let is_needless = |one: &&(&str, &str)| find(**one).is_none() || but(Some(**one)) == found;
-    let needless = allowed.iter().filter(is_needless).map(|(from, to)| format!("\n  {from} imports {to}")).collect();
-    (told.collect(), needless)
+    };
+    circles(sources, &all).iter().map(told).collect()
 }
 
 #[test]
@@ -102,8 +78,7 @@ fn a_floor_imports_only_from_floors_below_it() {
 #[test]
 fn no_file_imports_in_a_circle() {
     let (sources, imports) = of_repository();
-    let (circles, needless) = circles_without(IN_CIRCLES, &sources, &imports);
+    let circles = all_circles(&sources, &imports);
     let text = circles.join("\n");
     assert!(circles.is_empty(), "files that import each other in circles, {} of them:{text}", circles.len());
-    assert!(needless.is_empty(), "no longer in a circle, so IN_CIRCLES must not name it:{}", needless.concat());
 }
