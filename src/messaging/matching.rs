@@ -21,7 +21,7 @@
 //! grant, the matching receive reads the message. Receives send no grants on such links.
 //!
 //! On a link that places messages in the peer's memory, a grant is for one receive, because it can hold a key of memory that is
-//! exposed for it; see [`super::rendezvous::placements`].
+//! exposed for it; see `rendezvous/placements.rs`.
 //!
 //! The number of receives that count on a grant never exceeds the number of grants that the sender has. So a large message
 //! without an announcement that matches a receive without a grant has used the grant of another receive; that one must answer the

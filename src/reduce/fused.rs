@@ -33,7 +33,7 @@ impl Block {
 /// How a block is stored past the caches.
 pub(super) trait Store {
     /// # Safety
-    /// The block is filled. `into` is valid for writes of a block, and a multiple of [`LINE`](super::stores::LINE). The
+    /// The block is filled. `into` is valid for writes of a block, and a multiple of [`LINE`]. The
     /// CPU has the features that the type is for.
     unsafe fn store(block: &Block, into: *mut u8);
 }
