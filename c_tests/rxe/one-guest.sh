@@ -21,8 +21,8 @@ fi
 
 # What follows is about ibverbs, whatever TRANSPORT is.
 if group links "the requirements on links, over the device"; then
-  try "by one port" env GLOO_RS_TEST_IBVERBS=rxe0 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
-  try "by two ports" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$LIBRARY_TESTS" transport::conformance:: --skip mixed --test-threads 2
+  try "by one port" env GLOO_RS_TEST_IBVERBS=rxe0 "$LIBRARY_TESTS" testing::conformance:: --skip mixed --test-threads 2
+  try "by two ports" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$LIBRARY_TESTS" testing::conformance:: --skip mixed --test-threads 2
 fi
 
 if group rust "collectives with 2, 3 and 6 ranks, large messages, what is left of contexts"; then

@@ -28,8 +28,6 @@
 //! announcement that it matches.
 
 mod ends;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
 mod payload;
 
 use crate::error::{Error, ErrorKind};

@@ -59,7 +59,7 @@ impl Pair {
     fn new(bytes: usize) -> Self {
         let pipes = [Pipe::default(), Pipe::default()];
         Self([0, 1].map(|rank| {
-            let mut messenger = testing::messenger(rank, 2);
+            let mut messenger = crate::testing::links::messenger(rank, 2);
             let link = Pipes { out: pipes[rank].clone(), into: pipes[1 - rank].clone(), bytes };
             messenger.established(1 - rank, Box::new(link), 1);
             messenger

@@ -8,9 +8,6 @@
 mod accesses;
 mod diagnosis;
 mod endpoint;
-#[cfg(any(test, fuzzing))]
-#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
-pub(crate) mod fuzz;
 mod inbox;
 mod limits;
 pub mod matching;
@@ -26,9 +23,6 @@ mod receive;
 mod rendezvous;
 mod router;
 mod send_queue;
-#[cfg(any(test, fuzzing))]
-#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
-pub(crate) mod testing;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests;
@@ -58,9 +52,9 @@ use router::clip;
 use send_queue::Sent;
 
 /// Size of the staging buffer for received bytes: small enough to stay in cache until they are reduced.
-const STAGING_BYTES: usize = 128 << 10;
+pub(crate) const STAGING_BYTES: usize = 128 << 10;
 /// Receives from one link before other links are read.
-const READS_PER_TURN: usize = 4;
+pub(crate) const READS_PER_TURN: usize = 4;
 /// With up to so many links, all are tried without asking the connector which are ready.
 const DIRECT_LINKS: usize = 4;
 

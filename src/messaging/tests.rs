@@ -3,9 +3,9 @@
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::Instant;
 
-use super::testing::{Ended, StreamLink, messenger, sockets};
 use super::*;
 use crate::error::Error;
+use crate::testing::links::{Ended, StreamLink, messenger, sockets};
 use crate::transport::{Interest, LastWords, Link, OneSided};
 use crate::types::Space;
 use crate::wire::{Envelope, Message};

@@ -6,16 +6,12 @@
 //! links from one thread at a time. They must not block, hold locks for long, or start threads. `docs/links.md`
 //! describes how to write a transport.
 
-#[cfg(test)]
-mod conformance;
 pub mod connections;
 mod connector;
 pub mod device;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 pub mod ibverbs;
 pub mod local;
-#[cfg(any(test, fuzzing))]
-pub mod loopback;
 pub mod options;
 pub mod shm;
 pub mod tcp;

@@ -9,8 +9,8 @@ use crate::collective::{Collective, Shape};
 use crate::engine::scratch::KEPT_BYTES;
 use crate::publications::{PLACES, TABLE_BYTES};
 use crate::sys::topology::domain;
+use crate::testing::loopback::Random;
 use crate::testing::tier::Tier;
-use crate::transport::loopback::Random;
 use crate::types::DataType;
 
 pub(super) fn connected(size: usize, check_calls: bool) -> Vec<Arc<Context>> {

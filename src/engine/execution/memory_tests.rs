@@ -9,8 +9,8 @@ use crate::engine::shared::steps::SharedSteps;
 use crate::engine::{Binding, Engine, Prepared, Spin};
 use crate::error::{Error, ErrorKind};
 use crate::messaging::Messenger;
-use crate::messaging::testing::unconnected;
 use crate::schedule::{Buffer, Builder, Readers, Schedule, Span};
+use crate::testing::links::unconnected;
 use crate::transport::SystemClock;
 use crate::transport::shm::HostGroup;
 

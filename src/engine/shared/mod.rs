@@ -7,6 +7,7 @@
 mod claim;
 mod combine;
 #[cfg(any(test, fuzzing))]
+#[path = "../../testing/fuzz/shared_memory.rs"]
 pub mod fuzz;
 pub mod part;
 pub mod program;

@@ -13,6 +13,7 @@ mod buffers;
 #[cfg(test)]
 mod calls_tests;
 #[cfg(any(test, fuzzing))]
+#[path = "../../testing/fuzz/options.rs"]
 pub(crate) mod fuzz;
 
 use std::ffi::c_void;

@@ -3,16 +3,18 @@
 //! module is one of its modules, by `#[path]`.
 
 mod handshake;
+mod matching;
+mod messaging;
 #[cfg(all(unix, feature = "tls"))]
 mod tls;
 
 pub use crate::engine::shared::fuzz::shared_memory;
 pub use crate::ffi::fuzz::options;
-pub use crate::messaging::fuzz::{exchange, frames};
-pub use crate::messaging::matching::fuzz::matching;
 pub use crate::rendezvous::tcp::fuzz::store_protocol;
 pub use crate::rendezvous::url::fuzz::store_url;
 pub use handshake::handshake;
+pub use matching::matching;
+pub use messaging::{exchange, frames};
 #[cfg(feature = "tls")]
 pub use tls::tls;
 

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::schedule::verify::{Contract, Expect, Leaf};
 use crate::schedule::{Buffer, Schedule};
-use crate::transport::loopback::{Network, Random};
+use crate::testing::loopback::{Network, Random};
 use crate::types::{DataType, Rank};
 
 /// A collective call by all ranks.

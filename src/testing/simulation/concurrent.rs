@@ -10,7 +10,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::{LinkModel, Random};
+use crate::testing::loopback::{LinkModel, Random};
 use crate::types::DataType;
 
 const TAG: u64 = u64::MAX;

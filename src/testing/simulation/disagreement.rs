@@ -8,7 +8,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::LinkModel;
+use crate::testing::loopback::LinkModel;
 use crate::types::{DataType, Rank, ReduceOp};
 
 const SIZE: usize = 3;

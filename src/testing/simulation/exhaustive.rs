@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::calls::{CollectiveCall, collectives};
 use super::job::{Job, Work};
+use crate::testing::loopback::{LinkModel, NodeStatus, Random};
 use crate::testing::tier::Tier;
-use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 use crate::wire::message::HEADER_BYTES;
 
 /// Numbers of ranks that are tested.

@@ -12,10 +12,10 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction};
 use crate::error::Result;
 use crate::schedule::Action;
+use crate::testing::fake_ibverbs::{DeviceModel, Fabric, LeftBehind, fabric_node};
+use crate::testing::loopback::{Network, NodeStatus, Random};
 use crate::testing::tier::Tier;
-use crate::transport::ibverbs::fake::{DeviceModel, Fabric, LeftBehind, fabric_node};
 use crate::transport::ibverbs::rail::PathOptions;
-use crate::transport::loopback::{Network, NodeStatus, Random};
 use crate::transport::{Counters, Device};
 use crate::types::{DataType, ReduceOp};
 

@@ -15,9 +15,9 @@ use crate::context::{Context, ContextOptions};
 use crate::engine::Spin;
 use crate::error::{Error, Result};
 use crate::net::address::Address;
+use crate::testing::loopback::{LinkModel, Network, Node, NodeStatus};
 use crate::transport::Device;
 use crate::transport::Sharing;
-use crate::transport::loopback::{LinkModel, Network, Node, NodeStatus};
 use crate::tuner::Tuner;
 
 /// Timeout of a call.

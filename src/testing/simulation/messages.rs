@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::context::{BoundBuffer, Context, RemoteKey, UnboundBuffer};
 use crate::error::Result;
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::Random;
+use crate::testing::loopback::Random;
 use crate::types::Rank;
 
 /// A communication pattern.

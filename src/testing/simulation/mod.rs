@@ -1,5 +1,5 @@
 //! Simulation of whole jobs in one thread: real contexts, one per rank, over [in-memory
-//! links](crate::transport::loopback) under virtual time. Each rank is a coroutine that is suspended where a thread
+//! links](crate::testing::loopback) under virtual time. Each rank is a coroutine that is suspended where a thread
 //! would sleep. Everything that happens is a function of one seed.
 
 mod calls;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use crate::transport::loopback::{Network, NodeStatus};
+use crate::testing::loopback::{Network, NodeStatus};
 
 /// Maximum number of events of a job; more indicate a loop without progress.
 const MAX_EVENTS: usize = 2_000_000;

@@ -9,9 +9,9 @@ use super::sleep;
 use crate::context::Context;
 use crate::engine::shared::program::LONGEST;
 use crate::messaging::matching::EAGER_BYTES;
+use crate::testing::loopback::{Network, Random};
 use crate::testing::tier::Tier;
 use crate::transport::Sharing;
-use crate::transport::loopback::{Network, Random};
 
 /// Requests of a rank.
 const REQUESTS: usize = 4;

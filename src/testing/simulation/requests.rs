@@ -9,7 +9,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Request};
 use crate::error::ErrorKind;
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::{Network, NodeStatus};
+use crate::testing::loopback::{Network, NodeStatus};
 use crate::transport::tcp::TICK;
 use crate::types::DataType;
 

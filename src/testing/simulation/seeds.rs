@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use super::calls::CollectiveCall;
 use super::job::{Job, Work};
 use super::messages::Messages;
+use crate::testing::loopback::{LinkModel, NodeStatus, Random};
 use crate::testing::tier::Tier;
-use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 
 /// Seeds that found a defect when they were drawn.
 const FOUND: &str = include_str!("seeds.txt");

@@ -9,9 +9,9 @@ use crate::engine::shared::program::LONGEST;
 use crate::error::Result;
 use crate::schedule::verify::tests::compiled::write_scan;
 use crate::schedule::{Builder, Schedule};
+use crate::testing::loopback::{Network, Random};
 use crate::testing::tier::Tier;
 use crate::transport::Sharing;
-use crate::transport::loopback::{Network, Random};
 
 /// The forms of publications that are too long for what is copied as a whole: by reference, or as streams.
 const FORMS: [Sharing; 2] = [Sharing::Processes, Sharing::Segments];

@@ -10,7 +10,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{Details, ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::Network;
+use crate::testing::loopback::Network;
 use crate::types::{DataType, ReduceOp};
 
 const LONG: Duration = Duration::from_secs(30);

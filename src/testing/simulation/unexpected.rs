@@ -9,7 +9,7 @@ use super::{idle, idle_until};
 use crate::context::{Context, ContextOptions, UnboundBuffer};
 use crate::error::ErrorKind;
 use crate::messaging::matching::UNEXPECTED_OVERHEAD_BYTES;
-use crate::transport::loopback::{LinkModel, Network, Random};
+use crate::testing::loopback::{LinkModel, Network, Random};
 
 const BYTES: usize = 60_000;
 const MESSAGES: usize = 100;

@@ -345,7 +345,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::transport::ibverbs::fake::{DeviceModel, Fabric};
+    use crate::testing::fake_ibverbs::{DeviceModel, Fabric};
 
     /// What happens in a child by fork; it makes system calls only. Returns the child's status.
     fn in_a_child(body: impl FnOnce() -> bool) -> i32 {

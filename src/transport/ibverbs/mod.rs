@@ -10,8 +10,6 @@ mod common;
 mod connection;
 mod connector;
 mod endpoint;
-#[cfg(test)]
-pub mod fake;
 mod frame;
 pub mod handles;
 pub mod library;

@@ -10,8 +10,8 @@ use super::link::{Port, ShmLink};
 use super::segment::{LAST_BYTES, Lane};
 use crate::secret::JobToken;
 use crate::sys::{self, Pollable, Poller, PollerKind};
+use crate::testing::loopback::Random;
 use crate::transport::device::{self, DeviceOptions};
-use crate::transport::loopback::Random;
 use crate::transport::{Connections, ConnectorEvent, Device, Link, LocalRanks, RemoteMemory};
 
 /// Two members and the links between them.

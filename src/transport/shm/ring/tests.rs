@@ -2,7 +2,7 @@
 //! many events.
 
 use super::*;
-use crate::transport::loopback::Random;
+use crate::testing::loopback::Random;
 
 /// Lines of a ring, so few that it is passed often.
 const LINES: usize = 16;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ibverbs_sys as ffi;
 
 use super::{Alive, Counts, DeviceModel, PortModel, Status};
-use crate::transport::loopback::{NodeStatus, Random};
+use crate::testing::loopback::{NodeStatus, Random};
 use objects::{EventCount, Pointer, WorkCompletion};
 use packets::{Event, Pair};
 

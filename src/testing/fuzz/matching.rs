@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Arrival, EAGER_BYTES, Posting, Receives};
+use super::Input;
+use crate::messaging::matching::{Arrival, EAGER_BYTES, Posting, Receives};
 use crate::messaging::{Recv, Source, Token};
-use crate::testing::fuzz::Input;
 use crate::types::{Rank, Space};
 use crate::wire::Envelope;
 

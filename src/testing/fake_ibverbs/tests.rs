@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::state::objects::WorkCompletion;
 use super::*;
+use crate::testing::loopback::{LinkModel, Node};
 use crate::transport::ibverbs::handles::{Capacity, CompletionQueue, MemoryRegion, QueuePair};
-use crate::transport::loopback::{LinkModel, Node};
 use ffi::ibv_qp_attr_mask as mask;
 use ffi::ibv_qp_state as state;
 use ffi::ibv_wc_status as status;

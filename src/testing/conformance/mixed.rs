@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions};
 use crate::error::Result;
+use crate::testing::loopback::{LinkModel, Network, Node};
 use crate::transport::device::{Device, DeviceOptions};
-use crate::transport::loopback::{LinkModel, Network, Node};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Description, Part, Peers, Provided, Provider, Reach};
 use crate::types::{DataType, Rank};
 

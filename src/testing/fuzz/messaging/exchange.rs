@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use super::{CONNECTION, MAX_STEPS, SIZES};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::messaging::testing::{Ended, StreamLink, messenger, sockets};
 use crate::messaging::{Event, Messenger, Outcome, Recv, Send, Source, Token};
 use crate::testing::fuzz::Input;
+use crate::testing::links::{Ended, StreamLink, messenger, sockets};
 #[cfg(test)]
-use crate::transport::loopback::Network;
+use crate::testing::loopback::Network;
 use crate::types::Space;
 
 /// A send or a receive of one of two messengers.
@@ -273,8 +273,8 @@ mod tests {
 
     use super::*;
     use crate::secret::JobToken;
+    use crate::testing::loopback::{LinkModel, Node, Random};
     use crate::transport::Device;
-    use crate::transport::loopback::{LinkModel, Node, Random};
 
     impl Pair {
         /// Lets the time pass until something happens at a rank. Returns the time, and whether something will happen.

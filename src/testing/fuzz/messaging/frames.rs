@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use super::{CONNECTION, MAX_STEPS, SIZES};
 use crate::error::Error;
-use crate::messaging::testing::{Ended, PlacingLink, StreamLink, messenger, sockets};
 use crate::messaging::{
     Event, Messenger, Outcome, READS_PER_TURN, Recv, ReduceInto, Remote, STAGING_BYTES, Send, Source, Token,
 };
 use crate::reduce::{self, Pairwise};
 use crate::testing::fuzz::Input;
+use crate::testing::links::{Ended, PlacingLink, StreamLink, messenger, sockets};
 use crate::transport::Link;
 use crate::types::{DataType, ReduceOp, Space};
 use crate::wire::message::HEADER_BYTES;

@@ -10,9 +10,9 @@ use super::state::packets::{Piece, Request, copy_inline};
 use super::state::{Armed, Channel, Context, Element, Place, Queue, State};
 use super::transitions::Parts;
 use super::{CURRENT, Shared, set_errno};
+use crate::testing::loopback::NodeStatus;
 use crate::transport::ibverbs::library::Functions;
 use crate::transport::ibverbs::port::LinkLayer;
-use crate::transport::loopback::NodeStatus;
 
 /// All functions.
 pub const TABLE: Functions = Functions {

@@ -6,7 +6,7 @@ mod frames;
 pub use exchange::exchange;
 pub use frames::frames;
 
-use super::matching::EAGER_BYTES;
+use crate::messaging::matching::EAGER_BYTES;
 
 /// Connection number in the headers, as agreed in a handshake.
 const CONNECTION: u32 = 0x0102_0304;

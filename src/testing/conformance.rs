@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::device::{self, DeviceOptions};
-use super::loopback::{LinkModel, Network, Node, Random};
-use super::{Connections, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
 use crate::error::Error;
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
 #[cfg(feature = "tls")]
 use crate::net::tls;
 use crate::secret::JobToken;
 use crate::sys::{self, PollerKind};
+use crate::testing::loopback::{LinkModel, Network, Node, Random};
+use crate::transport::device::{self, DeviceOptions};
+use crate::transport::{Connections, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
 use crate::types::Space;
 
 /// Two ranks of a context with one kind of link.
@@ -87,7 +87,7 @@ const PORTS: &str = "GLOO_RS_TEST_IBVERBS";
 fn over_ibverbs() -> Option<Pair> {
     let hca = std::env::var(PORTS).ok()?;
     let device = || -> Arc<dyn Device> {
-        let ibverbs = super::ibverbs::Options { hca: Some(hca.clone()), ..Default::default() };
+        let ibverbs = crate::transport::ibverbs::Options { hca: Some(hca.clone()), ..Default::default() };
         let options = DeviceOptions {
             hostname: Some(Ipv4Addr::LOCALHOST.to_string()),
             shared_memory: Some(false),
@@ -132,8 +132,8 @@ fn over_network(seed: u64, reads_above: Option<usize>, places_above: Option<usiz
 /// By queue pairs of a simulated fabric, with so many ports on each side.
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 fn over_queue_pairs(rails: usize) -> Pair {
-    use super::ibverbs::fake::{DeviceModel, Fabric, LeftBehind, fabric_node};
-    use super::ibverbs::rail::PathOptions;
+    use crate::testing::fake_ibverbs::{DeviceModel, Fabric, LeftBehind, fabric_node};
+    use crate::transport::ibverbs::rail::PathOptions;
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
     let model =
         LinkModel { delay: delay.clone(), capacity: 100_000, piece: 5000, reads_above: None, places_above: None };

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 
 use ibverbs_sys as ffi;
 
-use super::handles::{self, DeviceContext, ProtectionDomain};
-use super::library::Library;
-use super::port::{GidType, LinkLayer};
-use super::rail::Rail;
-use crate::transport::loopback::{Network, NodeStatus};
+use crate::testing::loopback::{Network, NodeStatus};
+use crate::transport::ibverbs::handles::{self, DeviceContext, ProtectionDomain};
+use crate::transport::ibverbs::library::Library;
+use crate::transport::ibverbs::port::{GidType, LinkLayer};
+use crate::transport::ibverbs::rail::Rail;
 pub use node::{LeftBehind, fabric_node};
 use state::State;
 

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::Messenger;
 use crate::error::Result;
+use crate::messaging::Messenger;
 use crate::net::address::{self, Address};
 use crate::net::this_host;
 use crate::sys::{self, AsRaw, Pollable};

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Fabric;
+use crate::testing::loopback::{Network, Node, NodeStatus};
 use crate::transport::connections::Linger;
 use crate::transport::ibverbs::Provider;
 use crate::transport::ibverbs::rail::PathOptions;
-use crate::transport::loopback::{Network, Node, NodeStatus};
 use crate::transport::{self, Lingering};
 
 /// How long a link that has ended is kept for its peer.
