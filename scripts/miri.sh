@@ -17,7 +17,7 @@ if ! said=$(cargo "+$toolchain" miri setup 2>&1); then
 fi
 tests=("$@")
 if ((${#tests[@]} == 0)); then
-  tests=(ffi:: messaging:: reduce::tests::several schedule::builder publications transport::shm::ring wire::)
+  tests=(ffi:: messaging:: reduce::tests::several schedule::builder publications:: transport::shm::ring wire::)
 fi
 # Few cases of random tests, and no files that remember failures: Miri keeps files and clocks of this machine from the tests.
 export MIRIFLAGS="-Zmiri-env-set=PROPTEST_CASES=8 -Zmiri-env-set=PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 ${MIRIFLAGS:-}"

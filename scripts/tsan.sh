@@ -43,7 +43,7 @@ if [ "${1:-}" = rust ]; then
   shift
   tests=("$@")
   if ((${#tests[@]} == 0)); then
-    tests=(--lib --test jobs -- engine:: context:: publications transport::shm stress:: failures::)
+    tests=(--lib --test jobs -- engine:: context:: publications:: transport::shm stress:: failures::)
   fi
   exec cargo "+$toolchain" test "${for_tsan[@]}" "${tests[@]}"
 fi
