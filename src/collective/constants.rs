@@ -74,15 +74,15 @@ impl Constants {
         &[]
     }
 
-    /// The memory that the ranks of one host share; `crowded`: they also share cores. `per_host`: their number. `alone`: there are no
+    /// The memory that the ranks of one host share; `oversubscribed`: they also share cores. `per_host`: their number. `alone`: there are no
     /// other hosts, so long publications are written piece by piece.
-    pub fn shared_memory(&self, crowded: bool, per_host: usize, alone: bool) -> SharedMemory {
+    pub fn shared_memory(&self, oversubscribed: bool, per_host: usize, alone: bool) -> SharedMemory {
         let sole = alone && per_host == 2;
         let [by_value, by_reference] = match sole {
             true => [self.memory_sole_value_bytes, self.memory_sole_read_bytes],
             false => [self.memory_value_bytes, 0.0],
         };
-        let [signal, far_signal] = match crowded {
+        let [signal, far_signal] = match oversubscribed {
             false => [self.memory_signal_us, self.memory_far_signal_us],
             true => [self.memory_signal_shared_us; 2],
         };

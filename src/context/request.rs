@@ -12,7 +12,7 @@ use crate::context::shared::{Begun, SharedCall};
 use crate::engine::cache::CallKey;
 use crate::engine::plan::boxed;
 use crate::engine::prepared::Function;
-use crate::engine::shared::{Attempted, Claim, Progress, Shared, Unattended};
+use crate::engine::shared::{Attempted, BackgroundOperation, Claim, Progress, Shared};
 use crate::engine::{Binding, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport;
@@ -279,7 +279,7 @@ impl Request {
             // Whoever progresses the context goes on with it.
             shared.leave(self.body.clone());
             context.engine().arm();
-            let progress = self.body.go_on();
+            let progress = self.body.progress();
             shared.pass_on(progress);
             if progress == Progress::Ended {
                 // What it waited for may have come without a ring, so nobody else may find out that it has ended.
@@ -316,7 +316,7 @@ impl Request {
                 let done = work.map_or(Ok(true), |work| context.test_shared(&run, &work, shared));
                 if matches!(done, Ok(false)) {
                     drop(running);
-                    let progress = self.body.running.attempt_if_wanted(|running| self.body.go_on_with(running));
+                    let progress = self.body.running.attempt_if_wanted(|running| self.body.progress_with(running));
                     if let Some(shared) = self.body.context.shared_memory.get() {
                         shared.pass_on(progress);
                     }
@@ -429,18 +429,18 @@ impl Body {
     }
 
     /// Goes on with the call that is `running`, without waiting.
-    fn go_on_with(&self, running: &mut Option<(Running, Times)>) -> Progress {
+    fn progress_with(&self, running: &mut Option<(Running, Times)>) -> Progress {
         let Some((Running::Shared(shared), times)) = running else { return Progress::Ended };
         let run = self.run(times);
         // A call without any time may do what needs no waiting.
         let is_late = || !times.timeout.is_zero() && self.context.engine().now() >= times.deadline;
-        self.context.shared_work(&run.binding).map_or(Progress::None, |work| shared.go_on(&work, is_late))
+        self.context.shared_work(&run.binding).map_or(Progress::None, |work| shared.progress(&work, is_late))
     }
 }
 
-impl Unattended for Body {
-    fn go_on(&self) -> Progress {
-        self.running.attempt(|running| self.go_on_with(running))
+impl BackgroundOperation for Body {
+    fn progress(&self) -> Progress {
+        self.running.attempt(|running| self.progress_with(running))
     }
 }
 

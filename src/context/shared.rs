@@ -62,11 +62,11 @@ impl SharedCall {
     }
 
     /// Goes on without waiting, for a thread that does not wait for the call. The call fails if `is_late` while there is more to do.
-    pub(super) fn go_on(&mut self, work: &Work<'_>, is_late: impl Fn() -> bool) -> Progress {
+    pub(super) fn progress(&mut self, work: &Work<'_>, is_late: impl Fn() -> bool) -> Progress {
         if self.outcome.is_some() {
             return Progress::Ended;
         }
-        self.outcome = match self.call.go_on(work) {
+        self.outcome = match self.call.progress(work) {
             Ok(Progress::Ended) => Some(Ok(())),
             Ok(Progress::More) if is_late() => Some(Err(too_slow())),
             Ok(progress) => return progress,
@@ -172,7 +172,7 @@ impl Context {
     /// Executes a call that has just started as far as possible without waiting, and without calling the caller's function. Returns
     /// whether it has ended.
     pub(super) fn advance_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
-        match call.call.go_on(work) {
+        match call.call.progress(work) {
             Ok(progress) => Ok(progress == Progress::Ended),
             Err(error) => self.fail_shared(run, work, call, error).map(|()| true),
         }

@@ -385,7 +385,7 @@ impl Core {
     fn look_in_memory(&mut self) -> bool {
         let Some(shared) = &self.shared else { return false };
         let mut any = false;
-        let others = shared.go_on();
+        let others = shared.progress();
         self.long_turn = others == Progress::More;
         for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| execution.waits_in_memory()) {
             any |= execution.look(&mut self.messenger);

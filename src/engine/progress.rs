@@ -380,13 +380,13 @@ impl Engine {
             if urgent {
                 self.visits.fetch_add(1, Ordering::Relaxed);
             }
-            self.entrust(&mut guard, watch.as_ref(), urgent);
+            self.arm_watch(&mut guard, watch.as_ref(), urgent);
         }
     }
 
     /// Arms the watch if `urgent`, else disarms it. While there is a timer, which an armed watch would not see, disarms it: then it checks
     /// the context at every tick.
-    fn entrust(&self, guard: &mut Guard<'_>, watch: &dyn Watch, urgent: bool) {
+    fn arm_watch(&self, guard: &mut Guard<'_>, watch: &dyn Watch, urgent: bool) {
         // A thread without the lock may have started a call meanwhile, and have seen the watch armed.
         let urgent = urgent || self.disarm() && guard.has_runs();
         if guard.messenger.connections().next_timer().is_some() {
@@ -497,7 +497,7 @@ impl Engine {
         guard.messenger.connections_mut().wake(true);
         guard.serve();
         self.notify(&mut guard);
-        self.entrust(&mut guard, watch.as_ref(), true);
+        self.arm_watch(&mut guard, watch.as_ref(), true);
         (guard.seen_turns, guard.moved) = (guard.turns, false);
     }
 }

@@ -140,9 +140,9 @@ mod tests {
 
     /// Counts how often it is asked to remind the context.
     #[derive(Default)]
-    struct Asked(AtomicUsize);
+    struct Reminder(AtomicUsize);
 
-    impl Watch for Asked {
+    impl Watch for Reminder {
         fn arm(&self) {}
 
         fn disarm(&self) {}
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn what_was_not_needed_between_two_looks_is_given_back() {
-        let (kept, asked) = (Arc::<Kept>::default(), Arc::<Asked>::default());
-        let watch: Weak<dyn Watch> = Arc::<Asked>::downgrade(&asked);
+        let (kept, asked) = (Arc::<Kept>::default(), Arc::<Reminder>::default());
+        let watch: Weak<dyn Watch> = Arc::<Reminder>::downgrade(&asked);
         kept.set_watch(watch);
         let asked = || asked.0.load(Ordering::Relaxed);
         let (mut large, mut small) = (Scratch::default(), Scratch::default());

@@ -396,7 +396,7 @@ impl OneSided {
 
     /// Starts the writes whose way has become known while a link was read.
     #[inline]
-    pub fn go_on(&mut self, ep: &mut Endpoint, accesses: &mut Accesses) {
+    pub fn progress(&mut self, ep: &mut Endpoint, accesses: &mut Accesses) {
         while let Some(key) = self.granted_writes.pop() {
             self.release_writes(key, ep, accesses);
         }

@@ -13,7 +13,7 @@ use super::rendezvous::Grant;
 use super::{Messenger, READS_PER_TURN, STAGING_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::try_reserve;
-use crate::transport::{LastWords, Link};
+use crate::transport::{Link, ReceivedNotice};
 use crate::types::{Rank, Space};
 use crate::wire::Message;
 
@@ -171,8 +171,8 @@ impl Messenger {
         self.staging = staging;
         let dirty = peer.has_output();
         self.ep.peers.put_back(rank, peer);
-        self.rendezvous.go_on(&mut self.ep);
-        self.one_sided.go_on(&mut self.ep, &mut self.rendezvous.accesses);
+        self.rendezvous.progress(&mut self.ep);
+        self.one_sided.progress(&mut self.ep, &mut self.rendezvous.accesses);
         match error {
             Some(error) => self.fail_connection(rank, error),
             None if dirty => self.ep.mark_dirty(rank),
@@ -191,7 +191,7 @@ impl Messenger {
 
     /// The error for a stream that broke with `e`. If the peer's close notice has come all the same, it gives the reason.
     fn end_of_broken(&mut self, rank: Rank, peer: &mut Peer, e: &io::Error) -> Error {
-        if let Some(LastWords(words)) = e.get_ref().and_then(|inner| inner.downcast_ref()) {
+        if let Some(ReceivedNotice(words)) = e.get_ref().and_then(|inner| inner.downcast_ref()) {
             // What was being received is not completed, and the notice begins with a header.
             peer.begin_anew();
             match self.take(rank, peer, words) {

@@ -177,7 +177,7 @@ impl Rendezvous {
 
     /// Goes on with the messages for which a grant has come, or behind which one has left, while a link was read.
     #[inline]
-    pub fn go_on(&mut self, ep: &mut Endpoint) {
+    pub fn progress(&mut self, ep: &mut Endpoint) {
         if !self.granted.is_empty() {
             let mut granted = std::mem::take(&mut self.granted);
             granted.drain(..).for_each(|grant| self.use_grant(grant, ep));

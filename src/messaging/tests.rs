@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::*;
 use crate::error::Error;
 use crate::testing::links::{Ended, StreamLink, messenger, sockets};
-use crate::transport::{Interest, LastWords, Link, OneSided};
+use crate::transport::{Interest, Link, OneSided, ReceivedNotice};
 use crate::types::Space;
 use crate::wire::{Envelope, Message};
 
@@ -246,7 +246,7 @@ impl Link for Broken {
 
     fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         if self.0.is_empty() {
-            return Err(io::Error::other(LastWords(self.1.clone())));
+            return Err(io::Error::other(ReceivedNotice(self.1.clone())));
         }
         let n = self.0.len().min(parts[0].len());
         parts[0][..n].copy_from_slice(&self.0[..n]);

@@ -16,7 +16,7 @@ use crate::secret::JobToken;
 use crate::sys::{self, PollerKind};
 use crate::testing::loopback::{LinkModel, Network, Node, Random};
 use crate::transport::device::{self, DeviceOptions};
-use crate::transport::{Connections, ConnectorEvent, Device, Interest, LastWords, Link, tcp};
+use crate::transport::{Connections, ConnectorEvent, Device, Interest, Link, ReceivedNotice, tcp};
 use crate::types::Space;
 
 /// Two ranks of a context with one kind of link.
@@ -150,7 +150,7 @@ fn over_queue_pairs(rails: usize) -> Pair {
     let step = move || {
         network.step(network.now() + Duration::from_micros(100));
         fabric.progress();
-        left.go_on();
+        left.progress();
         network.now()
     };
     pair(nodes, Box::new(step))
@@ -887,7 +887,7 @@ fn no_memory_is_used_after_the_end_of_a_link_that_places_messages() {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => drop((pair.step)()),
                     Err(error) => {
                         let inner = error.into_inner().expect("the close notice");
-                        words = Some(inner.downcast::<LastWords>().expect("the close notice").0);
+                        words = Some(inner.downcast::<ReceivedNotice>().expect("the close notice").0);
                         break;
                     }
                 }

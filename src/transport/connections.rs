@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    Allocations, CloseNotice, Connector, ConnectorEvent, Counters, Description, Lingering, LocalRanks, Made, OverLinks,
-    Part, Peers, Reach, SharedMemory, Sharing,
+    Allocations, CloseNotice, Connector, ConnectorEvent, Counters, Description, DrainingLink, LocalRanks, Made,
+    OverLinks, Part, Peers, Reach, SharedMemory, Sharing,
 };
 use crate::error::{Error, Result};
 use crate::log::LogCallback;
@@ -48,7 +48,7 @@ pub struct Provided<'a> {
 }
 
 /// Keeps what an ended link leaves behind, until its peer has all that was sent.
-pub type Linger = Arc<dyn Fn(Box<dyn Lingering>) + Send + Sync>;
+pub type Linger = Arc<dyn Fn(Box<dyn DrainingLink>) + Send + Sync>;
 
 /// The connections of one context.
 pub struct Connections {

@@ -101,22 +101,22 @@ pub trait Link: Send {
     /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `rest`, the rest of a message that
     /// was accepted in part, then `close_notice`, then the end of the stream. Returns at once; data that the peer cannot
     /// accept yet is delivered within time limits of the [`Device`]. If the stream is broken, the link may deliver
-    /// `close_notice` alone, as [`LastWords`]. Dropping a link instead may lose accepted bytes.
+    /// `close_notice` alone, as [`ReceivedNotice`]. Dropping a link instead may lose accepted bytes.
     fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>);
 }
 
 /// The peer's close notice, if it came by another way than the stream, which has broken: the payload of the
 /// [`io::Error`] that [`Link::receive`] then returns.
 #[derive(Debug)]
-pub struct LastWords(pub Vec<u8>);
+pub struct ReceivedNotice(pub Vec<u8>);
 
-impl fmt::Display for LastWords {
+impl fmt::Display for ReceivedNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the stream broke, and the peer has ended the link with a notice of {} bytes", self.0.len())
     }
 }
 
-impl std::error::Error for LastWords {}
+impl std::error::Error for ReceivedNotice {}
 
 /// A link's access to the peer's memory. A large message is not sent; its receiver reads it from the sender's memory.
 pub trait RemoteMemory {
@@ -235,7 +235,7 @@ pub trait OneSided {
 }
 
 /// What a link leaves behind when it ends, until its peer has all that was sent.
-pub trait Lingering: Send {
+pub trait DrainingLink: Send {
     /// Goes on without blocking; returns whether this must be kept: until the peer has acknowledged everything. The caller limits the time.
     fn linger(&mut self) -> bool;
 }

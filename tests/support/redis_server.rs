@@ -136,7 +136,7 @@ impl RedisServer {
         }
     }
 
-    pub fn go_on(&self) {
+    pub fn progress(&self) {
         // SAFETY: the process is a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.id(), libc::SIGCONT) }, 0);
     }

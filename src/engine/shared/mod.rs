@@ -23,7 +23,7 @@ mod wait;
 
 pub use claim::Claim;
 pub use run::{Call, Work};
-pub use started::{Attempted, Progress, Unattended};
+pub use started::{Attempted, BackgroundOperation, Progress};
 pub use wait::Wait;
 
 use std::ptr::NonNull;
@@ -277,7 +277,7 @@ impl Shared {
     }
 
     /// Goes on with `call` whenever the context progresses, until it has ended, or [`Shared::attend`]. The caller then goes on with it once.
-    pub fn leave(&self, call: Arc<dyn Unattended>) {
+    pub fn leave(&self, call: Arc<dyn BackgroundOperation>) {
         self.started.add(self.local.waiting(), call);
     }
 
@@ -287,8 +287,8 @@ impl Shared {
     }
 
     /// Goes on with the calls for which no thread waits. Returns what was done.
-    pub fn go_on(&self) -> Progress {
-        let progress = self.started.go_on(self.local.waiting());
+    pub fn progress(&self) -> Progress {
+        let progress = self.started.progress(self.local.waiting());
         self.pass_on(progress);
         progress
     }

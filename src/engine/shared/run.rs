@@ -232,7 +232,7 @@ impl Call {
 
     /// As [`Call::advance`], for a thread that does not wait for the call: it does not call the caller's function, looks around, and
     /// peers that sleep find what was published. Returns what was done.
-    pub fn go_on(&mut self, work: &Work<'_>) -> Result<Progress> {
+    pub fn progress(&mut self, work: &Work<'_>) -> Result<Progress> {
         let before = self.next;
         let progress = |call: &Self| if call.next == before { Progress::None } else { Progress::Some };
         let is_local = |op: &Op| !matches!(op, Op::Combine { operands, .. } if operands.len() > 1);

@@ -11,9 +11,9 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use crate::transport::local::{STARTED, Waiting};
 
 /// A call for which no thread waits. Peers may wait for its next steps.
-pub trait Unattended: Send + Sync {
+pub trait BackgroundOperation: Send + Sync {
     /// Goes on without waiting.
-    fn go_on(&self) -> Progress;
+    fn progress(&self) -> Progress;
 }
 
 /// What came of an attempt to go on with a call.
@@ -29,7 +29,7 @@ pub enum Progress {
     More,
 }
 
-type Calls = Vec<Arc<dyn Unattended>>;
+type Calls = Vec<Arc<dyn BackgroundOperation>>;
 
 /// The calls of a context. Every method is passed what this rank waits for.
 #[derive(Default)]
@@ -52,7 +52,7 @@ struct State {
 impl StartedCalls {
     /// Adds a call, which stays until it has ended, or until [`StartedCalls::remove`]. What a peer has published before this returns may
     /// have been noticed by nobody, so the caller then goes on with it once.
-    pub fn add(&self, waiting: &Waiting, call: Arc<dyn Unattended>) {
+    pub fn add(&self, waiting: &Waiting, call: Arc<dyn BackgroundOperation>) {
         let mut state = self.state();
         state.fresh.push(call);
         state.calls += 1;
@@ -67,13 +67,13 @@ impl StartedCalls {
     }
 
     /// Goes on with all of them, in the order of their starts, but with none after one with which there is more to do. Returns what was done.
-    pub fn go_on(&self, waiting: &Waiting) -> Progress {
+    pub fn progress(&self, waiting: &Waiting) -> Progress {
         let mut all = Progress::None;
         if self.is_empty() {
             return all;
         }
         self.retain(waiting, |call| {
-            let progress = if all == Progress::More { Progress::None } else { call.go_on() };
+            let progress = if all == Progress::More { Progress::None } else { call.progress() };
             all = all.max(progress);
             progress != Progress::Ended
         });
@@ -107,7 +107,7 @@ impl StartedCalls {
         }
         waiting.begin(STARTED);
         drop(state);
-        self.go_on(waiting)
+        self.progress(waiting)
     }
 
     /// Whether there are none.
@@ -115,7 +115,7 @@ impl StartedCalls {
         self.state().calls == 0
     }
 
-    fn retain(&self, waiting: &Waiting, keep: impl FnMut(&Arc<dyn Unattended>) -> bool) {
+    fn retain(&self, waiting: &Waiting, keep: impl FnMut(&Arc<dyn BackgroundOperation>) -> bool) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.append(&mut self.state().fresh);
         let before = calls.len();
@@ -146,8 +146,8 @@ impl<T> Attempted<T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `go_on` at least once, or lets the thread do it that has locked the value.
-    pub fn attempt(&self, mut go_on: impl FnMut(&mut T) -> Progress) -> Progress {
+    /// Calls `advance` at least once, or lets the thread do it that has locked the value.
+    pub fn attempt(&self, mut advance: impl FnMut(&mut T) -> Progress) -> Progress {
         let mut all = Progress::None;
         loop {
             self.wanted.store(1, Ordering::Release);
@@ -162,7 +162,7 @@ impl<T> Attempted<T> {
             // This attempt is for all threads that have set the flag: it sees what they have seen, and what was published before.
             self.wanted.swap(0, Ordering::AcqRel);
             fence(Ordering::SeqCst);
-            let progress = go_on(&mut value);
+            let progress = advance(&mut value);
             drop(value);
             all = if progress == Progress::None { all } else { progress };
             if progress == Progress::Ended || !self.is_wanted() {
@@ -172,8 +172,8 @@ impl<T> Attempted<T> {
     }
 
     /// What [`Attempted::attempt`] does, if another thread has wanted it while this one had locked the value.
-    pub fn attempt_if_wanted(&self, go_on: impl FnMut(&mut T) -> Progress) -> Progress {
-        if self.is_wanted() { self.attempt(go_on) } else { Progress::None }
+    pub fn attempt_if_wanted(&self, advance: impl FnMut(&mut T) -> Progress) -> Progress {
+        if self.is_wanted() { self.attempt(advance) } else { Progress::None }
     }
 
     fn is_wanted(&self) -> bool {
@@ -202,8 +202,8 @@ mod model {
         seen: Attempted<bool>,
     }
 
-    impl Unattended for Call {
-        fn go_on(&self) -> Progress {
+    impl BackgroundOperation for Call {
+        fn progress(&self) -> Progress {
             self.seen.attempt(|seen| self.look(seen))
         }
     }
@@ -239,7 +239,7 @@ mod model {
 
         fn start(&self) {
             self.started.add(&self.waiting, self.call.clone());
-            self.call.go_on();
+            self.call.progress();
         }
 
         fn comes_and_goes(&self) {
@@ -252,7 +252,7 @@ mod model {
         fn wakes_up(&self) {
             if self.rung.swap(0, Ordering::AcqRel) != 0 {
                 self.waiting.answer();
-                self.started.go_on(&self.waiting);
+                self.started.progress(&self.waiting);
             }
         }
 
@@ -340,7 +340,7 @@ mod model {
                 rank.comes_and_goes();
             },
             |rank| {
-                rank.started.go_on(&rank.waiting);
+                rank.started.progress(&rank.waiting);
             },
         ]);
     }
@@ -356,7 +356,7 @@ mod model {
                 rank.call.seen.attempt_if_wanted(|seen| rank.call.look(seen));
             },
             |rank| {
-                rank.started.go_on(&rank.waiting);
+                rank.started.progress(&rank.waiting);
             },
         ]);
     }

@@ -304,7 +304,7 @@ fn calls_end_in_time_if_the_server_dies_or_hangs() {
     is(&error, ErrorKind::Timeout, &["set \"k\"", "no answer from the server"]);
     let error = in_time(Duration::ZERO, || store.wait(&["k"], Duration::ZERO));
     is(&error, ErrorKind::Timeout, &["\"k\""]);
-    server.go_on();
+    server.progress();
     works(&*store);
 
     thread::scope(|scope| {

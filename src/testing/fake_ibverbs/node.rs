@@ -8,13 +8,13 @@ use crate::testing::loopback::{Network, Node, NodeStatus};
 use crate::transport::connections::Linger;
 use crate::transport::ibverbs::Provider;
 use crate::transport::ibverbs::rail::PathOptions;
-use crate::transport::{self, Lingering};
+use crate::transport::{self, DrainingLink};
 
 /// How long a link that has ended is kept for its peer.
 const LINGER: Duration = Duration::from_secs(30);
 
 /// What ended links have left behind: the node, and until when it is kept.
-type Left = (usize, Box<dyn Lingering>, Instant);
+type Left = (usize, Box<dyn DrainingLink>, Instant);
 
 /// What the links of a network's nodes have left behind. It goes on when a node wakes, and by [`LeftBehind::finish`].
 #[derive(Clone)]
@@ -29,13 +29,13 @@ impl LeftBehind {
         Self { network: network.clone(), left: Arc::default() }
     }
 
-    fn keep(&self, node: usize, lingering: Box<dyn Lingering>) {
+    fn keep(&self, node: usize, lingering: Box<dyn DrainingLink>) {
         let until = self.network.now() + LINGER;
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push((node, lingering, until));
     }
 
     /// Goes on with all of it.
-    pub fn go_on(&self) {
+    pub fn progress(&self) {
         // Out of the lock, since links may end meanwhile.
         let mut left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
         let now = self.network.now();
@@ -48,7 +48,7 @@ impl LeftBehind {
     /// Lets time pass until nothing is left.
     pub fn finish(&self, fabric: &Fabric) {
         loop {
-            self.go_on();
+            self.progress();
             if self.left.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
                 return;
             }
@@ -73,7 +73,7 @@ pub fn fabric_node(
     };
     let sleep = move |until| {
         sleep(until);
-        pump.go_on();
+        pump.progress();
     };
     Node::over(network, 1, provide, sleep)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::handshake::Identity;
-use crate::transport::{BackgroundProgress, Bell, CloseNotice, Interest, LastWords};
+use crate::transport::{BackgroundProgress, Bell, CloseNotice, Interest, ReceivedNotice};
 use placements::Placements;
 
 /// A pseudo-random number generator: xorshift64* by Marsaglia and Vigna.
@@ -562,7 +562,7 @@ impl State {
         match stream.end {
             Some((at, orderly)) if at <= now && stream.pieces.is_empty() => {
                 if let Some(words) = stream.last_words.clone() {
-                    Err(io::Error::other(LastWords(words)))
+                    Err(io::Error::other(ReceivedNotice(words)))
                 } else if orderly || self.random.one_in(2) {
                     Ok(0)
                 } else {

@@ -338,7 +338,7 @@ impl IbverbsConnector {
         for (_, connection) in connections {
             let again = connection.tick(now, common);
             self.timer = [self.timer, again].into_iter().flatten().min();
-            connection.go_on(common);
+            connection.progress(common);
         }
     }
 

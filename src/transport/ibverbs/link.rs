@@ -7,7 +7,7 @@ use super::common::Common;
 use super::connection::Connection;
 use super::shared::Shared;
 use crate::transport::connections::Linger;
-use crate::transport::{Interest, Lingering, Link, OneSided, Placement};
+use crate::transport::{DrainingLink, Interest, Link, OneSided, Placement};
 
 /// How long a message is sent in the stream at most; longer ones are placed.
 const EAGER_BYTES: usize = 16 << 10;
@@ -180,7 +180,7 @@ impl OneSided for IbverbsLink {
 /// A connection whose link has ended, until the peer has all that was sent.
 struct Draining(Owned);
 
-impl Lingering for Draining {
+impl DrainingLink for Draining {
     fn linger(&mut self) -> bool {
         self.0.shared.lock().poll();
         !self.0.with(|connection, common| connection.drain(common))

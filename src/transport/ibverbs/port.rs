@@ -271,8 +271,8 @@ pub fn list(library: &Arc<Library>) -> Result<Listing> {
 
 /// All ports and, in the same order, their open devices; `system` is what describes them beside verbs.
 pub(super) fn list_with(library: &Arc<Library>, system: &System) -> Result<(Listing, Vec<Arc<DeviceContext>>)> {
-    type Asked = std::io::Result<(Arc<DeviceContext>, Vec<Port>)>;
-    let asked = handles::for_each_device(library, |name, open| -> (String, Asked) {
+    type Queried = std::io::Result<(Arc<DeviceContext>, Vec<Port>)>;
+    let asked = handles::for_each_device(library, |name, open| -> (String, Queried) {
         let ports = open().and_then(|context| ports(name, &context, system).map(|ports| (context, ports)));
         (name.to_owned(), ports)
     });

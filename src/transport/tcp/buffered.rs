@@ -9,7 +9,7 @@ use crate::types::Rank;
 
 /// What a link holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holds {
+pub struct Buffered {
     /// Received bytes, while it is watched for them.
     pub received: bool,
     /// Bytes that the socket has not taken. It is watched for room.
@@ -17,7 +17,7 @@ pub struct Holds {
 }
 
 /// The links of a context that hold something. Its descriptor is readable while one holds received bytes, or has news.
-pub struct Held {
+pub struct BufferedLinks {
     lists: Mutex<Lists>,
     waker: Waker,
     mark: ForkMark,
@@ -25,19 +25,19 @@ pub struct Held {
 
 #[derive(Default)]
 struct Lists {
-    links: Vec<(Rank, Holds)>,
-    /// Ranks to whose links something has happened in another thread since the last [`Held::ready`].
-    news: Vec<Rank>,
+    links: Vec<(Rank, Buffered)>,
+    /// Ranks to whose links something has happened in another thread since the last [`BufferedLinks::ready`].
+    changed: Vec<Rank>,
 }
 
 impl Lists {
     /// Whether a thread that waits must go on.
     fn calls(&self) -> bool {
-        !self.news.is_empty() || self.links.iter().any(|(_, holds)| holds.received)
+        !self.changed.is_empty() || self.links.iter().any(|(_, holds)| holds.received)
     }
 }
 
-impl Held {
+impl BufferedLinks {
     pub fn new() -> io::Result<Self> {
         Ok(Self { lists: Mutex::default(), waker: Waker::new()?, mark: ForkMark::new()? })
     }
@@ -61,13 +61,13 @@ impl Held {
 
     /// What the link to `rank` holds from now on. Does nothing in a child by fork, which destroys its copy of a link: the waker is the
     /// parent's as well.
-    fn set(&self, rank: Rank, holds: Holds) {
+    fn set(&self, rank: Rank, holds: Buffered) {
         if self.mark.is_child() {
             return;
         }
         self.change(|lists| {
             lists.links.retain(|(its, _)| *its != rank);
-            if holds != Holds::default() {
+            if holds != Buffered::default() {
                 lists.links.push((rank, holds));
             }
         });
@@ -76,15 +76,15 @@ impl Held {
     /// The link to `rank` can go on: bytes have come, there is room, or it has ended. Called by any thread.
     pub fn tell(&self, rank: Rank) {
         self.change(|lists| {
-            if !lists.news.contains(&rank) {
-                lists.news.push(rank);
+            if !lists.changed.contains(&rank) {
+                lists.changed.push(rank);
             }
         });
     }
 
     pub fn is_empty(&self) -> bool {
         let lists = self.lists();
-        lists.links.is_empty() && lists.news.is_empty()
+        lists.links.is_empty() && lists.changed.is_empty()
     }
 
     /// The ranks whose links may be able to go on. Those with news are not returned again.
@@ -93,7 +93,7 @@ impl Held {
             return Vec::new();
         }
         self.change(|lists| {
-            let mut ranks = std::mem::take(&mut lists.news);
+            let mut ranks = std::mem::take(&mut lists.changed);
             ranks.extend(
                 lists.links.iter().map(|(rank, _)| *rank).filter(|rank| !ranks.contains(rank)).collect::<Vec<_>>(),
             );
@@ -103,16 +103,16 @@ impl Held {
 }
 
 /// One link's entry, which ends with it.
-pub struct Holding {
-    held: Option<Arc<Held>>,
+pub struct BufferedLink {
+    held: Option<Arc<BufferedLinks>>,
     rank: Rank,
-    holds: Holds,
+    holds: Buffered,
 }
 
-impl Holding {
+impl BufferedLink {
     /// Of a link that may hold something if there is a list.
-    pub fn new(held: Option<Arc<Held>>, rank: Rank) -> Self {
-        Self { held, rank, holds: Holds::default() }
+    pub fn new(held: Option<Arc<BufferedLinks>>, rank: Rank) -> Self {
+        Self { held, rank, holds: Buffered::default() }
     }
 
     /// Whether the link may hold something.
@@ -122,7 +122,7 @@ impl Holding {
     }
 
     /// Says what the link holds now. Returns whether that has changed.
-    pub fn set(&mut self, holds: Holds) -> bool {
+    pub fn set(&mut self, holds: Buffered) -> bool {
         let changed = holds != std::mem::replace(&mut self.holds, holds);
         if let Some(held) = self.held.as_ref().filter(|_| changed) {
             held.set(self.rank, holds);
@@ -131,14 +131,14 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for BufferedLink {
     fn drop(&mut self) {
-        self.set(Holds::default());
+        self.set(Buffered::default());
     }
 }
 
-impl From<&Held> for Pollable {
-    fn from(held: &Held) -> Self {
+impl From<&BufferedLinks> for Pollable {
+    fn from(held: &BufferedLinks) -> Self {
         Self::from(&held.waker)
     }
 }
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn a_child_by_fork_does_not_silence_its_parent() {
-        let held = Arc::new(Held::new().unwrap());
-        let mut holding = Holding::new(Some(held.clone()), 3);
-        holding.set(Holds { received: true, unsent: false });
+        let held = Arc::new(BufferedLinks::new().unwrap());
+        let mut holding = BufferedLink::new(Some(held.clone()), 3);
+        holding.set(Buffered { received: true, unsent: false });
         // SAFETY: the child makes system calls and takes a lock that no other thread has.
         let status = unsafe {
             let child = libc::fork();

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use super::streams::{Connection, Streams};
 use crate::sys::{self, AsRaw};
-use crate::transport::Lingering;
+use crate::transport::DrainingLink;
 
 /// Most reads of a connection that is being closed before it is another one's turn.
 pub(super) const CLOSING_READS: usize = 64;
@@ -44,7 +44,7 @@ impl ClosingLink {
     }
 }
 
-impl Lingering for ClosingLink {
+impl DrainingLink for ClosingLink {
     /// Until the peer's kernel has acknowledged everything. Closing a socket with unread bytes discards what the peer has not acknowledged; acknowledged data
     /// remains readable there.
     fn linger(&mut self) -> bool {

@@ -15,8 +15,8 @@ use socket2::TcpKeepalive;
 
 use self::handshake::Step;
 use self::joining::Joining;
+use super::buffered::BufferedLinks;
 use super::closing::ClosingLink;
-use super::held::Held;
 use super::link::TcpLink;
 use super::shared::{Arrivals, Shared};
 use super::streams::Streams;
@@ -46,7 +46,7 @@ const LOCAL_SEND_BUFFER: usize = 160 << 10;
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10)).with_retries(3);
 
-/// Number of the event of [`Held`]; those of peers are their ranks.
+/// Number of the event of [`BufferedLinks`]; those of peers are their ranks.
 const HELD: u64 = u64::MAX;
 
 /// The state of the connection to a peer.
@@ -113,7 +113,7 @@ pub struct TcpConnector {
     token: JobToken,
     log: Option<LogCallback>,
     poller: Poller,
-    /// Of what [`Held`] holds.
+    /// Of what [`BufferedLinks`] holds.
     _held: Option<Registration>,
     shared: Arc<Shared>,
     /// When the connector was created; a time in the past for immediate attempts.
@@ -123,7 +123,7 @@ pub struct TcpConnector {
     pending: Vec<Rank>,
     arrivals: Arrivals,
     /// The links that hold bytes, if links do.
-    held: Option<Arc<Held>>,
+    held: Option<Arc<BufferedLinks>>,
     /// Whether the poller must be asked before a thread sleeps until it is readable.
     must_ask: bool,
     /// Whether it was asked since the last [`Connector::wake`].
@@ -144,7 +144,7 @@ impl TcpConnector {
         let failed = |e| Error::io("cannot create a context", &e);
         let identity: Identity = sys::random().map_err(failed)?;
         let poller = Poller::new(shared.transport.poller()).map_err(failed)?;
-        let held = if shared.security.is_encrypted() { Some(Held::new().map_err(failed)?) } else { None };
+        let held = if shared.security.is_encrypted() { Some(BufferedLinks::new().map_err(failed)?) } else { None };
         let watched = held.as_ref().map(|held| poller.add(held, sys::READ, HELD)).transpose().map_err(failed)?;
         let address = Address {
             identity,
@@ -267,7 +267,7 @@ impl TcpConnector {
         now: Instant,
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
-        match self.go_on(peers, rank, attempt, Part::first(self.streams_to(peers, rank))) {
+        match self.shake_hands(peers, rank, attempt, Part::first(self.streams_to(peers, rank))) {
             Ok(Step::Pending(attempt)) => {
                 self.set_state(rank, State::Connecting(attempt));
                 Ok(())

@@ -3,8 +3,8 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use super::buffered::{Buffered, BufferedLink, BufferedLinks};
 use super::closing::ClosingLink;
-use super::held::{Held, Holding, Holds};
 use super::number;
 use super::shared::Shared;
 use super::streams::{Connection, Streams};
@@ -23,7 +23,7 @@ pub struct TcpLink {
     poller: Poller,
     watched: Interest,
     shared: Arc<Shared>,
-    holding: Holding,
+    holding: BufferedLink,
     /// Why the poller does not watch for what is wanted.
     unwatched: Option<io::Error>,
 }
@@ -36,7 +36,7 @@ impl TcpLink {
         rank: Rank,
         poller: Poller,
         shared: Arc<Shared>,
-        held: Option<Arc<Held>>,
+        held: Option<Arc<BufferedLinks>>,
     ) -> io::Result<Self> {
         let mut watches = Vec::with_capacity(connections.len());
         let mut streams = Vec::with_capacity(connections.len());
@@ -64,7 +64,7 @@ impl TcpLink {
             streams.push(Connection::from(stream));
         }
         let watched = Interest { readable: true, writable: false };
-        let holding = Holding::new(held, rank);
+        let holding = BufferedLink::new(held, rank);
         let (streams, watches) = (Streams::new(streams.into()), watches.into());
         let mut link = Self { streams, watches, rank, poller, watched, shared, holding, unwatched: None };
         link.note();
@@ -78,7 +78,7 @@ impl TcpLink {
         if self.holding.may_hold() {
             let received = self.watched.readable && self.streams.has_received();
             let unsent = (0..self.watches.len()).any(|index| self.streams.has_unsent(index));
-            if self.holding.set(Holds { received, unsent }) {
+            if self.holding.set(Buffered { received, unsent }) {
                 self.unwatched = self.arm().err();
             }
         }
@@ -107,7 +107,7 @@ impl TcpLink {
             let unsent = self.holding.may_hold() && self.streams.has_unsent(index);
             let writable = self.watched.writable && index == sends_by || unsent;
             let bits = bit(readable, sys::READ) | bit(writable, sys::WRITE);
-            // Of what another thread has, `Held` is told.
+            // Of what another thread has, `BufferedLinks` is told.
             if let Some(stream) = self.streams.all()[index].own() {
                 watch.set(&self.poller, stream, bits, number(self.rank, index))?;
             }
@@ -167,7 +167,7 @@ mod tests {
     use super::super::closing::CLOSING_READS;
     use super::*;
     use crate::sys::AsRaw;
-    use crate::transport::Lingering;
+    use crate::transport::DrainingLink;
 
     fn pair() -> [Socket; 2] {
         let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();

@@ -3,10 +3,10 @@
 //! One [`Device`] listens for a process. Each of its contexts has a [`connector`], which establishes at most one
 //! link to each peer, on first use, from either side: one connection, or as many as both want.
 
+mod buffered;
 mod closing;
 mod connector;
 pub mod device;
-mod held;
 mod link;
 #[cfg(feature = "tls")]
 mod relay;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use super::held::Held;
+use super::buffered::BufferedLinks;
 use super::{LINGER, STRIPE_BYTES, TICK};
 use crate::net::tls::Session;
 use crate::sys::poller::{Event, Watched};
@@ -82,7 +82,7 @@ fn again(error: &io::Error) -> io::Error {
 /// What the link and the thread have in common.
 struct Common {
     queues: Mutex<Queues>,
-    held: Arc<Held>,
+    held: Arc<BufferedLinks>,
     rank: Rank,
 }
 
@@ -97,7 +97,7 @@ impl Common {
     }
 }
 
-/// A connection that another thread encrypts, as the link has it. [`Held`] tells the context when it can go on.
+/// A connection that another thread encrypts, as the link has it. [`BufferedLinks`] tells the context when it can go on.
 pub struct Relayed {
     common: Arc<Common>,
     inbox: Arc<Inbox>,
@@ -224,14 +224,14 @@ struct Thread {
 
 /// What a thread is told.
 struct Inbox {
-    news: Mutex<News>,
+    state: Mutex<InboxState>,
     waker: Waker,
     ended: AtomicBool,
     mark: ForkMark,
 }
 
 #[derive(Default)]
-struct News {
+struct InboxState {
     connections: Vec<(u64, Relay)>,
     /// Connections that can go on.
     due: Vec<u64>,
@@ -242,20 +242,20 @@ struct News {
 }
 
 impl Inbox {
-    fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connection of this number can go on.
     fn tell(&self, number: u64) {
-        let mut news = self.news();
-        news.due.push(number);
-        self.wake(news);
+        let mut state = self.state();
+        state.due.push(number);
+        self.wake(state);
     }
 
-    fn wake(&self, mut news: MutexGuard<'_, News>) {
-        let asleep = std::mem::take(&mut news.asleep);
-        drop(news);
+    fn wake(&self, mut state: MutexGuard<'_, InboxState>) {
+        let asleep = std::mem::take(&mut state.asleep);
+        drop(state);
         if asleep {
             self.waker.wake();
         }
@@ -269,7 +269,7 @@ impl Relays {
         position: usize,
         (socket, session): (OwnedSocket, Box<Session>),
         rank: Rank,
-        held: Arc<Held>,
+        held: Arc<BufferedLinks>,
     ) -> io::Result<Relayed> {
         let mut threads = self.threads();
         while threads.len() < position {
@@ -278,11 +278,11 @@ impl Relays {
         let inbox = threads[position - 1].inbox.clone();
         drop(threads);
         let common = Arc::new(Common { queues: Mutex::default(), held, rank });
-        let mut news = inbox.news();
-        let number = news.next;
-        news.next += 1;
-        news.connections.push((number, Relay::new(socket, session, common.clone())));
-        inbox.wake(news);
+        let mut state = inbox.state();
+        let number = state.next;
+        state.next += 1;
+        state.connections.push((number, Relay::new(socket, session, common.clone())));
+        inbox.wake(state);
         Ok(Relayed { common, inbox, number, current: None })
     }
 
@@ -309,8 +309,8 @@ impl Thread {
         let poller = Poller::new(PollerKind::SYSTEM)?;
         let waker = Waker::new()?;
         let woken = poller.add(&waker, READ, WAKER)?;
-        let (news, ended, mark) = (Mutex::default(), AtomicBool::new(false), ForkMark::new()?);
-        let inbox = Arc::new(Inbox { news, waker, ended, mark });
+        let (state, ended, mark) = (Mutex::default(), AtomicBool::new(false), ForkMark::new()?);
+        let inbox = Arc::new(Inbox { state, waker, ended, mark });
         let work = {
             let inbox = inbox.clone();
             move || run(&inbox, &poller, &woken)
@@ -330,11 +330,11 @@ fn run(inbox: &Inbox, poller: &Poller, _woken: &Registration) {
     let (mut due, mut closing) = (Vec::new(), Vec::new());
     loop {
         let ended = inbox.ended.load(Ordering::SeqCst);
-        let mut news = inbox.news();
-        relays.extend(news.connections.drain(..).inspect(|(number, _)| due.push(*number)));
-        due.append(&mut news.due);
-        news.asleep = due.is_empty();
-        drop(news);
+        let mut state = inbox.state();
+        relays.extend(state.connections.drain(..).inspect(|(number, _)| due.push(*number)));
+        due.append(&mut state.due);
+        state.asleep = due.is_empty();
+        drop(state);
         if ended {
             let end_at = *end_at.get_or_insert_with(|| Instant::now() + LINGER);
             if relays.is_empty() || Instant::now() >= end_at {

@@ -21,7 +21,7 @@ use crate::net::ports::{self, PortRange};
 use crate::net::stream::{Security, Stream, Transport};
 use crate::secret::SecretKey;
 use crate::sys::{ForkMark, Poller, Registration, Waker};
-use crate::transport::{BackgroundProgress, CloseNotice, Lingering, Provider};
+use crate::transport::{BackgroundProgress, CloseNotice, DrainingLink, Provider};
 use crate::wait_mode::WaitMode;
 
 /// How many contexts that have failed the device remembers after they have been destroyed.
@@ -49,7 +49,7 @@ pub struct Contexts {
     pub by_handle: HashMap<Handle, Entry>,
     /// Those with a notice, the oldest first.
     pub failed: VecDeque<Handle>,
-    pub lingering: Vec<(Box<dyn Lingering>, Instant)>,
+    pub lingering: Vec<(Box<dyn DrainingLink>, Instant)>,
 }
 
 /// An address at which the device listens.
@@ -121,7 +121,7 @@ impl Shared {
     }
 
     /// Keeps what a link has left behind.
-    pub fn keep(&self, lingering: Box<dyn Lingering>) {
+    pub fn keep(&self, lingering: Box<dyn DrainingLink>) {
         self.contexts().lingering.push((lingering, Instant::now() + LINGER));
         self.waker.wake();
     }

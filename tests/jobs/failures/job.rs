@@ -303,11 +303,11 @@ impl Rank {
             ran(&contexts);
         });
         drop(contexts);
-        self.go_on(left);
+        self.progress(left);
     }
 
     /// The ranks `left` connect again, and sum over themselves.
-    pub fn go_on(&self, left: &[usize]) {
+    pub fn progress(&self, left: &[usize]) {
         let options = ContextOptions { timeout: LONG, ..Default::default() };
         let context = self.connect(&format!("again {left:?}"), left, &options).unwrap();
         assert_eq!(count_ranks(&context).unwrap(), left.len() as f32);

@@ -51,7 +51,7 @@ pub fn one_rank(rank: &Rank) {
     if let Some(before) = before {
         allow(&before);
     }
-    rank.go_on(&[0, 1, 2, 3]);
+    rank.progress(&[0, 1, 2, 3]);
 }
 
 #[test]

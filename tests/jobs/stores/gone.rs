@@ -132,7 +132,7 @@ fn a_tcp_store_that_hangs_during_rendezvous() {
         assert!(!error.message().contains("have not arrived"), "nobody can know that: {error}");
     }
     // A rank that starts later cannot even write its own address into the store.
-    server.go_on();
+    server.progress();
     let store = client(&url);
     server.pause();
     let error = in_time(TIMEOUT, || connect(&*store, 0, SIZE, TIMEOUT));

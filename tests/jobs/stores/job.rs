@@ -110,7 +110,7 @@ impl Helper {
         }
     }
 
-    pub fn go_on(&self) {
+    pub fn progress(&self) {
         // SAFETY: the process is a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGCONT) }, 0);
     }

@@ -8,7 +8,7 @@ use ibverbs_sys as ffi;
 use super::{Connection, Ending, Exposure, Local, Pair};
 use crate::transport::ibverbs::common::{Common, GRACE, KEEP_ALIVE};
 use crate::transport::ibverbs::endpoint::{Broke, End};
-use crate::transport::{Interest, LastWords, Link};
+use crate::transport::{Interest, Link, ReceivedNotice};
 
 /// Why a connection is unusable whose requests ended without having been processed.
 pub(super) const FLUSHED: &str = "a queue pair has failed";
@@ -66,7 +66,7 @@ impl Connection {
         let end = std::mem::take(end);
         self.ending = Ending::Gone;
         if end.total != self.received_bytes {
-            return Err(io::Error::other(LastWords(end.notice)));
+            return Err(io::Error::other(ReceivedNotice(end.notice)));
         }
         self.tail = Some(([end.rest, end.notice].concat(), 0));
         self.receive_end(into, common)
@@ -133,7 +133,7 @@ impl Connection {
 
     /// Goes on to send what an ended link has taken. Returns whether the peer has all of it, or cannot have it any more.
     pub fn drain(&mut self, common: &mut Common) -> bool {
-        self.go_on(common);
+        self.progress(common);
         if self.unsignaled > 0 && self.pieces.is_empty() {
             self.probe(common);
         }

@@ -137,7 +137,7 @@ impl Connection {
     fn tell(&mut self, record: Record, common: &mut Common) {
         self.records.push(record);
         self.owes_records = true;
-        self.go_on(common);
+        self.progress(common);
     }
 
     /// The length of the peer's region, if it is known.
@@ -158,7 +158,7 @@ impl Connection {
         let Some((at, keys, local)) = self.readable(from, bytes, false, common) else { return false };
         let remote = (remote.address + offset as u64, remote.keys);
         self.access(Placement { ticket, left: 0, local }, (at, keys), remote, bytes, false);
-        self.go_on(common);
+        self.progress(common);
         true
     }
 
@@ -181,7 +181,7 @@ impl Connection {
         };
         let remote = (remote.address + offset as u64, remote.keys);
         self.access(Placement { ticket, left: 0, local }, (at, keys), remote, bytes, true);
-        self.go_on(common);
+        self.progress(common);
         true
     }
 

@@ -104,7 +104,7 @@ impl Connection {
             }
         }
         self.received_bytes += got as u64;
-        self.go_on(common);
+        self.progress(common);
         if got > 0 {
             return Ok(got);
         }

@@ -258,7 +258,7 @@ impl Connection {
     }
 
     /// Posts what has waited for room.
-    pub fn go_on(&mut self, common: &mut Common) {
+    pub fn progress(&mut self, common: &mut Common) {
         if self.broken.is_some() {
             return;
         }

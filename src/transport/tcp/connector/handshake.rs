@@ -32,7 +32,7 @@ pub(super) struct Agreed {
 
 impl TcpConnector {
     /// Goes on with a connection to `rank`, whose address is known.
-    pub(super) fn go_on(&self, peers: &Peers, rank: Rank, attempt: Attempt, part: Part) -> Result<Step> {
+    pub(super) fn shake_hands(&self, peers: &Peers, rank: Rank, attempt: Attempt, part: Part) -> Result<Step> {
         let name = self.peer_name(peers, rank);
         let failed = |e: &io::Error| self.cannot_connect(peers, rank, e);
         let refused = |fault: Fault| Error::new(ErrorKind::Mismatch, format!("cannot connect to {name}: {fault}"));

@@ -152,7 +152,7 @@ impl TcpConnector {
         let part = Part { streams: 1 + joining.others.len() as u8, index: index as u8, first: joining.connection };
         let other = index.checked_sub(1).and_then(|at| joining.others.get_mut(at));
         match other.map(|other| (std::mem::replace(other, Other::Missing), other)) {
-            Some((Other::Connecting(attempt), other)) => match self.go_on(peers, rank, attempt, part) {
+            Some((Other::Connecting(attempt), other)) => match self.shake_hands(peers, rank, attempt, part) {
                 Ok(Step::Pending(attempt)) => *other = Other::Connecting(attempt),
                 Ok(Step::Answered(Answer::Accepted, _, (registration, stream))) => {
                     *other = Other::Joined(Some(registration), stream);

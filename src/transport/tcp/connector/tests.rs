@@ -126,7 +126,7 @@ fn a_connection_to_itself_is_refused() {
     peers.set(1, Address { sockets: vec![own.as_socket().unwrap()], identity: [9; 16], ..peers.own.clone() });
     let registration = connector.poller.add(&socket, crate::sys::READ, 1).unwrap();
     let attempt = Attempt::Opening(registration, socket.into());
-    let Err(error) = connector.go_on(&peers, 1, attempt, Part::first(1)) else { panic!("it is not refused") };
+    let Err(error) = connector.shake_hands(&peers, 1, attempt, Part::first(1)) else { panic!("it is not refused") };
     assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error}");
     assert!(error.message().contains("Connection refused"), "{error}");
 }

@@ -16,10 +16,10 @@ fn connected(authority: &Authority) -> [Connection; 2] {
 }
 
 /// Hands over a connection, whose link is told by what is returned with it.
-fn hand_over(relays: &Relays, position: usize, connection: Connection) -> (Connection, Arc<Held>) {
+fn hand_over(relays: &Relays, position: usize, connection: Connection) -> (Connection, Arc<BufferedLinks>) {
     let Connection::Own(stream) = connection else { panic!("handed over before") };
     let session = stream.into_session().unwrap_or_else(|_| panic!("it does not encrypt"));
-    let held = Arc::new(Held::new().unwrap());
+    let held = Arc::new(BufferedLinks::new().unwrap());
     (Connection::Relayed(relays.hand_over(position, session, RANK, held.clone()).unwrap()), held)
 }
 
@@ -45,7 +45,7 @@ fn send(connection: &mut Connection, bytes: &[u8]) -> io::Result<usize> {
 }
 
 /// Sends what is left of `bytes` after `sent`.
-fn go_on(connection: &mut Connection, bytes: &[u8], sent: &mut usize) {
+fn progress(connection: &mut Connection, bytes: &[u8], sent: &mut usize) {
     if *sent < bytes.len() {
         match send(connection, &bytes[*sent..]) {
             Ok(n) => *sent += n,
@@ -106,7 +106,7 @@ fn all_bytes_arrive_in_order_in_both_directions_and_then_the_end() {
         eventually("all bytes", || {
             for (ends, (done, got)) in all.iter_mut().zip(&mut states) {
                 for from in 0..2 {
-                    go_on(&mut ends[from], &sent[from], &mut done[from]);
+                    progress(&mut ends[from], &sent[from], &mut done[from]);
                     assert!(receive(&mut ends[1 - from], &mut got[1 - from]).is_none(), "an end too early");
                 }
             }
@@ -128,7 +128,7 @@ fn all_bytes_arrive_in_order_in_both_directions_and_then_the_end() {
 }
 
 /// Waits until the link is told that it can go on.
-fn wait(held: &Held) {
+fn wait(held: &BufferedLinks) {
     assert!(sys::poll(&[held.into()], PATIENCE), "told nothing in {PATIENCE:?}");
     assert_eq!(held.ready(), [RANK]);
 }
@@ -226,7 +226,7 @@ fn what_a_link_has_sent_before_its_end_arrives_though_the_device_ends() {
     let bytes = data(400_000, 3);
     let (mut sent, mut got) = (0, Vec::new());
     eventually("the queue takes all bytes", || {
-        go_on(&mut left, &bytes, &mut sent);
+        progress(&mut left, &bytes, &mut sent);
         assert!(sent == bytes.len() || receive(&mut right, &mut got).is_none());
         (sent == bytes.len()).then_some(())
     });
