@@ -112,6 +112,7 @@ impl transport::Provider for Provider {
             waker: Arc::new(Waker::new().map_err(failed)?),
             turns: 0,
             look: true,
+            must_ask: false,
             is_sleeping: false,
             timer: None,
         };
@@ -144,6 +145,8 @@ struct IbverbsConnector {
     turns: u32,
     /// Whether a thread may have slept since devices and connections were last looked after.
     look: bool,
+    /// Whether the connector of the links out of which it makes its own must be asked at the next turn.
+    must_ask: bool,
     is_sleeping: bool,
     /// When a connection that is ending must be looked at again.
     timer: Option<Instant>,
@@ -396,7 +399,8 @@ impl OverLinks for IbverbsConnector {
     }
 
     fn awaits(&self, now: Instant) -> bool {
-        !self.joining.is_empty() || self.is_due() || self.timer.is_some_and(|timer| timer <= now)
+        let is_due = self.look || self.must_ask || self.is_due();
+        is_due || !self.joining.is_empty() || self.timer.is_some_and(|timer| timer <= now)
     }
 }
 
@@ -430,7 +434,7 @@ impl Connector for IbverbsConnector {
     }
 
     fn is_busy(&self) -> bool {
-        self.look || !self.joining.is_empty() || self.timer.is_some() || self.is_due()
+        self.look || self.must_ask || !self.joining.is_empty() || self.timer.is_some() || self.is_due()
     }
 
     fn progress(&mut self, _: &Peers, now: Instant, events: &mut Vec<ConnectorEvent>) {
@@ -442,6 +446,8 @@ impl Connector for IbverbsConnector {
         let ending = due || state.common.is_ending || self.timer.is_some_and(|timer| timer <= now);
         drop(state);
         let look = std::mem::take(&mut self.look);
+        // The connector of the other links came first, and did not know of what was found since.
+        self.must_ask = ending;
         if look || ending || !self.joining.is_empty() || self.turns.is_multiple_of(TURNS) {
             self.look_after_devices();
             self.tick(now);
