@@ -9,7 +9,9 @@ use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Connect, Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind};
 use gloo_rs::rendezvous::tcp::TcpStoreOptions;
-use gloo_rs::rendezvous::{InProcessStore, Launch, PrefixStore, Store, TcpStore, url};
+#[cfg(feature = "redis")]
+use gloo_rs::rendezvous::url;
+use gloo_rs::rendezvous::{InProcessStore, Launch, PrefixStore, Store, TcpStore};
 use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
