@@ -223,6 +223,8 @@ impl Connections {
         self.turns = self.turns.wrapping_add(1);
         if self.looks_after.is_some_and(|turns| self.turns.is_multiple_of(turns)) {
             self.look();
+            // A caller that is not told of arrivals finds them, too: they are no event of the poller.
+            self.arrived();
         }
         events.extend(self.failed.take().map(|error| ConnectorEvent::Failed { error }));
         if std::mem::take(&mut self.must_place) {
