@@ -33,7 +33,7 @@ pub struct Request {
 struct Body {
     context: Arc<Context>,
     call: Arc<Prepared>,
-    /// The same with a plan, once it has one, if that depends on counts of other ranks: from the first start on.
+    /// The call with its plan, from the first start on, if the plan depends on counts that only other ranks have.
     counted: OnceLock<Arc<Prepared>>,
     function: Option<Function>,
     inputs: Box<[*const u8]>,

@@ -278,7 +278,7 @@ impl Context {
     /// [`Context::run_cached`] for a call that starts as others do.
     ///
     /// # Safety
-    /// As for that.
+    /// The buffers are valid as [`Context::run_cached`] demands.
     #[inline(never)]
     unsafe fn run_cached_any(&self, key: &Key, input: *const u8, output: *mut u8) -> Option<Result<()>> {
         let call = self.cached(&CallKey::from(*key)).filter(|call| call.allows(input, output))?;

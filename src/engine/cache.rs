@@ -31,7 +31,7 @@ const HAS_MORE: u64 = 1 << 27;
 const UNUSED_BITS: u32 = 28;
 
 impl Key {
-    /// Of the arguments of a function with one input and one output. `None` if a number is that of no type or operation.
+    /// The key of a call by a function with one input and one output. `None` if a number is that of no type or operation.
     #[inline]
     pub fn new(
         collective: u8,
@@ -101,7 +101,7 @@ impl From<Key> for CallKey<'_> {
 }
 
 impl<'a> CallKey<'a> {
-    /// Of a call with these arguments. `is_average`: whether its operation makes averages.
+    /// The key of a call with these arguments. `is_average`: whether its operation makes averages.
     pub fn new(arguments: Arguments<'a>, is_average: bool) -> Self {
         let Arguments { shape, dtype, operation, algorithm, max_segment_bytes } = arguments;
         // Lists all fields, so that a new one cannot be forgotten.
@@ -253,15 +253,16 @@ impl CallCache {
         let before = std::mem::replace(&mut self.places, places.into_boxed_slice());
         self.shift = u64::BITS - number.trailing_zeros();
         for (key, call) in before.into_iter().flatten() {
-            let at = self.empty_place(&key);
+            let at = self.place(&key, |_, _| false);
             self.places[at] = Some((key, call));
         }
         true
     }
 
-    fn empty_place(&self, key: &Key) -> usize {
+    /// The place of the first call from the key's position on for which `is` returns true, or the first that no call has. There must be places.
+    fn place(&self, key: &Key, is: impl Fn(&Key, &Prepared) -> bool) -> usize {
         let (last, mut at) = (self.places.len() - 1, position(key, self.shift));
-        while self.places[at & last].is_some() {
+        while self.places[at & last].as_ref().is_some_and(|(own, call)| !is(own, call)) {
             at += 1;
         }
         at & last
@@ -269,12 +270,8 @@ impl CallCache {
 
     /// Returns what it replaces.
     fn put(&mut self, key: &CallKey<'_>, call: Arc<Prepared>) -> Option<Arc<Prepared>> {
-        let last = self.places.len() - 1;
-        let mut at = position(&key.key, self.shift);
-        while self.places[at & last].as_ref().is_some_and(|(own, call)| !key.is(own, call)) {
-            at += 1;
-        }
-        self.places[at & last].replace((key.key, call)).map(|(_, call)| call)
+        let at = self.place(&key.key, |own, call| key.is(own, call));
+        self.places[at].replace((key.key, call)).map(|(_, call)| call)
     }
 }
 

@@ -153,7 +153,7 @@ impl Call {
     /// Uses `entry` for a call, which gets a publication entry if there is one. `first`: see [`Call::begin`].
     ///
     /// # Safety
-    /// As for that.
+    /// `first` is as [`Call::begin`] demands.
     #[inline(always)] // As above.
     pub(super) unsafe fn occupy(
         shared: &Shared,
