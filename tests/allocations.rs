@@ -1,7 +1,9 @@
 //! Collectives of shapes that were used before allocate nothing, nor do requests that were started before.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::backtrace::Backtrace;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -13,12 +15,27 @@ use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+/// Whether an allocation is an error, whose backtrace is printed.
+static ARE_ERRORS: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether this thread prints a backtrace, which allocates.
+    static PRINTS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Counts an allocation, except those of the test harness's thread, which prints when a test takes long.
 fn count() {
     // SAFETY: no arguments.
     let is_main = unsafe { libc::gettid() == libc::getpid() };
-    ALLOCATIONS.fetch_add(usize::from(!is_main), Ordering::Relaxed);
+    if is_main || PRINTS.get() {
+        return;
+    }
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    if ARE_ERRORS.load(Ordering::Relaxed) {
+        PRINTS.set(true);
+        eprintln!("an allocation:\n{}", Backtrace::force_capture());
+        PRINTS.set(false);
+    }
 }
 
 struct Counting;
@@ -210,9 +227,11 @@ fn the_steady_state_allocates_nothing() {
                 (0..WARM).for_each(|_| round());
                 arrived.wait();
                 let before = ALLOCATIONS.load(Ordering::Relaxed);
+                ARE_ERRORS.store(true, Ordering::Relaxed);
                 arrived.wait();
                 (0..STEADY).for_each(|_| round());
                 arrived.wait();
+                ARE_ERRORS.store(false, Ordering::Relaxed);
                 let after = ALLOCATIONS.load(Ordering::Relaxed);
                 arrived.wait();
                 assert_eq!(after - before, 0, "allocations in {STEADY} rounds");
