@@ -226,6 +226,8 @@ impl Core {
 
     /// Ends the run `index`, and returns the error if it has failed. Its memory is not accessed afterwards.
     pub fn end(&mut self, index: u32) -> Option<Error> {
+        // Spare executions are used in the order in which calls end, whoever ends the registrations: calls that repeat find theirs.
+        self.end_attended();
         let over = self.executions[index].is_over() && self.executions[index].failed.is_none();
         if !over {
             self.messenger.cancel(index);

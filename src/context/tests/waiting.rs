@@ -38,3 +38,46 @@ fn a_call_that_has_waited_is_in_progress_no_more_when_it_has_ended_and_others_ar
         assert!(!is_registered(3));
     }
 }
+
+/// A registration that is ended later returns its spare execution later: the request beside it must still find its own, with its memory.
+#[test]
+fn a_request_finds_its_scratch_memory_again_after_a_call_that_has_waited() {
+    const COUNT: usize = 1000;
+    let contexts = shared::connected(2, false);
+    let kind = kind(contexts[0].select(&call(0, 0)).unwrap().digest);
+    let requests = [0, 1].map(|rank| {
+        let mut data = vec![rank as i64; COUNT];
+        let shape = Shape { inputs: 0, ..Shape::new(Collective::Allreduce, rank, 2, COUNT) };
+        let by_messages = Call {
+            outputs: &[data.as_mut_ptr().cast()],
+            tag: 1,
+            algorithm: Some("recursive_doubling"),
+            ..Call::new(shape, DataType::Int64)
+        };
+        // SAFETY: the vector is as long as the shape says, and lives on beside the request.
+        (unsafe { contexts[rank].request(&by_messages) }.unwrap(), data)
+    });
+    let run = &|rank: usize| {
+        let mut cell = rank as i64 + 1;
+        requests[rank].0.start().unwrap();
+        // The other rank comes when this one is registered.
+        while rank == 1 && !contexts[0].lock().unwrap().runs(kind, 0) {
+            std::thread::yield_now();
+        }
+        // SAFETY: the cell is the element of the shape.
+        unsafe { contexts[rank].run(&Call { outputs: &[(&raw mut cell).cast()], ..call(rank, 0) }) }.unwrap();
+        requests[rank].0.wait().unwrap();
+        contexts[rank].lock().unwrap().kept.bytes()
+    };
+    let round = || {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| run(1));
+            [run(0), other.join().unwrap()]
+        })
+    };
+    let first = round();
+    assert!(first[0] > 0, "the request needs no memory");
+    for _ in 0..3 {
+        assert_eq!(round(), first);
+    }
+}
