@@ -2,7 +2,6 @@
 //! that wake it.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -82,13 +81,19 @@ impl Doorbell {
 
     /// Makes the descriptor unreadable until it rings again.
     pub fn clear(&self) {
+        // A buffer without room, so that what came is dropped. qemu receives nothing into no buffers, but says that it did.
+        let mut nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         for _ in 0..MAX_CALLS {
-            let mut rings = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; AT_ONCE];
-            // SAFETY: zeroed headers are valid, and have no room: what came is dropped.
+            // SAFETY: zeroed headers are valid.
+            let mut rings: [libc::mmsghdr; AT_ONCE] = unsafe { std::mem::zeroed() };
+            for ring in &mut rings {
+                (ring.msg_hdr.msg_iov, ring.msg_hdr.msg_iovlen) = (&raw mut nowhere, 1);
+            }
+            // SAFETY: the headers and the buffer live as long as the call.
             let n = unsafe {
                 libc::recvmmsg(
                     self.raw(),
-                    rings.as_mut_ptr().cast(),
+                    rings.as_mut_ptr(),
                     AT_ONCE as _,
                     libc::MSG_DONTWAIT as _,
                     std::ptr::null_mut(),
