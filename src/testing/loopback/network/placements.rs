@@ -51,6 +51,8 @@ struct Write {
     /// Pieces of the stream that were sent before it.
     sent: u64,
     at: Instant,
+    /// When the sender learns of it.
+    finishes: Instant,
     key: u32,
     memory: SentMemory,
     ticket: u32,
@@ -68,9 +70,10 @@ impl Placements {
         self.writes.back().map(|write| write.at)
     }
 
-    /// When the next report of a finished ticket is due.
+    /// When the next report of a finished ticket is due, of a message that is yet to be written included: the receiver may run no more.
     pub fn next_report(&self) -> Option<Instant> {
-        self.finished.iter().find(|(_, _, reported)| !reported).map(|(at, ..)| *at)
+        let finished = self.finished.iter().find(|(_, _, reported)| !reported).map(|(at, ..)| *at);
+        finished.or(self.writes.front().map(|write| write.finishes))
     }
 
     /// The link has been reported at `now`.
@@ -157,6 +160,7 @@ impl State {
     /// `node` starts to place a message. Fails at random.
     pub fn place(&mut self, node: usize, peer: usize, key: u32, memory: SentMemory, ticket: u32) -> bool {
         let (index, at) = (self.stream(node, peer), self.now + self.delay());
+        let acknowledged = self.delay();
         let refuses = self.random.one_in(16);
         let is_running = self.status(node) == NodeStatus::Running;
         let stream = &mut self.streams[index];
@@ -165,7 +169,8 @@ impl State {
             return false;
         }
         let (sent, at) = (stream.sent, stream.not_before(at));
-        stream.placements.writes.push_back(Write { sent, at, key, memory, ticket });
+        let finishes = at + acknowledged;
+        stream.placements.writes.push_back(Write { sent, at, finishes, key, memory, ticket });
         true
     }
 
@@ -194,7 +199,7 @@ impl State {
         for index in 0..self.streams.len() {
             let now = self.now;
             while let Some(write) = self.streams[index].placements.writes.pop_front_if(|write| write.at <= now) {
-                let finished = self.now + self.delay();
+                let finished = write.finishes;
                 let stream = &mut self.streams[index];
                 if stream.placements.write(&write) || stream.receiver_gone || stream.receiver_closed {
                     stream.placements.finished.push_back((finished, write.ticket, false));
