@@ -1,7 +1,9 @@
-//! What links access without the peer's processor, each under a ticket: messages that they place in the peer's memory, puts and gets.
+//! What links access without the peer's processor, each under a ticket: messages that they place in the peer's memory,
+//! puts and gets.
 //!
-//! A send is complete when its memory is not accessed any more and the header has left. Sends to one peer complete in order, as the
-//! engine expects of the segments of a step: a message that is sent behind a placed one is reported after it.
+//! A send is complete when its memory is not accessed any more and the header has left. Sends to one peer complete in
+//! order, as the engine expects of the segments of a step: a message that is sent behind a placed one is reported after
+//! it.
 
 use crate::messaging::endpoint::Endpoint;
 use crate::messaging::operation::{Outcome, Send, Token};
@@ -17,7 +19,7 @@ struct Access {
     send: Send,
     /// The link does not access its memory any more.
     finished: bool,
-    /// It is a put or a get, of which no header tells the peer.
+    /// Whether the access is a put or a get, of which no header tells the peer.
     is_alone: bool,
 }
 
@@ -51,8 +53,8 @@ impl Accesses {
         self.by_ticket.iter().map(|(_, access)| &access.send)
     }
 
-    /// Lets a link access the memory of `send`, and queues the `header`, if any, that tells the peer of it. `start` is called with the
-    /// peer and a ticket. Returns false if the link cannot do it.
+    /// Lets a link access the memory of `send`, and queues the `header`, if any, that tells the peer of it. `start` is
+    /// called with the peer and a ticket. Returns false if the link cannot do it.
     pub fn begin(
         &mut self,
         send: Send,
@@ -120,8 +122,8 @@ impl Accesses {
         any
     }
 
-    /// Cancels the accesses of `owner`. The headers stay, since a receive may wait for them: they arrive only if the message has been
-    /// written.
+    /// Cancels the accesses of `owner`. The headers stay, since a receive may wait for them: they arrive only if the
+    /// message has been written.
     pub fn cancel(&mut self, owner: u32, ep: &mut Endpoint) {
         for (ticket, to) in self.tickets(|send| send.token.owner == owner) {
             let finished = self.by_ticket.remove(ticket).is_some_and(|access| access.finished);

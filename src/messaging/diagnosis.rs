@@ -18,8 +18,8 @@ const SILENCE_TIME: Duration = Duration::from_millis(300);
 /// The largest number of waits that a description names.
 const MAX_SHOWN_WAITS: usize = 3;
 
-/// The largest number of peers that are queried at once. It is larger than what a description names, because those that do not reply are
-/// named first.
+/// The largest number of peers that are queried at once. It is larger than what a description names, because those that
+/// do not reply are named first.
 const MAX_QUERIED_PEERS: usize = 64;
 
 /// What an operation waits for from one peer, in the order of the description.
@@ -37,11 +37,11 @@ enum Wait {
 /// What a peer does while others wait for it. The first of these is the most likely cause of a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PeerState {
-    /// It was queried and has not replied.
+    /// The peer was queried and has not replied.
     Silent,
-    /// It does not wait for other ranks, or was not queried.
+    /// The peer does not wait for other ranks, or was not queried.
     NotWaiting,
-    /// It waits for other ranks.
+    /// The peer waits for other ranks.
     Waiting,
 }
 
@@ -79,8 +79,8 @@ pub struct Diagnosis<'a> {
 }
 
 impl<'a> Diagnosis<'a> {
-    /// Calls `add` with what each operation with a token for which `of` holds waits for: from which peer, the bytes done and total, and the
-    /// slot. Excludes receives from any of several ranks.
+    /// Calls `add` with what each operation with a token for which `of` holds waits for: from which peer, the bytes
+    /// done and total, and the slot. Excludes receives from any of several ranks.
     fn each(&self, of: impl Fn(Token) -> bool, mut add: impl FnMut(Wait, Rank, (usize, usize), Option<(Space, Slot)>)) {
         for (index, op) in self.ep.receives.ops().filter(|(_, op)| of(op.recv.token) && !op.cancelled) {
             if let (Some(rank), _) | (None, &Source::Rank(rank)) = (op.matched, &op.recv.from) {
@@ -186,8 +186,8 @@ impl<'a> Diagnosis<'a> {
         }
     }
 
-    /// The most likely cause of a timeout of the operations with tokens for which `of` holds: the rank, and the bytes done and
-    /// total of what they wait for from it.
+    /// The most likely cause of a timeout of the operations with tokens for which `of` holds: the rank, and the bytes
+    /// done and total of what they wait for from it.
     pub fn blame(&self, of: impl Fn(Token) -> bool) -> Details {
         let awaited = self.awaited(&of).into_iter().filter(|((_, rank), _)| *rank != self.ep.rank);
         if let Some(((_, rank), sum)) = awaited.min_by_key(|((_, rank), _)| self.peer_state(*rank)) {
@@ -231,8 +231,8 @@ impl<'a> Diagnosis<'a> {
         }
     }
 
-    /// The peers for which the operations of `owner` wait and that are to be queried, those without a connection first: nobody needs to
-    /// reply for them. And how many of them are not connected.
+    /// The peers for which the operations of `owner` wait and that are to be queried, those without a connection first:
+    /// nobody needs to reply for them. And how many of them are not connected.
     pub(super) fn peers_to_query(&self, owner: u32) -> (Vec<Rank>, usize) {
         let mut ranks: Vec<Rank> =
             self.awaited(|token| token.owner == owner).into_keys().map(|(_, rank)| rank).collect();
@@ -246,19 +246,19 @@ impl<'a> Diagnosis<'a> {
         (ranks, unconnected)
     }
 
-    /// The replies to the last query, of the peers for which the operations of `owner` still wait: whoever has got what it waited for does
-    /// not need the others' replies, which may never come.
+    /// The replies to the last query, of the peers for which the operations of `owner` still wait: whoever has got what
+    /// it waited for does not need the others' replies, which may never come.
     pub fn replies(&self, owner: u32) -> Replies {
         let awaited: Vec<Rank> = self.awaited(|token| token.owner == owner).into_keys().map(|(_, rank)| rank).collect();
         let (mut waiting, mut other) = (false, false);
         for rank in self.queried.iter().filter(|rank| awaited.contains(rank)) {
             let Some(peer) = self.ep.peers.get(*rank).filter(|peer| peer.is_established()) else {
-                // It does not wait for others, as far as anybody knows: it may be the cause.
+                // Nobody knows that this peer waits for others: it may be the cause.
                 other = true;
                 continue;
             };
             match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {
-                // It may be the rank that hangs, even if others are late too.
+                // A peer without a reply may be the rank that hangs, even if others are late too.
                 None => return Replies::Missing,
                 Some(Reply { waiting: true, .. }) => waiting = true,
                 Some(_) => other = true,
@@ -267,8 +267,8 @@ impl<'a> Diagnosis<'a> {
         if waiting && !other { Replies::AllWaiting } else { Replies::Cause }
     }
 
-    /// The peers for which the operations of `owner` still wait, and that have replied that they are in another call in its place; and
-    /// the fingerprint of that.
+    /// The peers for which the operations of `owner` still wait, and that have replied that they are in another call in
+    /// its place; and the fingerprint of that.
     pub fn elsewhere(self, owner: u32) -> impl Iterator<Item = (Rank, u64)> + 'a {
         let instead = move |rank: &Rank| {
             let reply = self.ep.peers.get(*rank)?.query.as_ref()?.reply.as_ref()?;

@@ -1,4 +1,5 @@
-//! The endpoint of one context, which all parts of the messenger borrow: the peers with their links, the receives, and the events.
+//! The endpoint of one context, which all parts of the messenger borrow: the peers with their links, the receives, and
+//! the events.
 
 use std::io;
 
@@ -14,12 +15,12 @@ use crate::transport::{Connections, OneSided};
 use crate::types::Rank;
 use crate::wire::{Envelope, Message};
 
-/// Events, and other entries of lists, for which memory is reserved. How many are pushed at once varies, and the steady state must
-/// not allocate.
+/// Events, and other entries of lists, for which memory is reserved. How many are pushed at once varies, and the steady
+/// state must not allocate.
 pub const EVENTS: usize = 256;
 
-/// Token owners from this number on are regions: the answers to gets have their region as owner, so that `unregister` cancels
-/// them.
+/// Token owners from this number on are regions: the answers to gets have their region as owner, so that `unregister`
+/// cancels them.
 pub const FIRST_REGION_OWNER: u32 = 0xc000_0000;
 
 /// The peers of one context, its receives, and what has happened to its operations.
@@ -63,7 +64,8 @@ impl Endpoint {
         }
     }
 
-    /// The peer `rank`, whose entry is created if there is none: then `close` fails what depends on it, although its address is unknown.
+    /// The peer `rank`, whose entry is created if there is none: then `close` fails what depends on it, although its
+    /// address is unknown.
     pub fn peer(&mut self, rank: Rank) -> &mut Peer {
         self.peers.get_or_insert_with(rank, Peer::default)
     }
@@ -73,8 +75,8 @@ impl Endpoint {
         self.peers.get_mut(rank).and_then(Peer::one_sided)
     }
 
-    /// Whether the link to `rank` accesses the peer's `region` itself, and the range is inside it. The peer reports one that is not, if the
-    /// operation is sent to it.
+    /// Whether the link to `rank` accesses the peer's `region` itself, and the range is inside it. The peer reports one
+    /// that is not, if the operation is sent to it.
     pub fn reaches(&mut self, rank: Rank, region: u32, offset: u64, bytes: usize) -> bool {
         let inside = |length: usize| (offset as usize).checked_add(bytes).is_some_and(|end| end <= length);
         bytes > 0 && self.one_sided(rank).and_then(|link| link.published(region)).is_some_and(inside)
@@ -114,8 +116,9 @@ impl Endpoint {
         self.mark_dirty(rank);
     }
 
-    /// Queues a copy of a cancelled message, as `message`, because the receiver waits for it. If it fails, the receiver must be
-    /// disconnected, since nothing else would tell it that its message does not come: the rank and the error are added to `starved`.
+    /// Queues a copy of a cancelled message, as `message`, because the receiver waits for it. If it fails, the receiver
+    /// must be disconnected, since nothing else would tell it that its message does not come: the rank and the error
+    /// are added to `starved`.
     ///
     /// # Safety
     /// `send.from` is still valid for `send.bytes`.
@@ -147,8 +150,8 @@ impl Endpoint {
     /// Delivers a complete message to its receive.
     pub fn deliver(&mut self, op: &Op, from: Rank, envelope: &Envelope, data: &[u8]) {
         let outcome = refusal(&op.recv, from, envelope, || self.peer_name(from)).unwrap_or_else(|| {
-            // SAFETY: `refusal` has checked that the message fits into the receive, and that it has the exact length if it
-            // reduces; the poster keeps the memory valid until the event below.
+            // SAFETY: `refusal` has checked that the message fits into the receive, and that it has the exact length if
+            // it reduces; the poster keeps the memory valid until the event below.
             unsafe {
                 match op.recv.reduce {
                     None if data.is_empty() => {}
@@ -163,7 +166,8 @@ impl Endpoint {
         self.event(op.recv.token, outcome);
     }
 
-    /// Appends bytes, for which there is room, to an unexpected message, and delivers it once it is complete and matched.
+    /// Appends bytes, for which there is room, to an unexpected message, and delivers it once it is complete and
+    /// matched.
     pub fn append(&mut self, message: u32, bytes: &[u8]) {
         if let Some((op, from, envelope, data)) = self.receives.append(message, bytes) {
             self.deliver(&op, from, &envelope, &data);
@@ -207,8 +211,8 @@ impl Endpoint {
         self.closed.as_ref().or_else(|| self.peers.get(rank)?.disconnected.as_ref()).cloned()
     }
 
-    /// The error of a receive, if all ranks that could serve it are disconnected. An error detected here is preferred to one that
-    /// a peer reported, because that peer may have failed only because this rank kept it waiting.
+    /// The error of a receive, if all ranks that could serve it are disconnected. An error detected here is preferred
+    /// to one that a peer reported, because that peer may have failed only because this rank kept it waiting.
     pub fn disconnect_error_of(&self, from: &Source) -> Option<Error> {
         let mut told = None;
         let mut seen = None;

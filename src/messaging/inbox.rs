@@ -72,8 +72,8 @@ impl Incoming {
     /// Stores the next `bytes` of the payload in the poster's memory, if that is the target; else only counts them.
     pub fn store(&mut self, bytes: &[u8]) {
         match self.target {
-            // SAFETY: the length was checked against the target when the header arrived, and `bytes` does not exceed what is
-            // missing of it. The poster keeps the memory valid; a cancellation changes the target.
+            // SAFETY: the length was checked against the target when the header arrived, and `bytes` does not exceed
+            // what is missing of it. The poster keeps the memory valid; a cancellation changes the target.
             Target::Memory(into) if !bytes.is_empty() => unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.add(self.done), bytes.len());
             },
@@ -91,8 +91,8 @@ impl Incoming {
     pub unsafe fn reduce(&mut self, into: *mut u8, reduce: ReduceInto, mut bytes: &[u8]) {
         let apply = |at: usize, data: &[u8]| {
             let count = data.len() / reduce.element;
-            // SAFETY: `at` and `data` are whole elements inside the payload, for whose length the caller guarantees that the
-            // memory is valid.
+            // SAFETY: `at` and `data` are whole elements inside the payload, for whose length the caller guarantees
+            // that the memory is valid.
             unsafe {
                 let (into, with) = (into.add(at), reduce.with.add(at));
                 match reduce.incoming {
@@ -131,8 +131,8 @@ pub struct Reading {
     pub key: u32,
     /// The messages among which it is one.
     pub order: Key,
-    /// Its destination and progress.
+    /// The destination and progress of the message.
     pub incoming: Incoming,
-    /// The sender has unregistered it: a replacement follows, or the connection ends.
+    /// Whether the sender has unregistered the message's memory: a replacement follows, or the connection ends.
     pub revoked: bool,
 }

@@ -1,9 +1,9 @@
 //! Limits on unexpected messages.
 //!
-//! Messages that match no posted receive are queued. When those of one peer reach [`PAUSE_BYTES`], its link is not read while
-//! nothing here depends on that peer: flow control of the link then stops the sender until receives are posted. If something does
-//! depend on the peer, the message needed may follow those that are queued, so the link is read, up to [`MAX_BYTES`]; more is an
-//! error.
+//! Messages that match no posted receive are queued. When those of one peer reach [`PAUSE_BYTES`], its link is not read
+//! while nothing here depends on that peer: flow control of the link then stops the sender until receives are posted.
+//! If something does depend on the peer, the message needed may follow those that are queued, so the link is read, up
+//! to [`MAX_BYTES`]; more is an error.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::endpoint::Endpoint;
@@ -42,8 +42,8 @@ impl Limits {
         queued >= self.pause_bytes
     }
 
-    /// Decides about the link to `rank`, which has reached the limit: returns whether it is paused now. `depends`: something here depends
-    /// on the peer. Fails if too many bytes are queued even so.
+    /// Decides about the link to `rank`, which has reached the limit: returns whether it is paused now. `depends`:
+    /// something here depends on the peer. Fails if too many bytes are queued even so.
     pub fn pause(&mut self, rank: Rank, queued: usize, depends: bool, ep: &mut Endpoint) -> Result<bool> {
         if !depends {
             // The link is watched for nothing: one that breaks would otherwise wake the polling thread again and again.

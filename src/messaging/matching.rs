@@ -1,31 +1,31 @@
 //! Matches messages to receives. No I/O: shared by all transports.
 //!
-//! Messages from one rank on one slot match receives in the order in which both were posted. A receive from any of several ranks
-//! takes the message of the rank whose turn it is among those with unexpected messages on the slot. A rank gets the last turn
-//! when its first unexpected message is queued, and again whenever such a receive takes one of several. So each other rank is
-//! preferred to a waiting rank at most once, whatever sets of ranks the receives name.
+//! Messages from one rank on one slot match receives in the order in which both were posted. A receive from any of
+//! several ranks takes the message of the rank whose turn it is among those with unexpected messages on the slot. A
+//! rank gets the last turn when its first unexpected message is queued, and again whenever such a receive takes one of
+//! several. So each other rank is preferred to a waiting rank at most once, whatever sets of ranks the receives name.
 //!
-//! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; those that match no posted receive are queued. Large ones
-//! wait until the receiver is ready, so that they are received directly into its memory:
-//! - A large receive from one given rank sends that rank a grant when it is posted. A sender that has this grant sends at once, so
-//!   a receive posted in time costs no round trip.
-//! - A sender without a grant announces its message (`Announce`); the announcement takes the message's position in the order. The
-//!   receive that it matches sends a grant unless it has sent one already.
+//! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; those that match no posted receive are queued.
+//! Large ones wait until the receiver is ready, so that they are received directly into its memory:
+//! - A large receive from one given rank sends that rank a grant when it is posted. A sender that has this grant sends
+//!   at once, so a receive posted in time costs no round trip.
+//! - A sender without a grant announces its message (`Announce`); the announcement takes the message's position in the
+//!   order. The receive that it matches sends a grant unless it has sent one already.
 //!
-//! A grant permits one large message, but does not reserve memory for it. If the granting receive takes a shorter, eager message,
-//! or is cancelled, the grant remains: a later large message can come without an announcement, and is queued like a small one. A
-//! grant that crosses an announcement may release that message before a receive has matched the announcement; then the message
-//! replaces its announcement.
+//! A grant permits one large message, but does not reserve memory for it. If the granting receive takes a shorter,
+//! eager message, or is cancelled, the grant remains: a later large message can come without an announcement, and is
+//! queued like a small one. A grant that crosses an announcement may release that message before a receive has matched
+//! the announcement; then the message replaces its announcement.
 //!
-//! On a link that reads the peer's memory, large messages are offered. An offer is like an announcement, but instead of sending a
-//! grant, the matching receive reads the message. Receives send no grants on such links.
+//! On a link that reads the peer's memory, large messages are offered. An offer is like an announcement, but instead of
+//! sending a grant, the matching receive reads the message. Receives send no grants on such links.
 //!
-//! On a link that places messages in the peer's memory, a grant is for one receive, because it can hold a key of memory that is
-//! exposed for it; see `rendezvous/placements.rs`.
+//! On a link that places messages in the peer's memory, a grant is for one receive, because it can hold a key of memory
+//! that is exposed for it; see `rendezvous/placements.rs`.
 //!
-//! The number of receives that count on a grant never exceeds the number of grants that the sender has. So a large message
-//! without an announcement that matches a receive without a grant has used the grant of another receive; that one must answer the
-//! announcement that it matches.
+//! The number of receives that count on a grant never exceeds the number of grants that the sender has. So a large
+//! message without an announcement that matches a receive without a grant has used the grant of another receive; that
+//! one must answer the announcement that it matches.
 
 mod ends;
 mod payload;
@@ -57,7 +57,7 @@ pub struct Op {
     sequence: u64,
     /// The memory that is exposed for its message.
     pub exposed: Option<Exposed>,
-    /// It sent a grant when it was posted, and that grant is still for it.
+    /// Whether the receive sent a grant when it was posted, and that grant is still for it.
     granted_early: bool,
 }
 
@@ -97,14 +97,14 @@ struct Unexpected {
 /// The result of posting a receive.
 #[derive(Debug)]
 pub enum Posting {
-    /// It matched no complete message and waits.
+    /// The receive matched no complete message and waits.
     Waits {
         /// The receive.
         op: u32,
         /// A rank to send a grant to now.
         grant: Option<Rank>,
     },
-    /// It matched an announcement: send this rank a grant now.
+    /// The receive matched an announcement: send its sender a grant now.
     Granted {
         /// The receive.
         op: u32,
@@ -115,7 +115,7 @@ pub enum Posting {
         /// The number of the announcement.
         announcement: u32,
     },
-    /// It matched an offer: read the message.
+    /// The receive matched an offer: read the message.
     Offered {
         /// The receive.
         op: u32,
@@ -126,7 +126,7 @@ pub enum Posting {
         /// The offer's key.
         key: u32,
     },
-    /// It matched a complete message, and was removed.
+    /// The receive matched a complete message, and was removed.
     Message {
         /// The receive.
         op: Op,
@@ -134,7 +134,7 @@ pub enum Posting {
         from: Rank,
         /// The message's envelope.
         envelope: Envelope,
-        /// Its payload.
+        /// The message's payload.
         data: Vec<u8>,
     },
 }
@@ -142,7 +142,7 @@ pub enum Posting {
 /// The destination of an arriving message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// This receive.
+    /// The receive with this index.
     Op(u32),
     /// The unexpected message with this index.
     Unexpected(u32),
@@ -325,7 +325,8 @@ impl Receives {
         self.match_posted(from, envelope.space, envelope.slot).map(Arrival::Op)
     }
 
-    /// The receive that has matched the first announcement of which the message has not arrived; it may have been cancelled since.
+    /// The receive that has matched the first announcement of which the message has not arrived; it may have been
+    /// cancelled since.
     fn take_granted(&mut self, key: Key) -> Option<Arrival> {
         let op = self.granted.pop(key)?;
         if self.ops[op].cancelled {
@@ -382,8 +383,8 @@ impl Receives {
         self.ops.iter_mut().filter(|(_, op)| of(op)).for_each(|(_, op)| op.granted_early = false);
     }
 
-    /// The receives of collectives that wait for messages of more than `above` bytes from `from`, in their order. They count as
-    /// granted.
+    /// The receives of collectives that wait for messages of more than `above` bytes from `from`, in their order. They
+    /// count as granted.
     pub fn grant_again(&mut self, from: Rank, above: usize) -> Vec<u32> {
         let is_from = |op: &Op| matches!(op.recv.from, Source::Rank(rank) if rank == from) && !op.recv.space.is_user();
         let waits = |op: &Op| is_from(op) && op.matched.is_none() && op.recv.bytes > above;
@@ -419,8 +420,8 @@ impl Receives {
         queued
     }
 
-    /// Updates the turn of the rank of `key` after one of its messages was taken: removes it if that was the last message; moves
-    /// it to the end if the turn was used (`used`).
+    /// Updates the turn of the rank of `key` after one of its messages was taken: removes it if that was the last
+    /// message; moves it to the end if the turn was used (`used`).
     fn end_turn(&mut self, key: Key, used: bool) {
         let Some(any) = key.of_any_rank() else { return };
         let more = self.unexpected_order.front(key).is_some();

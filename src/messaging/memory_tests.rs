@@ -1,4 +1,5 @@
-//! Two messengers over a link in memory, on memory that the tests own. Small enough for Miri, which does not support sockets.
+//! Two messengers over a link in memory, on memory that the tests own. Small enough for Miri, which does not support
+//! sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
-//! The message protocol of one context, the same over any kind of link: matching, unexpected messages, announcements and grants,
-//! one-sided operations, diagnostic queries, abort and goodbye, and a router with a link for each peer.
+//! The message protocol of one context, the same over any kind of link: matching, unexpected messages, announcements
+//! and grants, one-sided operations, diagnostic queries, abort and goodbye, and a router with a link for each peer.
 //!
-//! It has no sockets, clock or threads: links and connectors move the bytes, and callers pass the time. Operations are posted,
-//! and [`Messenger::progress`] progresses them. Every operation ends with exactly one [`Event`], unless it is cancelled with
-//! [`Messenger::cancel`].
+//! The messenger has no sockets, clock or threads: links and connectors move the bytes, and callers pass the time.
+//! Operations are posted, and [`Messenger::progress`] progresses them. Every operation ends with exactly one [`Event`],
+//! unless it is cancelled with [`Messenger::cancel`].
 
 mod accesses;
 mod diagnosis;
@@ -72,8 +72,8 @@ pub struct Messenger {
     connector_events: Vec<ConnectorEvent>,
 }
 
-// SAFETY: the posters keep the memory behind all pointers valid until the event or the cancellation, on whichever thread the
-// messenger is progressed.
+// SAFETY: the posters keep the memory behind all pointers valid until the event or the cancellation, on whichever
+// thread the messenger is progressed.
 unsafe impl std::marker::Send for Messenger {}
 
 impl Messenger {
@@ -109,7 +109,7 @@ impl Messenger {
             && send.bytes <= peer.eager_bytes()
             && peer.is_idle()
         {
-            // It is sent at once, without waiting until the rest of the call is posted.
+            // The message is sent at once, before the rest of the call is posted.
             self.ep.outgoing += 1;
             peer.queue.push(&send.message(false, 0), send.from, Some(send.token), true);
             self.flush_to(send.to);
@@ -143,8 +143,8 @@ impl Messenger {
     /// Posts a receive.
     ///
     /// # Safety
-    /// `recv.into` is valid for writes of `recv.bytes`, and the operand of `recv.reduce` for reads of as many, until the event or
-    /// the cancellation. Nothing else accesses `into` meanwhile.
+    /// `recv.into` is valid for writes of `recv.bytes`, and the operand of `recv.reduce` for reads of as many, until
+    /// the event or the cancellation. Nothing else accesses `into` meanwhile.
     pub unsafe fn recv(&mut self, recv: Recv) {
         let Self { ep, rendezvous, .. } = self;
         if let Some(error) = ep.closed.clone() {
@@ -194,7 +194,8 @@ impl Messenger {
     /// Reads `bytes` of the remote range to `into`; completes when they are here.
     ///
     /// # Safety
-    /// `into` is valid for writes of `bytes` until the event or the cancellation, and nothing else accesses it meanwhile.
+    /// `into` is valid for writes of `bytes` until the event or the cancellation, and nothing else accesses it
+    /// meanwhile.
     pub unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
         let by = (&mut self.ep, &mut self.rendezvous.accesses);
         // SAFETY: the caller guarantees that the memory is valid.
@@ -242,8 +243,8 @@ impl Messenger {
         Ok(())
     }
 
-    /// Starts a wait for `bytes` bytes that `rank` publishes in shared memory, where the caller looks for them. It ends by
-    /// [`Messenger::end_wait_for_publication`] or [`Messenger::cancel`], or fails when the peer is disconnected.
+    /// Starts a wait for `bytes` bytes that `rank` publishes in shared memory, where the caller looks for them. It ends
+    /// by [`Messenger::end_wait_for_publication`] or [`Messenger::cancel`], or fails when the peer is disconnected.
     pub fn wait_for_publication(&mut self, rank: Rank, bytes: usize, token: Token) {
         if let Some(error) = self.ep.disconnect_error(rank) {
             return self.ep.event(token, Outcome::Failed(error));
@@ -293,14 +294,14 @@ impl Messenger {
         rendezvous.offers.cancel_readings(&arriving, ep);
         self.publications.retain(|(token, ..)| token.owner != owner);
         for (rank, error) in starved {
-            // Their memory is valid until this function returns.
+            // The memory of these operations is valid until this function returns.
             self.disconnect(rank, &error);
         }
         self.ep.events.retain(|event| event.token.owner != owner);
     }
 
-    /// Moves data as far as possible without blocking, at the time `now`, and appends to `events`. Returns whether anything was
-    /// moved.
+    /// Moves data as far as possible without blocking, at the time `now`, and appends to `events`. Returns whether
+    /// anything was moved.
     pub fn progress(&mut self, now: Instant, events: &mut Vec<Event>) -> bool {
         let mut moved = false;
         self.resume();
@@ -350,8 +351,8 @@ impl Messenger {
         Diagnosis { ep, rendezvous, one_sided, publications, queried }
     }
 
-    /// Queries the connected peers for which the operations of `owner` wait, the call with this tag and fingerprint. Returns whether there
-    /// are any. `describe` includes their replies.
+    /// Queries the connected peers for which the operations of `owner` wait, the call with this tag and fingerprint.
+    /// Returns whether there are any. `describe` includes their replies.
     pub fn query(&mut self, owner: u32, (slot, fingerprint): (Slot, u64), now: Instant) -> bool {
         let (ranks, unconnected) = self.diagnosis().peers_to_query(owner);
         for rank in &ranks[unconnected..] {
@@ -363,7 +364,8 @@ impl Messenger {
         any
     }
 
-    /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks. `instead`: see [`Message::Reply`].
+    /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks. `instead`: see
+    /// [`Message::Reply`].
     pub fn reply(&mut self, rank: Rank, text: &str, waiting: bool, instead: u64) {
         if self.ep.peers.get(rank).is_some_and(Peer::is_established) {
             let owned = clip(text).to_vec();

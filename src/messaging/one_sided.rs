@@ -1,9 +1,10 @@
 //! Puts, gets, and memory that peers can access: regions, and buffers that are bound to a slot.
 //!
-//! Where the link accesses the peer's memory itself, regions and bound buffers are published to the peer. A put or get of a region that is
-//! known to be published is one access by the link; others, and those of ranges that are not inside, are sent to the peer as on other links.
-//! A write into a bound buffer waits until the peer has said by which region the link reaches the buffer (`Bound`), or that it must be sent.
-//! Then all writes into that buffer take the same way, so that they stay in order; a header behind the bytes (`Written`) says where they are.
+//! Where the link accesses the peer's memory itself, regions and bound buffers are published to the peer. A put or get
+//! of a region that is known to be published is one access by the link; others, and those of ranges that are not
+//! inside, are sent to the peer as on other links. A write into a bound buffer waits until the peer has said by which
+//! region the link reaches the buffer (`Bound`), or that it must be sent. Then all writes into that buffer take the
+//! same way, so that they stay in order; a header behind the bytes (`Written`) says where they are.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -27,7 +28,7 @@ pub struct Request {
     into: *mut u8,
     pub bytes: usize,
     is_get: bool,
-    /// Its owner has cancelled it: the answer is discarded.
+    /// Whether its owner has cancelled the operation: the answer is discarded.
     cancelled: bool,
 }
 
@@ -128,12 +129,13 @@ impl OneSided {
                 return refuse(ep, Error::invalid(text));
             };
             let (from, into) = if is_get { (here, memory) } else { (memory, here) };
-            // SAFETY: the caller guarantees that `memory` is valid; `here` lies in a registered region, valid until `unregister`.
+            // SAFETY: the caller guarantees that `memory` is valid; `here` lies in a registered region, valid until
+            // `unregister`.
             unsafe { std::ptr::copy(from.cast_const(), into, bytes) };
             return ep.event(token, Outcome::Done { rank, bytes });
         }
-        // SAFETY: the caller guarantees that the memory is valid until the event or the cancellation; both follow `finished`, `cancel` or
-        // the end of the link.
+        // SAFETY: the caller guarantees that the memory is valid until the event or the cancellation; both follow
+        // `finished`, `cancel` or the end of the link.
         let start = |peer: &mut Peer, ticket| unsafe {
             peer.one_sided().is_some_and(|link| match is_get {
                 true => link.get(region, offset as usize, memory, bytes, ticket),
@@ -241,7 +243,7 @@ impl OneSided {
                 link.retract(region);
             }
         }
-        // The rest of a put that is arriving is discarded.
+        // What has yet to arrive of a put is discarded.
         for (_, peer) in ep.peers.iter_mut() {
             if let Some(Incoming { target, finish: Finish::PutDone { region: put, refused, .. }, .. }) =
                 &mut peer.incoming
@@ -311,7 +313,8 @@ impl OneSided {
         ep.receives.refund(key.rank(), UNEXPECTED_OVERHEAD_BYTES + bytes);
         let into = binding.region.at(*offset, bytes as u64);
         let into = into.ok_or_else(|| wrote_outside(key, binding, *offset, bytes as u64, ep))?;
-        // SAFETY: `at` has checked that `bytes` bytes lie there; the poster keeps the memory valid until the cancellation.
+        // SAFETY: `at` has checked that `bytes` bytes lie there; the poster keeps the memory valid until the
+        // cancellation.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), into, bytes) };
         ep.event(binding.token, Outcome::Written { offset: *offset as usize, bytes });
         Ok(())
@@ -345,7 +348,7 @@ impl OneSided {
 
     /// The peer has put `bytes` bytes at `offset` of the buffer that is bound with this key.
     pub fn written(&self, key: Key, offset: u64, bytes: u64, ep: &mut Endpoint) -> Result<()> {
-        // It may have been unbound meanwhile.
+        // The buffer may have been unbound meanwhile.
         let Some(binding) = self.bindings.get(&key).copied() else { return Ok(()) };
         if binding.region.at(offset, bytes).is_none() {
             return Err(wrote_outside(key, binding, offset, bytes, ep));
@@ -413,8 +416,8 @@ impl OneSided {
         };
         for WaitingWrite { token, offset, from, bytes } in self.writes.remove(&key).unwrap_or_default() {
             let started = way.is_some_and(|region| {
-                // SAFETY: the poster keeps the memory valid until the event or the cancellation; both follow `finished`, `cancel` or the
-                // end of the link.
+                // SAFETY: the poster keeps the memory valid until the event or the cancellation; both follow
+                // `finished`, `cancel` or the end of the link.
                 let put = |peer: &mut Peer, ticket| unsafe {
                     peer.one_sided().is_some_and(|link| link.put(region, offset as usize, from, bytes, ticket))
                 };
@@ -430,7 +433,8 @@ impl OneSided {
         }
     }
 
-    /// The link to `rank` is established: publishes regions and bound buffers, and goes on with writes that have waited.
+    /// The link to `rank` is established: publishes regions and bound buffers, and goes on with writes that have
+    /// waited.
     pub fn establish(&mut self, rank: Rank, ep: &mut Endpoint, accesses: &mut Accesses) {
         if let Some(link) = ep.one_sided(rank) {
             for (region, Region { memory, bytes }) in &self.regions {
@@ -457,8 +461,8 @@ impl OneSided {
         requests.for_each(|(_, request)| request.cancelled = true);
     }
 
-    /// The link to `rank` has ended: forgets the puts, gets and writes, and returns their tokens, and those of buffers that the peer cannot
-    /// write into any more.
+    /// The link to `rank` has ended: forgets the puts, gets and writes, and returns their tokens, and those of buffers
+    /// that the peer cannot write into any more.
     pub fn disconnect(&mut self, rank: Rank) -> Vec<Token> {
         let ended: Vec<u32> = self.requests.iter().filter(|(_, r)| r.rank == rank).map(|(index, _)| index).collect();
         let requests = ended.into_iter().filter_map(|index| self.requests.remove(index)).filter(|r| !r.cancelled);

@@ -143,8 +143,8 @@ impl Peer {
         Some(ticket)
     }
 
-    /// The message of `ticket` is cancelled: its memory is not accessed any more, but its header is sent. `finished`: the link has
-    /// returned the ticket.
+    /// The message of `ticket` is cancelled: its memory is not accessed any more, but its header is sent. `finished`:
+    /// the link has returned the ticket.
     pub fn cancel_access(&mut self, ticket: u32, finished: bool) {
         self.queue.forget_ticket(ticket);
         if !finished && let Some(placement) = self.placement() {
@@ -172,7 +172,8 @@ impl Peer {
             self.way = Way::Place(placement.eager_bytes());
             self.queue.unreported.reserve(RESERVED_ENTRIES);
         }
-        // The headers can only be grants: a link that reads memory needs none, and on one that places messages they are given anew.
+        // The headers can only be grants: a link that reads memory needs none, and on one that places messages they are
+        // given anew.
         self.queue.establish(connection, !matches!(self.way, Way::Send));
         self.link = Some(link);
     }

@@ -30,7 +30,8 @@ impl Key {
         Self { rank: ANY, space, slot }
     }
 
-    /// The key for receives from any of several ranks on this slot; `None` for collectives, which have no such receives.
+    /// The key for receives from any of several ranks on this slot; `None` for collectives, which have no such
+    /// receives.
     pub fn of_any_rank(&self) -> Option<Self> {
         self.space.is_user().then(|| Self::any(self.space, self.slot))
     }

@@ -9,8 +9,8 @@ const NEAR_RANKS: usize = 1024;
 
 /// Entries by rank. Memory depends on the number of entries, not on the number of ranks.
 pub struct ByRank<T> {
-    /// Entries of the first [`NEAR_RANKS`] ranks, up to the last that has one. Most contexts use no others, so a lookup takes one
-    /// comparison.
+    /// Entries of the first [`NEAR_RANKS`] ranks, up to the last that has one. Most contexts use no others, so a lookup
+    /// takes one comparison.
     near: Vec<Option<Box<T>>>,
     /// Entries of other ranks, in blocks of [`NEAR_RANKS`].
     far: BTreeMap<usize, Box<[Option<Box<T>>]>>,

@@ -31,7 +31,8 @@ enum Received {
     Broke(io::Error),
 }
 
-/// Receives once: directly into the destination of the current payload if enough of it is missing, and the rest into `staging`.
+/// Receives once: directly into the destination of the current payload if enough of it is missing, and the rest into
+/// `staging`.
 fn receive(link: &mut dyn Link, incoming: Option<&mut Incoming>, staging: &mut [u8]) -> Received {
     let direct = match incoming {
         Some(Incoming { target: Target::Memory(into), done, bytes, .. }) if *bytes - *done >= DIRECT_BYTES => {
@@ -78,7 +79,8 @@ impl Messenger {
         Some(Received::of(received?, |_| Received::InPlace { result, full: room == 0 }))
     }
 
-    /// Reads offered messages as far as possible without blocking, some of them from each rank. Returns whether anything moved.
+    /// Reads offered messages as far as possible without blocking, some of them from each rank. Returns whether
+    /// anything moved.
     #[inline]
     pub(super) fn read_offers(&mut self) -> bool {
         let mut moved = false;
@@ -89,7 +91,7 @@ impl Messenger {
             moved |= any;
             match error {
                 Some(error) => self.fail_connection(rank, error),
-                // It is sent now, because the sender waits for this message.
+                // What is queued for the sender is sent now, because the sender waits for it.
                 None if self.ep.peers.get(rank).is_some_and(Peer::has_output) => drop(self.flush_to(rank)),
                 None => {}
             }
@@ -189,7 +191,8 @@ impl Messenger {
         peer.send_error.take().filter(|_| !peer.goodbye).unwrap_or_else(text)
     }
 
-    /// The error for a stream that broke with `e`. If the peer's close notice has come all the same, it gives the reason.
+    /// The error for a stream that broke with `e`. If the peer's close notice has come all the same, it gives the
+    /// reason.
     fn end_of_broken(&mut self, rank: Rank, peer: &mut Peer, e: &io::Error) -> Error {
         if let Some(ReceivedNotice(words)) = e.get_ref().and_then(|inner| inner.downcast_ref()) {
             // What was being received is not completed, and the notice begins with a header.
@@ -259,7 +262,7 @@ impl Messenger {
             Message::Data { envelope, announced, placed: 0 } => {
                 let arrival = ep.receives.arrive(rank, &envelope, announced);
                 let exposed = match arrival {
-                    // Its message comes in the stream.
+                    // The message comes in the stream.
                     Arrival::Op(op) => ep.receives.op_mut(op).exposed.take(),
                     Arrival::Discard(exposed) => exposed,
                     Arrival::Unexpected(_) => None,
@@ -369,7 +372,8 @@ impl Messenger {
     }
 }
 
-/// The error for a number that does not belong on the link to `rank`, since only links that place messages have such numbers.
+/// The error for a number that does not belong on the link to `rank`, since only links that place messages have such
+/// numbers.
 #[cold]
 fn unplaceable(ep: &Endpoint, rank: Rank, what: &str, number: u32) -> Error {
     ep.violation(rank, format_args!("{what} {number}, which does not belong on this link"))

@@ -1,16 +1,16 @@
-//! Large messages, of which the receiver is to be ready before the bytes move: one state machine for each message, with three ways to
-//! move its bytes, of which the link has one ([`Way`](super::peer::Way)).
+//! Large messages, of which the receiver is to be ready before the bytes move: one state machine for each message, with
+//! three ways to move its bytes, of which the link has one ([`Way`](super::peer::Way)).
 //!
-//! - The receiver grants the message (also: CTS, clear to send), and the sender sends it. Where no receive grants it unasked, the sender
-//!   announces it first (RTS, request to send).
-//! - The receiver reads the message out of the sender's memory: the sender offers it (RTS with a key), and the receiver says when it
-//!   has read it (FIN): [`offers`].
-//! - The sender's link places the message in memory of the receiver: the grant has a key (CTS with a key), and a header behind the
-//!   bytes says that they are there (FIN): [`placements`].
+//! - The receiver grants the message (also: CTS, clear to send), and the sender sends it. Where no receive grants it
+//!   unasked, the sender announces it first (RTS, request to send).
+//! - The receiver reads the message out of the sender's memory: the sender offers it (RTS with a key), and the receiver
+//!   says when it has read it (FIN): [`offers`].
+//! - The sender's link places the message in memory of the receiver: the grant has a key (CTS with a key), and a header
+//!   behind the bytes says that they are there (FIN): [`placements`].
 //!
-//! A message of the sender waits in its queue, until a grant or its turn; is offered or placed, until the receiver or the link has done
-//! with its memory; or has gone to the send queue. Messages with the same key (peer, space and slot) go in order: a message behind
-//! one that waits waits too, however short it is.
+//! A message of the sender waits in its queue, until a grant or its turn; is offered or placed, until the receiver or
+//! the link has done with its memory; or has gone to the send queue. Messages with the same key (peer, space and slot)
+//! go in order: a message behind one that waits waits too, however short it is.
 
 pub mod offers;
 pub mod placements;
@@ -65,7 +65,8 @@ pub struct Rendezvous {
     pub accesses: Accesses,
     /// Grants received while a link was read, to be handled afterwards, in order.
     pub granted: Vec<Grant>,
-    /// Keys for which a peer has read an offered message while its link was read; messages queued behind are sent afterwards.
+    /// Keys for which a peer has read an offered message while its link was read; messages queued behind are sent
+    /// afterwards.
     unblocked: Vec<Key>,
 }
 
@@ -142,8 +143,8 @@ impl Rendezvous {
 
     /// Sends a message that has been granted, or lets the link place it under `key`, if that is not 0.
     fn send_granted(&mut self, send: &Send, announced: bool, key: u32, ep: &mut Endpoint) {
-        // SAFETY: the poster keeps the memory valid until the event or the cancellation; both follow `finished`, `cancel` or the end
-        // of the link.
+        // SAFETY: the poster keeps the memory valid until the event or the cancellation; both follow `finished`,
+        // `cancel` or the end of the link.
         let place = |peer: &mut Peer, ticket| unsafe {
             peer.placement().is_some_and(|link| link.place(key, send.from, send.bytes, ticket))
         };
@@ -152,8 +153,8 @@ impl Rendezvous {
         }
     }
 
-    /// Whether to announce a message that waits for a grant. Receives of collectives send grants without an announcement; but not
-    /// on a link that reads memory, where the message waits because it could not be registered.
+    /// Whether to announce a message that waits for a grant. Receives of collectives send grants without an
+    /// announcement; but not on a link that reads memory, where the message waits because it could not be registered.
     fn must_announce(&self, send: &Send, ep: &Endpoint) -> bool {
         let peer = ep.peers.get(send.to).filter(|peer| peer.is_established());
         peer.is_some_and(|peer| send.space.is_user() || peer.reads()) && !self.offers.has(send.key())
@@ -256,7 +257,8 @@ impl Rendezvous {
         keys.into_iter().for_each(|key| self.release(key, ep));
     }
 
-    /// The length above which a receive of `bytes` bytes of this space from this source sends a grant when it is posted.
+    /// The length above which a receive of `bytes` bytes of this space from this source sends a grant when it is
+    /// posted.
     #[inline]
     pub fn grants_above(&self, recv: &Recv, ep: &Endpoint) -> usize {
         match &recv.from {
@@ -281,7 +283,8 @@ impl Rendezvous {
         ep.push_control(to, &Message::Grant { space, slot, announcement: 0, key });
     }
 
-    /// Cancels the messages of `owner`. Copies of those that receivers wait for are sent; see [`Endpoint::push_copy`] on `starved`.
+    /// Cancels the messages of `owner`. Copies of those that receivers wait for are sent; see [`Endpoint::push_copy`]
+    /// on `starved`.
     pub fn cancel(&mut self, owner: u32, ep: &mut Endpoint, starved: &mut Vec<(Rank, Error)>) {
         self.accesses.cancel(owner, ep);
         let mut keys = Vec::new();

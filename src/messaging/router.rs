@@ -227,8 +227,8 @@ impl Messenger {
         self.ep.closed = Some(error.clone());
     }
 
-    /// Ends a connection that failed with `error`. A peer that violated the protocol is sent the error; otherwise it could only
-    /// assume that this process has ended.
+    /// Ends a connection that failed with `error`. A peer that violated the protocol is sent the error; otherwise it
+    /// could only assume that this process has ended.
     pub(super) fn fail_connection(&mut self, rank: Rank, error: Error) {
         let error = error.with_rank(rank);
         if error.kind() == ErrorKind::Mismatch && !error.is_reported_by_peer() {
@@ -249,7 +249,8 @@ impl Messenger {
         link.end(rest, close_notice);
     }
 
-    /// Sends what is queued to `rank` as far as the link takes it, and reports what has been sent. Returns whether anything moved.
+    /// Sends what is queued to `rank` as far as the link takes it, and reports what has been sent. Returns whether
+    /// anything moved.
     pub(super) fn flush_to(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.ep.peers.get_mut(rank) else { return false };
         peer.dirty = false;

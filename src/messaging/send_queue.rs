@@ -12,8 +12,8 @@ use crate::types::Rank;
 use crate::wire::Envelope;
 use crate::wire::message::{self, HEADER_BYTES, Message};
 
-/// Messages, grants, and offers that are being read, for which a peer with a link has memory. How many wait at once depends on how full
-/// the link is and on how many messages arrive together, and the steady state must not allocate.
+/// Messages, grants, and offers that are being read, for which a peer with a link has memory. How many wait at once
+/// depends on how full the link is and on how many messages arrive together, and the steady state must not allocate.
 pub const RESERVED_ENTRIES: usize = 64;
 
 /// The longest rest of a partly sent message that is still sent when its connection is closed.
@@ -55,18 +55,20 @@ impl Outgoing {
         let payload = if past == self.bytes {
             &[][..]
         } else {
-            // SAFETY: the poster keeps `from` valid for `bytes` until the event, or it points to `owned`, and `past` is at most
-            // `bytes`.
+            // SAFETY: the poster keeps `from` valid for `bytes` until the event, or it points to `owned`, and `past` is
+            // at most `bytes`.
             unsafe { std::slice::from_raw_parts(self.from.add(past), self.bytes - past) }
         };
         [&self.header[self.sent.min(HEADER_BYTES)..], payload]
     }
 
-    /// Copies the payload, so that the poster's memory is not accessed any more. If it fails, the message must not be sent.
+    /// Copies the payload, so that the poster's memory is not accessed any more. If it fails, the message must not be
+    /// sent.
     fn detach(&mut self) -> Result<()> {
         self.token = None;
         if self.owned.is_none() && self.bytes > 0 {
-            // SAFETY: the poster keeps `from` valid for `bytes` until its operation is cancelled, during which this is called.
+            // SAFETY: the poster keeps `from` valid for `bytes` until its operation is cancelled, during which this is
+            // called.
             let payload = unsafe { std::slice::from_raw_parts(self.from, self.bytes) };
             let copy = try_copy(payload, "a copy of a message whose buffer is destroyed")?;
             self.from = copy.as_ptr();
@@ -114,15 +116,16 @@ impl SendQueue {
         self.data.len()
     }
 
-    /// The token, payload bytes sent, and payload length of each message in the memory of an operation that is not reported.
+    /// The token, payload bytes sent, and payload length of each message in the memory of an operation that is not
+    /// reported.
     pub fn sending(&self) -> impl Iterator<Item = (Token, usize, usize)> {
         let queued = self.data.iter();
         let queued = queued.filter_map(|out| Some((out.token?, out.sent.saturating_sub(HEADER_BYTES), out.bytes)));
         self.unreported.iter().filter_map(Sent::message).map(|(token, bytes)| (token, bytes, bytes)).chain(queued)
     }
 
-    /// The link is established: writes its connection number into the headers that were queued before. With `clears`, headers without
-    /// payload are dropped.
+    /// The link is established: writes its connection number into the headers that were queued before. With `clears`,
+    /// headers without payload are dropped.
     pub fn establish(&mut self, connection: u32, clears: bool) {
         if clears {
             self.control.clear();
@@ -184,8 +187,8 @@ impl SendQueue {
         self.unreported.retain(|sent| !matches!(sent, Sent::Placed(other) if *other == ticket));
     }
 
-    /// Takes back the collectives' messages longer than `above` to `to`, this peer, and those behind them, of which none has been
-    /// sent; in their order.
+    /// Takes back the collectives' messages longer than `above` to `to`, this peer, and those behind them, of which
+    /// none has been sent; in their order.
     pub fn take_back(&mut self, to: Rank, above: usize) -> Vec<Send> {
         let mut taken: Vec<Send> = Vec::new();
         let connection = self.connection;
@@ -220,7 +223,8 @@ impl SendQueue {
         self.data.iter().any(|out| out.put == Some(request))
     }
 
-    /// The rest of a header or message that is partly sent; `None` if it is longer than [`MAX_REST_BYTES`], or there is no memory for it.
+    /// Returns what remains of a header or message that is partly sent; `None` if it is longer than [`MAX_REST_BYTES`],
+    /// or there is no memory for it.
     pub fn rest_of_begun(&self) -> Option<Vec<u8>> {
         if self.control_sent > 0 {
             return Some(self.control[0][self.control_sent..].to_vec());
@@ -233,7 +237,8 @@ impl SendQueue {
         Some(copy)
     }
 
-    /// Sends on `link` until the queue is empty or the link is full, and appends to `sent`. Returns whether anything was sent.
+    /// Sends on `link` until the queue is empty or the link is full, and appends to `sent`. Returns whether anything
+    /// was sent.
     pub fn flush(&mut self, link: &mut dyn Link, sent: &mut Vec<Sent>) -> io::Result<bool> {
         let mut moved = false;
         while !self.is_empty() {
@@ -263,7 +268,8 @@ impl SendQueue {
         Ok(moved)
     }
 
-    /// The next parts to send, and their number: first the message that has `begun`, then control headers, then other messages.
+    /// The next parts to send, and their number: first the message that has `begun`, then control headers, then other
+    /// messages.
     fn parts(&self, begun: bool) -> ([IoSlice<'_>; MAX_PARTS], usize) {
         let begun = usize::from(begun);
         let first = self.data.iter().take(begun).flat_map(Outgoing::rest);
@@ -306,9 +312,9 @@ impl SendQueue {
         }
     }
 
-    /// Cancels the messages of `owner`. Messages that have not begun are removed. Copied instead are those that are partly sent,
-    /// those that the receiver has granted, since a receive may wait for them, and those that the peer will answer. Returns the
-    /// number of removed messages. If it fails, nothing may be sent to this peer any more.
+    /// Cancels the messages of `owner`. Messages that have not begun are removed. Copied instead are those that are
+    /// partly sent, those that the receiver has granted, since a receive may wait for them, and those that the peer
+    /// will answer. Returns the number of removed messages. If it fails, nothing may be sent to this peer any more.
     pub fn cancel(&mut self, owner: u32) -> (usize, Result<()>) {
         let mut copied = Ok(());
         let before = self.data.len();

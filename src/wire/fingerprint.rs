@@ -1,5 +1,5 @@
-//! The fingerprint of a call, 64 bits by which ranks detect that their calls differ: a digest of what all ranks must agree on, and
-//! the number of the call among those of its [`kind`] on its tag.
+//! The fingerprint of a call, 64 bits by which ranks detect that their calls differ: a digest of what all ranks must
+//! agree on, and the number of the call among those of its [`kind`] on its tag.
 //!
 //! | field | bits | contents |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | purpose | 3 | a [`Purpose`] |
 //! | number | 24 | 1 for the first call of a kind on a tag; 0 if they are not counted |
 //!
-//! The first field is in the lowest bits. All fields but the number form the digest. If a list has more entries than its field has
-//! values, the code does not compile; this version has 16 collectives, at most 15 algorithms for one, 15 data types and
-//! 8 operations.
+//! The first field is in the lowest bits. All fields but the number form the digest. If a list has more entries than
+//! its field has values, the code does not compile; this version has 16 collectives, at most 15 algorithms for one, 15
+//! data types and 8 operations.
 
 use crate::types::{DataType, ReduceOp};
 
@@ -122,7 +122,8 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Encodes the digest, for [`Purpose::Call`]. The upper bits of a value that is too large for its field, such as a hash, are cut.
+    /// Encodes the digest, for [`Purpose::Call`]. The upper bits of a value that is too large for its field, such as a
+    /// hash, are cut.
     pub const fn encode(&self) -> u64 {
         COLLECTIVE.put(self.collective)
             | ALGORITHM.put(self.algorithm)
@@ -143,8 +144,9 @@ impl Digest {
     }
 }
 
-/// The kind of a call: only messages of one kind and tag match. The calls of each collective, with the messages by which they share
-/// their counts, are one kind, and so are comparisons of calls, measurements, and what makes a context. Never 0.
+/// The kind of a call: only messages of one kind and tag match. The calls of each collective, with the messages by
+/// which they share their counts, are one kind, and so are comparisons of calls, measurements, and what makes a
+/// context. Never 0.
 #[inline]
 pub const fn kind(fingerprint: u64) -> u8 {
     let collective = (COLLECTIVE.get(fingerprint) + 1) as u8;
@@ -195,7 +197,8 @@ pub const fn replaces(a: u64, b: u64) -> bool {
     kind(a) == kind(b) && number(a) == number(b) && number(a) != 0 && digest(a) != digest(b)
 }
 
-/// Whether `a` belongs to an earlier call than `b`, of one kind on one tag; numbers wrap, so the shorter distance decides.
+/// Whether `a` belongs to an earlier call than `b`, of one kind on one tag; numbers wrap, so the shorter distance
+/// decides.
 pub const fn is_earlier(a: u64, b: u64) -> bool {
     number(a).wrapping_sub(number(b)) & MAX_NUMBER > MAX_NUMBER / 2
 }

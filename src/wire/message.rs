@@ -1,8 +1,8 @@
 //! The header of every message on a connection, with one type for each kind of message.
 //!
-//! A header has [`HEADER_BYTES`] bytes. The first eight are the same for every kind: kind, [`VERSION`], two bytes that depend on
-//! the kind, and the connection's number (4), which both sides derived in the handshake. Numbers are little-endian; bytes that a
-//! kind does not use are zero, and a header with other values there is refused.
+//! A header has [`HEADER_BYTES`] bytes. The first eight are the same for every kind: kind, [`VERSION`], two bytes that
+//! depend on the kind, and the connection's number (4), which both sides derived in the handshake. Numbers are
+//! little-endian; bytes that a kind does not use are zero, and a header with other values there is refused.
 //!
 //! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..36 | 36..40 | payload |
 //! |---|---|---|---|---|---|---|---|---|
@@ -24,10 +24,11 @@
 //! | query | | | | | | | | |
 //! | reply | 0, 1 if waiting | | | | length | | | text |
 //!
-//! The byte of a [space](Space) is 0 for messages of unbound buffers, which have no channel, or the kind of a collective, whose
-//! slot is its tag. Only the [fingerprints](super::fingerprint) of collectives' messages contain a call number. Flag 1: the message was
-//! announced. Flag 2, only for collectives: more segments of the same step follow. The keys of grants and placed messages, and the
-//! numbers of announcements, are not 0 only on links that place messages.
+//! The byte of a [space](Space) is 0 for messages of unbound buffers, which have no channel, or the kind of a
+//! collective, whose slot is its tag. Only the [fingerprints](super::fingerprint) of collectives' messages contain a
+//! call number. Flag 1: the message was announced. Flag 2, only for collectives: more segments of the same step follow.
+//! The keys of grants and placed messages, and the numbers of announcements, are not 0 only on links that place
+//! messages.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Slot, Space};
@@ -99,8 +100,8 @@ pub enum Message {
         space: Space,
         /// The slot of the receive.
         slot: Slot,
-        /// The number of the announcement that it answers; 0 if the receive was not announced to, or on links that do not
-        /// place messages.
+        /// The number of the announcement that it answers; 0 if the receive was not announced to, or on links that do
+        /// not place messages.
         announcement: u32,
         /// The key under which memory is exposed for the message; 0 if it is to be sent.
         key: u32,
@@ -114,7 +115,7 @@ pub enum Message {
         /// Number of bytes.
         bytes: u64,
     },
-    /// As [`Message::Write`], but the bytes are there already: the link has put them into the region of the buffer.
+    /// A [`Message::Write`] whose bytes are there already: the link has put them into the region of the buffer.
     Written {
         /// The slot of the buffer.
         slot: Slot,
@@ -190,8 +191,8 @@ pub enum Message {
     Reply {
         /// Whether a collective of the replying rank waits for other ranks itself.
         waiting: bool,
-        /// The fingerprint of a call with the query's tag in which the replying rank is, or was last, in place of the query's; 0 if there is
-        /// none.
+        /// The fingerprint of a call with the query's tag in which the replying rank is, or was last, in place of the
+        /// query's; 0 if there is none.
         instead: u64,
         /// Length of the text in bytes.
         bytes: u64,

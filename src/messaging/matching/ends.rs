@@ -6,8 +6,8 @@ use crate::messaging::queues::Key;
 use crate::types::Rank;
 
 impl Receives {
-    /// Cancels the receives of `owner`. Calls `arriving` for those whose message is arriving; it must stop writing to their
-    /// memory.
+    /// Cancels the receives of `owner`. Calls `arriving` for those whose message is arriving; it must stop writing to
+    /// their memory.
     pub fn cancel(&mut self, owner: u32, mut arriving: impl FnMut(u32)) {
         let ops: Vec<u32> = self.ops.iter().filter(|(_, op)| op.recv.token.owner == owner).map(|(i, _)| i).collect();
         for op in ops {
@@ -44,8 +44,8 @@ impl Receives {
         self.posted.remove(key, op);
     }
 
-    /// The connection to `rank` has ended: removes every receive that only disconnected ranks could serve, and returns their
-    /// tokens and sources. Complete unexpected messages stay; partial and announced ones are dropped.
+    /// The connection to `rank` has ended: removes every receive that only disconnected ranks could serve, and returns
+    /// their tokens and sources. Complete unexpected messages stay; partial and announced ones are dropped.
     pub fn disconnect(&mut self, peer: Rank, is_disconnected: impl Fn(Rank) -> bool) -> Vec<(Token, Source)> {
         let mut ended = Vec::new();
         let ops: Vec<u32> = self

@@ -6,8 +6,8 @@ use crate::reserve::exhausted;
 use crate::types::Rank;
 use crate::wire::Envelope;
 
-/// The largest number of buffers for unexpected messages that are kept for reuse: 16 MiB. A rank that was not scheduled for a while may receive a
-/// hundred messages at once, and must not allocate for them each time.
+/// The largest number of buffers for unexpected messages that are kept for reuse: 16 MiB. A rank that was not scheduled
+/// for a while may receive a hundred messages at once, and must not allocate for them each time.
 const MAX_SPARE_BUFFERS: usize = 256;
 
 impl Receives {
@@ -44,7 +44,8 @@ impl Receives {
         })
     }
 
-    /// Appends payload, for which there is room, to an unexpected message. Returns it with its receive once it is complete and matched.
+    /// Appends payload, for which there is room, to an unexpected message. Returns it with its receive once it is
+    /// complete and matched.
     pub fn append(&mut self, queued: u32, bytes: &[u8]) -> Option<(Op, Rank, Envelope, Vec<u8>)> {
         let message = &mut self.unexpected[queued];
         let data = message.data.get_or_insert_default();

@@ -1,12 +1,12 @@
 //! Messages that are not sent, but read by the receiver from the sender's memory, on links that support this.
 //!
-//! The sender registers the message with the link and offers it, in order with other messages. The receive that matches the offer
-//! reads the message, and then acknowledges this (`Taken`), which completes the send. If the sender's buffer is cancelled before
-//! that, its memory is unregistered and a copy of the message is sent, since the receiver waits for it. If the sender's
-//! collective is cancelled, no copy is sent: its context is closed, which ends the receive.
+//! The sender registers the message with the link and offers it, in order with other messages. The receive that matches
+//! the offer reads the message, and then acknowledges this (`Taken`), which completes the send. If the sender's buffer
+//! is cancelled before that, its memory is unregistered and a copy of the message is sent, since the receiver waits for
+//! it. If the sender's collective is cancelled, no copy is sent: its context is closed, which ends the receive.
 //!
-//! Messages with the same key (peer, space and slot) complete in order, like those that are sent. A message behind an offer that
-//! was not taken is offered too, or waits.
+//! Messages with the same key (peer, space and slot) complete in order, like those that are sent. A message behind an
+//! offer that was not taken is offered too, or waits.
 
 use std::io;
 
@@ -26,7 +26,8 @@ use crate::wire::{Envelope, Message};
 /// Bytes read from one rank before others are read.
 const TURN_BYTES: usize = 4 << 20;
 
-/// Reads the next bytes of `reading`, into their destination or into `staging`. Returns how many, and whether into `staging`.
+/// Reads the next bytes of `reading`, into their destination or into `staging`. Returns how many, and whether into
+/// `staging`.
 fn read(memory: &mut dyn RemoteMemory, reading: &Reading, staging: &mut [u8]) -> io::Result<(usize, bool)> {
     let Reading { key, incoming, .. } = reading;
     let wanted = incoming.remaining();
@@ -74,8 +75,8 @@ impl Offers {
     pub fn offer(&mut self, send: &Send, ep: &mut Endpoint) -> bool {
         let key = self.next_key;
         let registered = ep.peer(send.to).remote_memory().map(|memory| {
-            // SAFETY: the poster keeps the memory valid until the event or the cancellation, both of which follow the call of
-            // `unregister`.
+            // SAFETY: the poster keeps the memory valid until the event or the cancellation, both of which follow the
+            // call of `unregister`.
             unsafe { memory.register(key, send.from, send.bytes) }
         });
         match registered {
@@ -93,8 +94,8 @@ impl Offers {
         true
     }
 
-    /// `rank` has read the message that was offered under `key`: messages with the key that is returned, which wait behind it, can go on.
-    /// Ignored if the send was cancelled meanwhile.
+    /// `rank` has read the message that was offered under `key`: messages with the key that is returned, which wait
+    /// behind it, can go on. Ignored if the send was cancelled meanwhile.
     pub fn taken(&mut self, rank: Rank, peer: &mut Peer, key: u32, ep: &mut Endpoint) -> Option<Key> {
         let send = self.by_key.get(&key).copied().filter(|send| send.to == rank)?;
         self.by_key.remove(&key);
@@ -124,7 +125,8 @@ impl Offers {
         cancelled.iter().map(|(_, send)| send.key()).collect()
     }
 
-    /// The link to `rank` has ended, so the peer cannot read offered memory any more: returns the tokens of its messages.
+    /// The link to `rank` has ended, so the peer cannot read offered memory any more: returns the tokens of its
+    /// messages.
     pub fn disconnect(&mut self, rank: Rank) -> Vec<Token> {
         self.reading.retain(|other| *other != rank);
         self.by_key.extract_if(|_, send| send.to == rank).map(|(_, send)| send.token).collect()
@@ -221,8 +223,8 @@ impl Offers {
         self.reading.len()
     }
 
-    /// Reads offered messages of the rank with this index among those that are read, as far as possible without blocking, up to
-    /// [`TURN_BYTES`]. Returns the rank, whether anything moved, and the error if the link is broken.
+    /// Reads offered messages of the rank with this index among those that are read, as far as possible without
+    /// blocking, up to [`TURN_BYTES`]. Returns the rank, whether anything moved, and the error if the link is broken.
     pub fn read(&mut self, index: usize, staging: &mut [u8], ep: &mut Endpoint) -> Option<(Rank, bool, Option<Error>)> {
         let rank = *self.reading.get(index)?;
         let mut peer = ep.peers.take(rank)?;
