@@ -18,7 +18,8 @@ pub struct Peers {
     pub size: usize,
     /// The address that peers need to connect to this rank.
     pub own: Address,
-    /// How many connections links have that are made from now on, where neither side's device says how many; the same on all ranks.
+    /// How many connections links have that are made from now on, where neither side's device says how many; the same
+    /// on all ranks.
     pub streams: u8,
     /// The numbers of the ranks in errors, if they are others.
     pub names: Vec<Rank>,
@@ -126,18 +127,18 @@ pub type CloseNotice = Arc<dyn Fn(u32) -> Vec<u8> + Send + Sync>;
 /// Whether a connector can make the link to a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// It cannot, or only [out of another's](Connector::over_links).
+    /// The transport cannot reach the peer, or only [out of another's links](Connector::over_links).
     No,
-    /// That is not known yet.
+    /// It is not known yet whether the transport can reach the peer.
     Undecided,
-    /// It can.
+    /// The transport can reach the peer.
     Yes,
 }
 
 /// What a connector knows of a peer, for messages.
 #[derive(Default)]
 pub struct Description {
-    /// Its location, for example `10.0.0.1:4455`.
+    /// The peer's location, for example `10.0.0.1:4455`.
     pub location: Option<String>,
     /// The reason why there is no link to it, for example `not connected after 3 attempts; the last one: ...`.
     pub why_not_connected: Option<String>,
@@ -145,8 +146,8 @@ pub struct Description {
 
 /// Makes a context's links of one transport. Results of a call may be reported by a later [`Connector::progress`].
 pub trait Connector: Send {
-    /// Whether it can make the link to `rank`. Called whenever the address of that becomes known; then fails if another process has already
-    /// connected as that rank.
+    /// Whether it can make the link to `rank`. Called whenever the address of that becomes known; then fails if another
+    /// process has already connected as that rank.
     fn reach(&mut self, peers: &Peers, rank: Rank) -> Result<Reach>;
 
     /// Makes a link to `rank`, which it can reach, unless there is one, an attempt, or a final failure.
@@ -155,8 +156,9 @@ pub trait Connector: Send {
     /// Ends all attempts to connect to `rank`; no link to it will be established.
     fn give_up(&mut self, rank: Rank);
 
-    /// Tells the connector that the context is closed. Peers with links that were not reported are sent `close_notice`. Peers that connect
-    /// later are refused, after that notice if the context `has_failed`, also once the connector has been dropped if its device exists.
+    /// Tells the connector that the context is closed. Peers with links that were not reported are sent `close_notice`.
+    /// Peers that connect later are refused, after that notice if the context `has_failed`, also once the connector has
+    /// been dropped if its device exists.
     fn close(&mut self, close_notice: CloseNotice, has_failed: bool);
 
     /// Whether [`Connector::progress`] must be called even if the caller tries every link.
@@ -197,10 +199,12 @@ pub trait Connector: Send {
 
 /// A connector's ability to share memory with the ranks of this host, if all of them can.
 pub trait SharedMemory {
-    /// Tries to open the memory of the ranks of this host; `addresses` are those of all ranks. Returns what it has found, for all ranks.
+    /// Tries to open the memory of the ranks of this host; `addresses` are those of all ranks. Returns what it has
+    /// found, for all ranks.
     fn open(&mut self, peers: &Peers, addresses: &[Address]) -> Sharing;
 
-    /// Shares memory if all ranks of this host can, and it does not already; `found` is what each rank has found. Returns the ranks that do.
+    /// Shares memory if all ranks of this host can, and it does not already; `found` is what each rank has found.
+    /// Returns the ranks that do.
     fn share(&mut self, peers: &Peers, found: &[Sharing]) -> Result<Option<Arc<dyn LocalRanks>>>;
 
     /// The process that the context's poller watches under this number has ended.
@@ -226,7 +230,7 @@ pub trait Bell: Send + Sync {
 
 /// A connector's ability to make its links out of another transport's.
 pub trait OverLinks {
-    /// There is a link of another transport to `rank`, called `name`. Returns it if the peer has not this transport.
+    /// Takes a link of another transport to `rank`, called `name`. Returns it if the peer has not this transport.
     fn take(
         &mut self,
         peers: &Peers,
@@ -236,7 +240,8 @@ pub trait OverLinks {
         events: &mut Vec<ConnectorEvent>,
     ) -> Option<Made>;
 
-    /// The link that it has taken from another transport is ready. Returns false if it has taken none, or has given it back.
+    /// The link that it has taken from another transport is ready. Returns false if it has taken none, or has given it
+    /// back.
     fn ready(&mut self, rank: Rank, now: Instant, events: &mut Vec<ConnectorEvent>) -> bool;
 
     /// Whether it waits for something on those links, so that their connector must be asked.
@@ -255,7 +260,7 @@ pub struct Made {
 
 /// Registers memory with devices, so that links need not do it for each message. Thread-safe.
 pub trait Registry: Send + Sync {
-    /// This memory stays mapped, and is meant for messages, until [`Registry::release`].
+    /// Announces memory that stays mapped, and is meant for messages, until [`Registry::release`].
     fn retain(&self, memory: *mut u8, bytes: usize);
 
     /// Ends what [`Registry::retain`] has begun, with the same arguments.

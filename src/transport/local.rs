@@ -10,8 +10,8 @@ use crate::sys::ForkMark;
 use crate::sys::shared_memory::Mapping;
 use crate::types::Rank;
 
-/// The ranks of a context on one host that share memory, this one included. Members are numbered from 0, in the order of their ranks; all have the
-/// same numbers for them.
+/// The ranks of a context on one host that share memory, this one included. Members are numbered from 0, in the order
+/// of their ranks; all have the same numbers for them.
 pub trait LocalRanks: Send + Sync {
     /// The ranks of the members in the context, ascending.
     fn ranks(&self) -> &[u32];
@@ -24,9 +24,9 @@ pub trait LocalRanks: Send + Sync {
         self.ranks().binary_search(&u32::try_from(rank).ok()?).ok()
     }
 
-    /// The publications of the member at `index`: [`TABLE_BYTES`](crate::publications::TABLE_BYTES), aligned to a page, zero at first; for
-    /// reading only, unless it is this rank. Valid as long as this, and even after the member's process has ended. It may change at any time,
-    /// so what is read there must be atomic, or be ordered after a flag.
+    /// The publications of the member at `index`: [`TABLE_BYTES`](crate::publications::TABLE_BYTES), aligned to a page,
+    /// zero at first; for reading only, unless it is this rank. Valid as long as this, and even after the member's
+    /// process has ended. It may change at any time, so what is read there must be atomic, or be ordered after a flag.
     fn table(&self, index: usize) -> *mut u8;
 
     /// Whether every member can read the memory of every other's process.
@@ -38,10 +38,11 @@ pub trait LocalRanks: Send + Sync {
     /// The mark of the process that may write here: not of a child by fork.
     fn mark(&self) -> &Arc<ForkMark>;
 
-    /// For which events this rank waits, so that a member that causes one of them must wake it.
+    /// The events for which this rank waits: a member that causes one of them must wake it.
     fn waiting(&self) -> &Waiting;
 
-    /// Wakes the members that wait for [`PUBLICATIONS`] or [`STARTED`], after this rank has published or acknowledged something.
+    /// Wakes the members that wait for [`PUBLICATIONS`] or [`STARTED`], after this rank has published or acknowledged
+    /// something.
     fn wake_others(&self);
 
     /// Wakes the device of this rank, which then looks for all events. A system call.
@@ -54,9 +55,9 @@ pub trait LocalRanks: Send + Sync {
     /// Whether others can find the `bytes` at `from`, which this rank has allocated, in place.
     fn has_allocated(&self, from: *const u8, bytes: usize) -> bool;
 
-    /// Reads `bytes` from `address` in the process of the member at `index`. If this succeeds, that process had not ended before it
-    /// was read, or the memory is [in place](LocalRanks::in_place). Fails if any of the memory is not mapped there; then part of
-    /// `into` may have been written. [`LocalRanks::why_unreadable`] says why in words.
+    /// Reads `bytes` from `address` in the process of the member at `index`. If this succeeds, that process had not
+    /// ended before it was read, or the memory is [in place](LocalRanks::in_place). Fails if any of the memory is not
+    /// mapped there; then part of `into` may have been written. [`LocalRanks::why_unreadable`] says why in words.
     ///
     /// # Safety
     /// `into` is valid for writes of `bytes`.
@@ -77,18 +78,18 @@ pub trait LocalRanks: Send + Sync {
 /// What a rank has found about the memory of the other ranks of its host, which decides what they all do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
-    /// It cannot map all their segments.
+    /// The rank cannot map all segments of the others.
     Nothing = 0,
-    /// It has mapped all of them.
+    /// The rank has mapped all segments.
     Segments = 1,
-    /// It has, and it can read the memory of their processes.
+    /// The rank has mapped all segments, and can read the memory of the others' processes.
     Processes = 2,
-    /// Its process has too few descriptors left for the context.
+    /// The rank's process has too few descriptors left for the context.
     NoRoom = 3,
 }
 
 impl Sharing {
-    /// Its number for other ranks.
+    /// The number that stands for it in messages to other ranks.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -135,30 +136,31 @@ impl InPlace {
 pub const MESSAGES: u64 = 1;
 /// A member has published something, or read something: while a thread sleeps that may wait for it.
 pub const PUBLICATIONS: u64 = 2;
-/// The same for calls that were started, and for which no thread waits.
+/// Publications for calls that were started, and for which no thread waits.
 pub const STARTED: u64 = 4;
 
 /// One more answer to the doorbell.
 const ANSWER: u64 = 8;
 
-/// For which events a rank waits, a set of bits: a peer that causes one of them must wake it. And how often it has answered its doorbell,
-/// in units of [`ANSWER`], so that a peer need not ring twice. On a cache line of its own: peers read it often.
+/// The events for which a rank waits, a set of bits: a peer that causes one of them must wake it. The bits above count
+/// how often the rank has answered its doorbell, in units of [`ANSWER`], so that a peer need not ring twice. The word
+/// has a cache line of its own, because peers read it often.
 #[repr(align(64))]
 pub struct Waiting(sync::AtomicU64);
 
 impl Waiting {
-    /// For the owner: it waits for `events`, too. After this it looks once more for them.
+    /// Called by the owner when it waits for `events`, too. It must look for them once more after this call.
     pub fn begin(&self, events: u64) {
         if self.0.load(Ordering::Relaxed) & events != events {
             // Only then: the cache line stays with the peers that read it.
             self.0.fetch_or(events, Ordering::Relaxed);
         }
-        // Between this rank's store of the set and its loads of what it waits for; a peer has the counterpart between its store of that
-        // and its load of the set. So at least one of the two sees the other's store.
+        // Between this rank's store of the set and its loads of what it waits for; a peer has the counterpart between
+        // its store of that and its load of the set. So at least one of the two sees the other's store.
         sync::fence(Ordering::SeqCst);
     }
 
-    /// For the owner: it does not wait for `events` any more.
+    /// Called by the owner when it does not wait for `events` any more.
     #[inline]
     pub fn end(&self, events: u64) {
         if self.waits_for(events) {
@@ -166,13 +168,13 @@ impl Waiting {
         }
     }
 
-    /// For the owner: whether it waits for one of `events`.
+    /// Whether the owner waits for one of `events`.
     #[inline]
     pub fn waits_for(&self, events: u64) -> bool {
         self.0.load(Ordering::Relaxed) & events != 0
     }
 
-    /// For a peer that has stored what the owner may wait for: whether it must wake it.
+    /// Whether a peer that has stored what the owner may wait for must wake the owner.
     #[inline]
     pub fn must_be_woken(&self, events: u64) -> bool {
         // See `begin`.
@@ -180,17 +182,19 @@ impl Waiting {
         self.waits_for(events)
     }
 
-    /// As [`Waiting::must_be_woken`], for a peer that rings a doorbell. `rung`, 0 at first: when it has rung last.
+    /// Like [`Waiting::must_be_woken`], for a peer that rings a doorbell. `rung`, 0 at first, records for which answer
+    /// the peer has rung last.
     #[inline]
     pub fn must_be_rung(&self, events: u64, rung: &sync::AtomicU64) -> bool {
         self.must_be_woken(events) && {
-            // As long as the owner has not answered, it will.
+            // One ring is enough until the owner answers: it then looks for all events.
             let now = self.0.load(Ordering::Relaxed) / ANSWER + 1;
             rung.load(Ordering::Relaxed) != now && rung.swap(now, Ordering::Relaxed) != now
         }
     }
 
-    /// For the owner, which has just made the doorbell unreadable: from now on peers ring again. After this it looks for all events.
+    /// Called by the owner once it has made the doorbell unreadable: peers ring again from now on. It must look for all
+    /// events after this call.
     pub fn answer(&self) {
         self.0.fetch_add(ANSWER, Ordering::Relaxed);
         // See `begin`.
@@ -200,7 +204,7 @@ impl Waiting {
 
 #[cfg(all(test, loom))]
 impl Waiting {
-    /// Of a rank that does not wait.
+    /// The state of a rank that does not wait.
     pub fn new() -> Self {
         Self(sync::AtomicU64::new(0))
     }

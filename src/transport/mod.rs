@@ -1,10 +1,10 @@
 //! Transports: how bytes reach another rank.
 //!
-//! A [`Device`] is a process's access to networks. Each context on it has [`Connections`]: a [`Connector`] of each transport, which creates
-//! [`Link`]s to the context's peers and reports which of them are ready. A link transfers bytes and does not interpret
-//! messages; the message protocol, which all links share, is in [`crate::messaging`]. A context calls its connector and
-//! links from one thread at a time. They must not block, hold locks for long, or start threads. `docs/links.md`
-//! describes how to write a transport.
+//! A [`Device`] is a process's access to networks. Each context on it has [`Connections`]: a [`Connector`] of each
+//! transport, which creates [`Link`]s to the context's peers and reports which of them are ready. A link transfers
+//! bytes and does not interpret messages; the message protocol, which all links share, is in [`crate::messaging`]. A
+//! context calls its connector and links from one thread at a time. They must not block, hold locks for long, or start
+//! threads. `docs/links.md` describes how to write a transport.
 
 pub mod connections;
 mod connector;
@@ -59,16 +59,16 @@ pub trait Link: Send {
     /// [`io::ErrorKind::WouldBlock`] if there are none. 0 means that the peer has ended the stream.
     fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
-    /// As [`Link::receive`], for a link that has what it receives in memory of its own, and has neither [`Link::remote_memory`] nor
-    /// [`Link::placement`]: passes the bytes to `take` there, in one or more calls, until no more have arrived or it returns false. `None`
-    /// if this is no such link.
+    /// Receives from a link that has what it receives in memory of its own, and has neither [`Link::remote_memory`] nor
+    /// [`Link::placement`]: passes the bytes to `take` there, in one or more calls, until no more have arrived or it
+    /// returns false. `None` if this is no such link.
     fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
         let _ = take;
         None
     }
 
-    /// Sends bytes that [`Link::send`] has taken and the link still holds. A connector reports a link that holds some as writable when they
-    /// can be sent.
+    /// Sends bytes that [`Link::send`] has taken and the link still holds. A connector reports a link that holds some
+    /// as writable when they can be sent.
     fn flush(&mut self) {}
 
     /// Sets the conditions that the connector reports for this link. If both are false, not even the end of the stream
@@ -86,8 +86,8 @@ pub trait Link: Send {
         None
     }
 
-    /// With [`Link::placement`]: the number of messages for which memory is exposed or may still be written, and of the peer's keys that
-    /// are known.
+    /// With [`Link::placement`]: the number of messages for which memory is exposed or may still be written, and of the
+    /// peer's keys that are known.
     #[cfg(test)]
     fn exposures(&self) -> (usize, usize) {
         (0, 0)
@@ -99,9 +99,9 @@ pub trait Link: Send {
     }
 
     /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `rest`, the rest of a message that
-    /// was accepted in part, then `close_notice`, then the end of the stream. Returns at once; data that the peer cannot
-    /// accept yet is delivered within time limits of the [`Device`]. If the stream is broken, the link may deliver
-    /// `close_notice` alone, as [`ReceivedNotice`]. Dropping a link instead may lose accepted bytes.
+    /// was accepted in part, then `close_notice`, then the end of the stream. Returns at once; data that the peer
+    /// cannot accept yet is delivered within time limits of the [`Device`]. If the stream is broken, the link may
+    /// deliver `close_notice` alone, as [`ReceivedNotice`]. Dropping a link instead may lose accepted bytes.
     fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>);
 }
 
@@ -146,66 +146,68 @@ pub trait RemoteMemory {
 /// A link's ability to place messages: the sender's side writes a message into memory that the receiver has exposed for
 /// it, without passing it through the stream.
 ///
-/// The receiver exposes memory under a key and sends the key in a grant. The sender's link writes the message to what the
-/// key stands for, and a header in the stream then says that it has been placed. A key stands for one message: it is used
-/// in one call of `place` at most.
+/// The receiver exposes memory under a key and sends the key in a grant. The sender's link writes the message to what
+/// the key stands for, and a header in the stream then says that it has been placed. A key stands for one message: it
+/// is used in one call of `place` at most.
 pub trait Placement {
     /// Messages longer than this are placed if the receiver has exposed memory for them. Constant for a link, and equal
     /// at both ends.
     fn eager_bytes(&self) -> usize;
 
-    /// Exposes memory of `bytes` bytes, which are not 0, for one message of the peer, under `key`, which is not in use and
-    /// not 0: `into` if that is given, else a buffer of the link's own, from which the message is then taken by
-    /// [`Placement::placed`]. The link may also choose its own buffer although `into` is given. The peer's link knows the
-    /// key before any byte that is sent later arrives. Returns false if the link cannot do it now, because memory cannot be
-    /// registered, no buffer is free or the like: the caller then grants without a key, and the message comes in the
-    /// stream.
+    /// Exposes memory of `bytes` bytes, which are not 0, for one message of the peer, under `key`, which is not in use
+    /// and not 0: `into` if that is given, else a buffer of the link's own, from which the message is then taken by
+    /// [`Placement::placed`]. The link may also choose its own buffer although `into` is given. The peer's link knows
+    /// the key before any byte that is sent later arrives. Returns false if the link cannot do it now, because memory
+    /// cannot be registered, no buffer is free or the like: the caller then grants without a key, and the message comes
+    /// in the stream.
     ///
     /// # Safety
     /// `into` is valid for writes of `bytes` until [`Placement::withdraw`] or the end of the link, and nothing else
     /// accesses it meanwhile.
     unsafe fn expose(&mut self, key: u32, into: Option<*mut u8>, bytes: usize) -> bool;
 
-    /// The message that was placed under `key`, which is exposed: `None` if it lies in `into`, else the bytes in the link's
-    /// buffer, as many as were exposed. Called once the header that says that it was placed has arrived; what a peer has
-    /// not written, although it says so, has any value.
+    /// The message that was placed under `key`, which is exposed: `None` if it lies in `into`, else the bytes in the
+    /// link's buffer, as many as were exposed. Called once the header that says that it was placed has arrived; what a
+    /// peer has not written, although it says so, has any value.
     fn placed(&mut self, key: u32) -> Option<&[u8]>;
 
-    /// Ends the exposure under `key`: the memory at `into` is not accessed afterwards. `is_done`: the peer does not write there
-    /// any more, because it has placed the message, or sent it. Else the link may have to break, so that it cannot. Then its [`Link::send`] accepts
-    /// nothing more, its next [`Link::receive`] that finds no more bytes fails, and [`Link::end`] can still be called. If `is_done`
-    /// becomes true later, a second call says so: a buffer of the link's own can be used again.
+    /// Ends the exposure under `key`: the memory at `into` is not accessed afterwards. `is_done`: the peer does not
+    /// write there any more, because it has placed the message, or sent it. Else the link may have to break, so that it
+    /// cannot. Then its [`Link::send`] accepts nothing more, its next [`Link::receive`] that finds no more bytes fails,
+    /// and [`Link::end`] can still be called. If `is_done` becomes true later, a second call says so: a buffer of the
+    /// link's own can be used again.
     fn withdraw(&mut self, key: u32, is_done: bool);
 
     /// No message will be placed under `key`, which the peer has exposed.
     fn forget(&mut self, key: u32);
 
-    /// Starts to write `bytes` bytes at `from` to what the peer has exposed under `key`. Bytes that are sent later arrive
-    /// after them. Returns false if the link cannot do it, for example because the key is not known or is of memory of
-    /// another length: the caller then sends the message in the stream. [`Placement::finished`] returns `ticket`, which is
-    /// not in use, when the message has been written.
+    /// Starts to write `bytes` bytes at `from` to what the peer has exposed under `key`. Bytes that are sent later
+    /// arrive after them. Returns false if the link cannot do it, for example because the key is not known or is of
+    /// memory of another length: the caller then sends the message in the stream. [`Placement::finished`] returns
+    /// `ticket`, which is not in use, when the message has been written.
     ///
     /// # Safety
-    /// `from` is valid for reads of `bytes` until `finished` has returned the ticket, [`Placement::cancel`], or the end of
-    /// the link.
+    /// `from` is valid for reads of `bytes` until `finished` has returned the ticket, [`Placement::cancel`], or the end
+    /// of the link.
     unsafe fn place(&mut self, key: u32, from: *const u8, bytes: usize, ticket: u32) -> bool;
 
-    /// Returns the ticket of a message that has been written and whose memory is not accessed any more; each ticket once.
-    /// When one can be returned, the connector reports the link once as readable, whatever is watched. If the peer ends the
-    /// link after it has received a message, the ticket can be returned before [`Link::receive`] tells of the end.
+    /// Returns the ticket of a message that has been written and whose memory is not accessed any more; each ticket
+    /// once. When one can be returned, the connector reports the link once as readable, whatever is watched. If the
+    /// peer ends the link after it has received a message, the ticket can be returned before [`Link::receive`] tells of
+    /// the end.
     fn finished(&mut self) -> Option<u32>;
 
-    /// The memory of `ticket` is not accessed any more when this returns, and the ticket is free. Either the message has
-    /// been written, or the link has broken, as by [`Placement::withdraw`]: no byte that was sent after
+    /// The memory of `ticket` is not accessed any more when this returns, and the ticket is free. Either the message
+    /// has been written, or the link has broken, as by [`Placement::withdraw`]: no byte that was sent after
     /// [`Placement::place`] arrives.
     fn cancel(&mut self, ticket: u32);
 }
 
-/// A link's ability to access regions of the peer's memory, and bound buffers, without the peer's processor taking part. A link that has it
-/// has [`Placement`], too: its tickets are for both.
+/// A link's ability to access regions of the peer's memory, and bound buffers, without the peer's processor taking
+/// part. A link that has it has [`Placement`], too: its tickets are for both.
 pub trait OneSided {
-    /// Lets the peer access this memory as `region`, until [`OneSided::retract`] or the end of the link. Returns false if the memory cannot
-    /// be registered with the device.
+    /// Lets the peer access this memory as `region`, until [`OneSided::retract`] or the end of the link. Returns false
+    /// if the memory cannot be registered with the device.
     ///
     /// # Safety
     /// It is valid for reads and writes of `bytes` until then.
@@ -218,25 +220,27 @@ pub trait OneSided {
     /// The length of the peer's `region`, if it is known to be accessible.
     fn published(&self, region: u32) -> Option<usize>;
 
-    /// Starts to write `bytes` bytes at `from` to the peer's `region` at `offset`; they are inside it. Bytes sent later arrive after them.
-    /// Returns false if the link cannot do it. [`Placement::finished`] returns `ticket` when they are there.
+    /// Starts to write `bytes` bytes at `from` to the peer's `region` at `offset`; they are inside it. Bytes sent later
+    /// arrive after them. Returns false if the link cannot do it. [`Placement::finished`] returns `ticket` when they
+    /// are there.
     ///
     /// # Safety
     /// As for [`Placement::place`].
     unsafe fn put(&mut self, region: u32, offset: usize, from: *const u8, bytes: usize, ticket: u32) -> bool;
 
-    /// Starts to read `bytes` bytes of the peer's `region` at `offset`; they are inside it. Returns false if the link cannot do it.
-    /// [`Placement::finished`] returns `ticket` when they are in `into`.
+    /// Starts to read `bytes` bytes of the peer's `region` at `offset`; they are inside it. Returns false if the link
+    /// cannot do it. [`Placement::finished`] returns `ticket` when they are in `into`.
     ///
     /// # Safety
-    /// `into` is valid for writes of `bytes` until `finished` has returned the ticket, [`Placement::cancel`], or the end of the link, and
-    /// nothing else accesses it meanwhile.
+    /// `into` is valid for writes of `bytes` until `finished` has returned the ticket, [`Placement::cancel`], or the
+    /// end of the link, and nothing else accesses it meanwhile.
     unsafe fn get(&mut self, region: u32, offset: usize, into: *mut u8, bytes: usize, ticket: u32) -> bool;
 }
 
 /// What a link leaves behind when it ends, until its peer has all that was sent.
 pub trait DrainingLink: Send {
-    /// Goes on without blocking; returns whether this must be kept: until the peer has acknowledged everything. The caller limits the time.
+    /// Goes on without blocking; returns whether this must be kept: until the peer has acknowledged everything. The
+    /// caller limits the time.
     fn linger(&mut self) -> bool;
 }
 
@@ -275,7 +279,8 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// The name of what carries the bytes of its links, but for those through shared memory: `tcp`, `uv`, `tls`, `ibverbs`.
+    /// The name of what carries the bytes of its links, but for those through shared memory: `tcp`, `uv`, `tls`,
+    /// `ibverbs`.
     fn transport(&self) -> &'static str;
 
     /// Whether the device was created by a parent process before fork. It cannot be used in the child.
@@ -328,8 +333,8 @@ pub trait BackgroundProgress: Send + Sync {
     /// Makes progress: a descriptor of the context is readable, and its watch is armed.
     fn drive(&self);
 
-    /// Whether a thread of the program may soon make the progress itself, since it was here not long ago: the call of `drive` may be
-    /// delayed for a moment.
+    /// Whether a thread of the program may soon make the progress itself, since it was here not long ago: the call of
+    /// `drive` may be delayed for a moment.
     fn is_visited(&self) -> bool {
         false
     }

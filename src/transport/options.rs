@@ -18,24 +18,28 @@ pub struct DeviceOptions {
     pub hostname: Option<String>,
     /// The port to listen on; 0: the kernel chooses one.
     pub port: u16,
-    /// The ports of which the device takes a free one if `port` is 0, as `20000-20100`. `None`: as [`PORT_RANGE`](crate::net::ports::PORT_RANGE) says.
+    /// The ports of which the device takes a free one if `port` is 0, as `20000-20100`. `None`: as
+    /// [`PORT_RANGE`](crate::net::ports::PORT_RANGE) says.
     pub port_range: Option<String>,
     /// Callback for log messages that no call returns.
     pub log: Option<LogCallback>,
-    /// Whether contexts share memory with ranks of this host. `None`: as [`VARIABLE`](super::shm::VARIABLE) says, else yes. If a rank does not, no
-    /// rank of its host does.
+    /// Whether contexts share memory with ranks of this host. `None`: as [`VARIABLE`](super::shm::VARIABLE) says, else
+    /// yes. If a rank does not, no rank of its host does.
     pub shared_memory: Option<bool>,
-    /// Whom this process lets trace it, and so read its memory, where Yama forbids that: the number of a process from which it descends,
-    /// with all that descend from that one; `any`, all of the user's; or `0`. `None`: as [`VARIABLE`](super::shm::ptracer::VARIABLE) says, else nobody.
+    /// Whom this process lets trace it, and so read its memory, where Yama forbids that: the number of a process from
+    /// which it descends, with all that descend from that one; `any`, all of the user's; or `0`. `None`: as
+    /// [`VARIABLE`](super::shm::ptracer::VARIABLE) says, else nobody.
     pub ptracer: Option<String>,
     /// What carries the bytes of connections. `None`: as [`crate::net::stream::TRANSPORT`] says, else TCP.
     pub transport: Option<Transport>,
-    /// Connections of each link, 1 to [`MAX_STREAMS`](crate::net::handshake::MAX_STREAMS), if the peer wants as many; one with the transport `ibverbs`. `None`: as
-    /// [`STREAMS`](super::tcp::device::STREAMS) says, else as the tuner says.
+    /// Connections of each link, 1 to [`MAX_STREAMS`](crate::net::handshake::MAX_STREAMS), if the peer wants as many;
+    /// one with the transport `ibverbs`. `None`: as [`STREAMS`](super::tcp::device::STREAMS) says, else as the tuner
+    /// says.
     pub streams: Option<u32>,
-    /// How threads wait on contexts whose options do not say. `None`: as the environment says when a context is created.
+    /// How threads wait on contexts whose options do not say. `None`: as the environment says when a context is
+    /// created.
     pub wait: Option<WaitMode>,
-    /// Which ports are used, with the transport `ibverbs`. `None`: as the environment says.
+    /// Which ports are used, with the transport `ibverbs`. With `None` the environment says.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]
     pub ibverbs: Option<ibverbs::Options>,
 }

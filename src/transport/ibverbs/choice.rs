@@ -12,18 +12,19 @@ use super::rail::Rail;
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::sys::numa::Nearness;
 
-/// Most ports that are taken. More share a CPU's memory bandwidth, and each takes queue pairs for every peer, and a key in every record on
-/// the wire.
+/// Most ports that are taken. More share a CPU's memory bandwidth, and each takes queue pairs for every peer, and a key
+/// in every record on the wire.
 const MOST: usize = MAX_RAILS;
 
-/// The ports that [`select`] takes on this host, opened. Fails with `Unsupported` if there is no device, with `InvalidArgument` if the options
-/// name what does not exist, and with `Io` if ports are down; messages say what was found.
+/// The ports that [`select`] takes on this host, opened. Fails with `Unsupported` if there is no device, with
+/// `InvalidArgument` if the options name what does not exist, and with `Io` if ports are down; messages say what was
+/// found.
 pub fn choose(library: &Arc<Library>, options: &Options) -> Result<Vec<Arc<Rail>>> {
     let near = Nearness::here().map_err(|error| Error::io("cannot tell which NUMA node is near", &error))?;
     choose_with(library, options, &System::default(), &near)
 }
 
-/// As [`choose`], on a host that `system` describes, for a thread at `near`.
+/// Like [`choose`], on a host that `system` describes, for a thread at `near`.
 pub(super) fn choose_with(
     library: &Arc<Library>,
     options: &Options,
@@ -80,9 +81,10 @@ pub fn summary(rail: &Rail) -> String {
 
 /// The indices of the ports to use, the best first.
 ///
-/// If the options name at most four ports, they are those, in the order of the names; names that stand for several ports stand for the
-/// active ones. Otherwise they are, among those named, or those that a list does not exclude, the fastest active ports of the cards nearest
-/// to the calling thread, at most four. They are of one kind: InfiniBand, if it is not slower than RoCE.
+/// If the options name at most four ports, they are those, in the order of the names; names that stand for several
+/// ports stand for the active ones. Otherwise they are, among those named, or those that a list does not exclude, the
+/// fastest active ports of the cards nearest to the calling thread, at most four. They are of one kind: InfiniBand, if
+/// it is not slower than RoCE.
 pub fn select(listing: &Listing, options: &Options, near: &Nearness) -> Result<Vec<usize>> {
     let ports = &listing.ports;
     let list = options.hca.as_deref().map(|text| HcaList::parse(options::HCA, text)).transpose()?;

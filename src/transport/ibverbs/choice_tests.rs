@@ -123,7 +123,8 @@ fn errors_say_what_was_found() {
 }
 
 proptest! {
-    /// On any machine the choice is of one kind and speed, active, nothing nearer is left out, and there are at most four.
+    /// On any machine the choice is of one kind and speed, active, nothing nearer is left out, and there are at most
+    /// four.
     #[test]
     fn any_machine(
         cards in prop::collection::vec((0u32..3, 0usize..3, any::<bool>(), any::<bool>()), 0..12),

@@ -8,7 +8,8 @@ use super::memory::{Pool, Registry};
 use super::rail::{PathOptions, Rail};
 use crate::transport::Counters;
 
-/// After so long without anything from a peer for which a thread waits, a write of no bytes tells whether its device is still there.
+/// After so long without anything from a peer for which a thread waits, a write of no bytes tells whether its device is
+/// still there.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// How long a connection that broke waits for the peer's last words, which say why.

@@ -45,11 +45,11 @@ struct Joining {
 
 /// What comes of an attempt to connect queue pairs.
 enum Step {
-    /// It waits for the peer, or for room to send.
+    /// This side waits for the peer, or for room to send.
     Waits,
     /// Both sides' queue pairs are connected.
     Joined,
-    /// The peer has sent messages instead, from this byte on: the last words of a context that has ended.
+    /// The peer has sent messages instead, from this byte on: the close notice of a context that has ended.
     Messages(usize),
 }
 
@@ -405,7 +405,7 @@ impl OverLinks for IbverbsConnector {
 }
 
 impl Connector for IbverbsConnector {
-    /// Not by itself.
+    /// It needs a link of another transport to join.
     fn reach(&mut self, _: &Peers, _: Rank) -> Result<Reach> {
         Ok(Reach::No)
     }
@@ -426,7 +426,7 @@ impl Connector for IbverbsConnector {
             let words = match joining.is_connected {
                 // The peer may have established its link, or will when it knows that this side is ready.
                 true => End { notice: close_notice(joining.number), ..End::default() }.encode(),
-                // It takes them for messages.
+                // The peer takes what comes for messages.
                 false => close_notice(joining.number),
             };
             joining.link.end(joining.out.split_off(joining.sent), words);

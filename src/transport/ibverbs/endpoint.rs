@@ -1,7 +1,9 @@
-//! What two ranks tell each other over their TCP connection, so that their queue pairs can be connected, and when their link ends.
+//! What two ranks tell each other over their TCP connection, so that their queue pairs can be connected, and when their
+//! link ends.
 //!
-//! Each side sends one message of a fixed length, [`Offer`]: its queue pairs, or why it has none. When a side has connected its queue
-//! pairs, so that they can receive, it sends [`READY`]. The last message is [`End`] or [`Broke`], followed by the end of the stream.
+//! Each side sends one message of a fixed length, [`Offer`]: its queue pairs, or why it has none. When a side has
+//! connected its queue pairs, so that they can receive, it sends [`READY`]. The last message is [`End`] or [`Broke`],
+//! followed by the end of the stream.
 
 use super::memory::MAX_RAILS;
 use super::port::GidType;
@@ -22,7 +24,7 @@ pub const READY: u8 = 0x52;
 /// A queue pair of one rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number.
+    /// The queue pair's number.
     pub number: u32,
     /// The number of the first packet that it sends.
     pub packet: u32,
@@ -30,7 +32,7 @@ pub struct Peer {
     pub max_message: u32,
     /// Mbit/s of its port.
     pub speed: u32,
-    /// Its port's local identifier.
+    /// The local identifier of the queue pair's port.
     pub lid: u16,
     /// The longest packet of its port, as verbs number it.
     pub mtu: u8,
@@ -56,7 +58,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// For a side that cannot make queue pairs.
+    /// Returns the offer of a side that cannot make queue pairs.
     pub fn refusal(reason: &str) -> Self {
         Self { rails: Vec::new(), receives: 0, frame_bytes: 0, reads: 0, reason: reason.to_owned() }
     }

@@ -11,18 +11,19 @@ pub const RECORD_BYTES: usize = 4 + 4 + 8 + 8 + 4 * MAX_RAILS;
 /// Most records of a frame.
 pub const MAX_RECORDS: usize = (FRAME_BYTES - HEADER_BYTES) / RECORD_BYTES;
 
-/// Memory that the sender of the record has exposed, which the receiver may access: for one message, or until it is withdrawn.
+/// Memory that the sender of the record has exposed, which the receiver may access: for one message, or until it is
+/// withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number on this link.
+    /// The number of the record's memory on this link.
     pub key: u32,
     /// What happens to it.
     pub kind: RecordKind,
-    /// Its address there.
+    /// The memory's address on the side that exposes it.
     pub address: u64,
-    /// Its length.
+    /// The memory's length in bytes.
     pub bytes: u64,
-    /// Its keys with each rail.
+    /// The memory's keys with each rail.
     pub keys: [u32; MAX_RAILS],
 }
 
@@ -31,7 +32,7 @@ pub struct Record {
 pub enum RecordKind {
     /// One message may be written there.
     Message = 1,
-    /// It may be read and written until it is retracted.
+    /// A region may be read and written until it is retracted.
     Region = 2,
     /// A region may not be accessed any more.
     Retracted = 3,

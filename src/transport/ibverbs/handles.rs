@@ -1,5 +1,5 @@
-//! Objects of verbs that are destroyed when they are dropped, each after what was made of it. In a child by fork nothing is destroyed: the
-//! objects are the parent's.
+//! Objects of verbs that are destroyed when they are dropped, each after what was made of it. In a child by fork
+//! nothing is destroyed: the objects are the parent's.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
@@ -20,7 +20,8 @@ pub struct DeviceContext {
     health: Health,
 }
 
-/// What a device's asynchronous events have said. All contexts of a process share the device, and only one of them takes each event.
+/// What a device's asynchronous events have said. All contexts of a process share the device, and only one of them
+/// takes each event.
 #[derive(Default)]
 struct Health {
     /// The device has failed, or was removed.
@@ -59,7 +60,7 @@ pub fn for_each_device<T>(
             let raw = created(unsafe { (library.open_device)(device) })?;
             let (library, health) = (library.clone(), Health::default());
             let context = DeviceContext { library, raw, mark: ForkMark::new()?, health };
-            // Else to look for an event would wait for one.
+            // The descriptor does not block, so that a look for an event does not wait for one.
             sys::socket::set_nonblocking(context.events())?;
             Ok(Arc::new(context))
         };
@@ -289,7 +290,8 @@ impl CompletionQueue {
         usize::try_from(count).map_err(|_| io::Error::other("the completion queue is broken"))
     }
 
-    /// Makes the channel's descriptor readable when a completion is added. Look once more for completions before sleeping.
+    /// Makes the channel's descriptor readable when a completion is added. Look once more for completions before
+    /// sleeping.
     pub fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue exists.
         checked(unsafe { library::req_notify_cq(self.raw.as_ptr()) })
@@ -344,7 +346,7 @@ pub struct QueuePair {
     /// Where all its completions are added.
     _queue: Arc<CompletionQueue>,
     raw: NonNull<ffi::ibv_qp>,
-    /// Its number on the device.
+    /// The queue pair's number on the device.
     pub number: u32,
     /// Bytes that a send request may contain instead of their address.
     pub inline: usize,

@@ -1,7 +1,8 @@
-//! The functions of libibverbs, found at run time. The library is loaded when a device with this transport is created, so that programs
-//! that use another one need not have it.
+//! The functions of libibverbs, found at run time. The library is loaded when a device with this transport is created,
+//! so that programs that use another one need not have it.
 //!
-//! Some functions of verbs are in tables that a device's context holds, since providers implement them; the methods here call them there.
+//! Some functions of verbs are in tables that a device's context holds, since providers implement them; the methods
+//! here call them there.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
@@ -23,7 +24,7 @@ macro_rules! functions {
             $($(#[$doc])* pub $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
-        /// Their names in the library.
+        /// The names of these functions in the library.
         #[cfg(test)]
         const NAMES: &[&CStr] = &[$($symbol),*];
 
@@ -33,7 +34,8 @@ macro_rules! functions {
                 Ok(Self {
                     $($field: {
                         let address = library.symbol($symbol).ok_or($symbol)?;
-                        // SAFETY: the function with this name has this type; its interface is fixed by the library's version 1.
+                        // SAFETY: the function with this name has this type; its interface is fixed by the library's
+                        // version 1.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(
                                 address.as_ptr(),
@@ -93,7 +95,8 @@ functions! {
     get_async_event = c"ibv_get_async_event": fn(*mut ffi::ibv_context, *mut ffi::ibv_async_event) -> c_int;
     /// Acknowledges it.
     ack_async_event = c"ibv_ack_async_event": fn(*mut ffi::ibv_async_event);
-    /// Keeps memory that is registered from then on out of children by fork. It may be repeated; fails with EINVAL if memory was registered before.
+    /// Keeps memory that is registered from then on out of children by fork. It may be repeated; fails with EINVAL if
+    /// memory was registered before.
     fork_init = c"ibv_fork_init": fn() -> c_int;
 }
 
@@ -149,8 +152,9 @@ impl Library {
         Ok(Arc::new(Self { functions, fork_error, _library: Some(library) }))
     }
 
-    /// Why a fork may move registered memory to the child, so that this process does not see any more what adapters write: another part of
-    /// the program had registered memory before, and this kernel does not copy such memory for a child.
+    /// Why a fork may move registered memory to the child, so that this process does not see any more what adapters
+    /// write: another part of the program had registered memory before, and this kernel does not copy such memory for a
+    /// child.
     pub fn fork_error(&self) -> Option<&io::Error> {
         self.fork_error.as_ref()
     }
@@ -162,7 +166,8 @@ impl Library {
     }
 }
 
-/// Keeps registered memory out of children by fork, unless the kernel copies it for them, or the program has asked for it already.
+/// Keeps registered memory out of children by fork, unless the kernel copies it for them, or the program has asked for
+/// it already.
 fn prepare_for_forks(library: &SharedLibrary, functions: &Functions) -> io::Result<()> {
     let status = library.symbol(IS_FORK_INITIALIZED).map(|address| {
         // SAFETY: the function with this name has this type, and no preconditions.
@@ -177,7 +182,8 @@ fn prepare_for_forks(library: &SharedLibrary, functions: &Functions) -> io::Resu
     }
 }
 
-/// Posts a list of work requests to the send queue of `qp`; fails with `errno`, and then `bad` is the first that was not posted.
+/// Posts a list of work requests to the send queue of `qp`; fails with `errno`, and then `bad` is the first that was
+/// not posted.
 ///
 /// # Safety
 /// `qp` exists and was created by the library, and the list obeys the rules of `ibv_post_send`.
@@ -242,7 +248,7 @@ mod tests {
         compile_with(path, functions, "");
     }
 
-    /// The same with more `source`.
+    /// Makes a library with these functions and more `source`.
     fn compile_with(path: &std::path::Path, functions: &[&str], source: &str) {
         let empty = functions.iter().map(|name| format!("void {name}(void) {{}}\n"));
         let source: String = empty.chain([source.to_owned()]).collect();
@@ -256,7 +262,7 @@ mod tests {
     #[test]
     fn the_error_for_a_library_that_is_too_old_names_the_function() {
         let folder = tempfile::tempdir().unwrap();
-        // Of the first two functions, one.
+        // The library has the first function that is looked up, and lacks the second.
         let path = folder.path().join("libibverbs.so.1");
         compile(&path, &["ibv_get_device_list"]);
         let path = path.to_str().unwrap();

@@ -13,8 +13,8 @@ use crate::transport::{DrainingLink, Interest, Link, OneSided, Placement};
 const EAGER_BYTES: usize = 16 << 10;
 /// Once in so many turns without bytes, a link looks for the peer's last words.
 const TURNS: u32 = 64;
-/// Once in so many times that it does, it lets the connector look after devices and silent peers: a thread that polls a few links may not
-/// call the connector for long.
+/// Once in so many times that it does, it lets the connector look after devices and silent peers: a thread that polls a
+/// few links may not call the connector for long.
 const LOOKS: u32 = 16;
 
 /// A connection that is removed when this is dropped.
@@ -129,8 +129,8 @@ impl Placement for IbverbsLink {
 
     fn placed(&mut self, key: u32) -> Option<&[u8]> {
         let (start, bytes) = self.owned.with(|connection, _| connection.placed(key))?;
-        // SAFETY: the peer has written the buffer, and does not write there again; it belongs to the exposure until `withdraw`, which
-        // needs this link exclusively.
+        // SAFETY: the peer has written the buffer, and does not write there again; it belongs to the exposure until
+        // `withdraw`, which needs this link exclusively.
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) })
     }
 

@@ -1,9 +1,9 @@
 //! Memory that devices access: the program's, as far as it is registered, and buffers of this library.
 //!
-//! A program could unmap memory and map other memory at the same address. A registration would not notice that: the device would go on
-//! to access the old pages. So only memory is registered whose lifetime the library knows, because it has allocated it, or because a buffer
-//! says so: from its first use on, or from its second if it is short, until it is released. All other memory is copied through buffers of
-//! the [`Pool`].
+//! A program could unmap memory and map other memory at the same address. A registration would not notice that: the
+//! device would go on to access the old pages. So only memory is registered whose lifetime the library knows, because
+//! it has allocated it, or because a buffer says so: from its first use on, or from its second if it is short, until it
+//! is released. All other memory is copied through buffers of the [`Pool`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,7 +34,7 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// As the environment says.
+    /// Returns what [`VARIABLE`] says. Fails with `InvalidArgument` if its value is unknown.
     pub fn from_environment() -> Result<Self> {
         match std::env::var_os(VARIABLE) {
             None => Ok(Self::Known),
@@ -53,16 +53,16 @@ const AT_ONCE_BYTES: usize = 1 << 20;
 /// Keys of registered memory, one for each rail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// For work requests of this side.
+    /// The keys for work requests of this side.
     pub local: [u32; MAX_RAILS],
-    /// For those of the other side.
+    /// The keys for work requests of the other side.
     pub remote: [u32; MAX_RAILS],
 }
 
 /// Memory registered with all rails.
 pub struct Registered {
     _regions: Vec<MemoryRegion>,
-    /// Its keys.
+    /// The keys of the memory.
     pub keys: Keys,
 }
 
@@ -123,12 +123,12 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Of a context with these rails.
+    /// Makes the registry of a context with these rails.
     pub fn new(rails: Vec<Arc<Rail>>, policy: Registration) -> Self {
         Self { rails, policy, ranges: BTreeMap::new(), longest: 0, registrations: 0 }
     }
 
-    /// This memory stays mapped until it is released with the same arguments.
+    /// Announces memory that stays mapped until it is released with the same arguments.
     pub fn retain(&mut self, memory: *mut u8, bytes: usize) {
         if self.policy == Registration::Off || bytes == 0 {
             return;
@@ -141,7 +141,8 @@ impl Registry {
         self.longest = self.longest.max(bytes);
     }
 
-    /// Ends what [`Registry::retain`] has begun. No device accesses the memory afterwards, unless it is retained by other holders.
+    /// Ends what [`Registry::retain`] has begun. No device accesses the memory afterwards, unless it is retained by
+    /// other holders.
     pub fn release(&mut self, memory: *mut u8, bytes: usize) {
         let Some(at) = self.ranges.get_mut(&(memory as usize)) else { return };
         if let Some(index) = at.iter().position(|range| range.bytes == bytes) {
@@ -200,7 +201,7 @@ pub struct PoolBuffer {
     chunk: u32,
     first: u32,
     granules: u32,
-    /// Its memory.
+    /// The memory of the buffer.
     pub memory: NonNull<u8>,
     /// Keys of the memory.
     pub keys: Keys,
@@ -217,15 +218,15 @@ pub const CHUNK_BYTES: usize = CHUNK_GRANULES * GRANULE_BYTES;
 /// Most chunks of a context: 64 MiB.
 const MAX_CHUNKS: usize = 16;
 
-/// Zeroed memory that begins at a page, for the device of a rail. A child by fork does not have it: on any kernel, the pages to which the
-/// device writes stay with this process.
+/// Zeroed memory that begins at a page, for the device of a rail. A child by fork does not have it: on any kernel, the
+/// pages to which the device writes stay with this process.
 pub struct Pages {
     mapping: ManuallyDrop<Mapping>,
     device: Arc<DeviceContext>,
 }
 
 impl Pages {
-    /// So many bytes, at least one.
+    /// Allocates `bytes` bytes, at least one.
     pub fn new(rail: &Rail, bytes: usize) -> io::Result<Self> {
         let mapping = Mapping::private(bytes)?;
         mapping.exclude_from_children()?;
@@ -270,7 +271,7 @@ pub struct Pool {
 unsafe impl Send for Pool {}
 
 impl Pool {
-    /// Of a context with these rails.
+    /// Makes the pool of a context with these rails, without memory.
     pub fn new(rails: Vec<Arc<Rail>>) -> Self {
         Self { rails, chunks: Vec::new(), exhausted: false, registrations: 0 }
     }
@@ -313,8 +314,8 @@ impl Pool {
         Some(())
     }
 
-    /// Ends the registrations of memory that no buffer uses, as far as the order of chunks permits. Returns whether there were any. Later
-    /// buffers may register memory again.
+    /// Ends the registrations of memory that no buffer uses, as far as the order of chunks permits. Returns whether
+    /// there were any. Later buffers may register memory again.
     pub fn shrink(&mut self) -> bool {
         let before = self.chunks.len();
         while self.chunks.pop_if(|chunk| chunk.free == CHUNK_GRANULES).is_some() {}
@@ -373,7 +374,8 @@ mod tests {
             unsafe { start.add(bytes - 1).write(7) };
             let mut resident = [0u8; CHUNK_BYTES / 4096];
             let status = in_a_child(|| {
-                // SAFETY: the first call writes a byte for each page, and the second does not replace memory that is mapped.
+                // SAFETY: the first call writes a byte for each page, and the second does not replace memory that is
+                // mapped.
                 let (is_mapped, own) = unsafe {
                     let (flags, place) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, start.cast());
                     let is_mapped = libc::mincore(place, bytes, resident.as_mut_ptr()) == 0;

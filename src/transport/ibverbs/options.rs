@@ -28,10 +28,11 @@ pub const TIMEOUTS: RangeInclusive<i64> = 0..=31;
 /// Numbers of retries; the field has three bits.
 pub const RETRIES: RangeInclusive<i64> = 0..=7;
 
-/// 1.1 s for an acknowledgement, as UCX has it (`UCX_RC_TIMEOUT`); NCCL waits 4.3 s (`NCCL_IB_TIMEOUT=20`). With seven retries a peer whose host
-/// or cable is gone is noticed after 9 s; a process that ends closes its TCP connection, which is noticed at once.
+/// 1.1 s for an acknowledgement, as UCX has it (`UCX_RC_TIMEOUT`); NCCL waits 4.3 s (`NCCL_IB_TIMEOUT=20`). With seven
+/// retries a peer whose host or cable is gone is noticed after 9 s; a process that ends closes its TCP connection,
+/// which is noticed at once.
 const DEFAULT_TIMEOUT: u8 = 18;
-/// As NCCL and UCX have it.
+/// NCCL and UCX retry as often (`NCCL_IB_RETRY_CNT`, `UCX_RC_RETRY_COUNT`).
 const DEFAULT_RETRIES: u8 = 7;
 
 /// Options of a device with this transport; what is `None` is as the environment says, else a default.
@@ -52,12 +53,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// These, and what the environment says where they say nothing. Fails with `InvalidArgument`, and names the variable or option.
+    /// These, and what the environment says where they say nothing. Fails with `InvalidArgument`, and names the
+    /// variable or option.
     pub fn or_environment(self) -> Result<Self> {
         self.or(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// As [`Options::or_environment`], for variables with these values.
+    /// Like [`Options::or_environment`], with the values of variables from `value`.
     fn or(mut self, value: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let value = |name: &str| value(name).filter(|text| !text.is_empty());
         let number = |option: Option<u8>, name: &str, range| match (option, value(name)) {
@@ -101,8 +103,8 @@ fn parse(name: &str, text: &str, range: RangeInclusive<i64>) -> Result<u8> {
     text.trim().parse::<i64>().ok().and_then(|value| in_range(name, value, range.clone()).ok()).ok_or_else(wrong)
 }
 
-/// A list of network cards as NCCL takes it: names separated by commas, each with or without `:port`. A name stands for all devices whose
-/// names begin so, unless a `=` before the list makes it exact. A `^` before that excludes all items.
+/// A list of network cards as NCCL takes it: names separated by commas, each with or without `:port`. A name stands for
+/// all devices whose names begin so, unless a `=` before the list makes it exact. A `^` before that excludes all items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HcaList {
     /// The items, in the order of the text.

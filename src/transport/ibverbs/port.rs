@@ -30,11 +30,11 @@ pub enum LinkLayer {
 pub enum State {
     /// No cable, or the other end is off.
     Down,
-    /// There is a link; with InfiniBand, no subnet manager has configured it.
+    /// The port has a link; with InfiniBand, no subnet manager has configured it.
     Initializing,
     /// A subnet manager is configuring it.
     Armed,
-    /// It carries packets.
+    /// The port carries packets.
     Active,
 }
 
@@ -109,9 +109,9 @@ impl GidType {
 /// An entry of a port's table of GIDs: an address of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gid {
-    /// Its index in the table.
+    /// The GID's index in the table.
     pub index: u8,
-    /// Its 16 bytes.
+    /// The GID's 16 bytes.
     pub address: Ipv6Addr,
     /// What it is for.
     pub kind: GidType,
@@ -120,7 +120,8 @@ pub struct Gid {
 }
 
 impl Gid {
-    /// How good it is for RoCE; smaller is better. Version 2 is routed and obeys DSCP, so even its link-local addresses come before version 1.
+    /// How good it is for RoCE; smaller is better. Version 2 is routed and obeys DSCP, so even its link-local addresses
+    /// come before version 1.
     fn preference(&self) -> u8 {
         let by_address = match self.address.to_ipv4_mapped() {
             Some(v4) if !v4.is_link_local() => 0,
@@ -149,7 +150,7 @@ pub struct GpuDirect {
 /// By what a device accesses the memory of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuAccess {
-    /// Not at all, as far as is known.
+    /// The device cannot access GPU memory, as far as is known.
     Nothing,
     /// Registration of the GPU's addresses, by a module of the kernel that maps them.
     PeerMemory,
@@ -179,7 +180,7 @@ pub struct Port {
     pub state: State,
     /// InfiniBand or RoCE.
     pub link_layer: LinkLayer,
-    /// Its local identifier; 0 with RoCE.
+    /// The port's local identifier; 0 with RoCE.
     pub lid: u16,
     /// The longest packet, as verbs number it: 1 is 256 bytes, 5 is 4096.
     pub mtu: u32,
@@ -212,9 +213,10 @@ impl Port {
         128 << self.mtu.min(7)
     }
 
-    /// The GID by which peers reach the port: the one at `index`; else, with InfiniBand, the first, and with RoCE the best: an IPv4 address of
-    /// RoCE v2, then a global IPv6 address of it, then a link-local one, and then the same of RoCE v1. Fails with `InvalidArgument` if there is
-    /// none at `index` or if it cannot work, else with `Unsupported`; both say what the table has.
+    /// The GID by which peers reach the port: the one at `index`; else, with InfiniBand, the first, and with RoCE the
+    /// best: an IPv4 address of RoCE v2, then a global IPv6 address of it, then a link-local one, and then the same of
+    /// RoCE v1. Fails with `InvalidArgument` if there is none at `index` or if it cannot work, else with `Unsupported`;
+    /// both say what the table has.
     pub fn gid(&self, index: Option<u8>) -> Result<&Gid> {
         let works = |gid: &&Gid| gid.kind.works_on(self.link_layer);
         let Some(index) = index else {
@@ -264,7 +266,8 @@ pub struct Listing {
     pub broken: Vec<(String, String)>,
 }
 
-/// All ports of this host. Fails with `Unsupported` if there is no device, and says what is missing. Opens the devices meanwhile.
+/// All ports of this host. Fails with `Unsupported` if there is no device, and says what is missing. Opens the devices
+/// meanwhile.
 pub fn list(library: &Arc<Library>) -> Result<Listing> {
     list_with(library, &System::default()).map(|(listing, _)| listing)
 }
@@ -362,7 +365,7 @@ pub(super) fn speed(width: u8, speed: u8) -> u32 {
         16 => 2,
         _ => 0,
     };
-    // Of a lane: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, by their usual names.
+    // The speed of a lane: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, by their usual names.
     let lane = match speed {
         1 => 2_500,
         2 => 5_000,

@@ -147,7 +147,7 @@ fn what_the_system_says_of_a_card() {
     assert_eq!((unusable("mlx5_0"), unusable("nowhere")), (None, None));
     assert!(unusable("siw0").unwrap().contains("iWARP") && unusable("efa_0").is_some());
     assert_eq!(system.names(), ["efa_0", "mlx5_0", "rxe0", "siw0"]);
-    // Not what is true of a device of which the system says nothing.
+    // A lack of descriptors is an error, and not taken for a device of which the system says nothing.
     assert!(crate::sys::without_descriptors(|| {
         system.numa_node("mlx5_0").is_err() && system.rate("mlx5_0", 1).is_err() && system.unusable("siw0").is_err()
     }));

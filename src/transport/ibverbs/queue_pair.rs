@@ -33,8 +33,8 @@ pub fn initialise(pair: &QueuePair, rail: &Rail) -> io::Result<()> {
     )
 }
 
-/// From INIT to RTR and RTS: the pair receives from `peer`, and may send. Its first packet has the number `packet`; it serves `serves` RDMA
-/// reads at one time, and the peer's serves `served`.
+/// From INIT to RTR and RTS: the pair receives from `peer`, and may send. Its first packet has the number `packet`; it
+/// serves `serves` RDMA reads at one time, and the peer's serves `served`.
 pub fn connect(
     pair: &QueuePair,
     rail: &Rail,

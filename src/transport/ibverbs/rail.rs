@@ -23,7 +23,7 @@ pub struct Rail {
     pub gid: [u8; 16],
     /// What it is: both ends must have the same.
     pub gid_type: GidType,
-    /// Its index in the port's table.
+    /// The GID's index in the port's table.
     pub gid_index: u8,
     /// The longest packet, as verbs number it: 1 is 256 bytes, 5 is 4096.
     pub mtu: u32,
@@ -51,7 +51,7 @@ pub struct PathOptions {
 }
 
 impl Rail {
-    /// Its name, and its port's state unless that is as it should be.
+    /// The rail's name, and its port's state unless the port is active.
     pub fn describe(&self) -> String {
         let state = match self.domain.context().query_port(self.port) {
             Ok(port) => match port.state {

@@ -17,7 +17,8 @@ use crate::transport::{self, Counters, Counting, KeepAlive};
 
 /// Completions that are taken at once.
 const BATCH: usize = 32;
-/// Work requests in all send queues, and receives in all receive queues, together, as far as the least [`Depth`] permits.
+/// Work requests in all send queues, and receives in all receive queues, together, as far as the least [`Depth`]
+/// permits.
 const REQUESTS: usize = 16 << 10;
 
 /// The state behind the lock.
@@ -35,7 +36,7 @@ pub struct Shared(Mutex<State>);
 unsafe impl Send for State {}
 
 impl Shared {
-    /// Of a context of up to `size` ranks.
+    /// Makes what the links of a context of up to `size` ranks share.
     pub fn new(rails: Vec<Arc<Rail>>, path: PathOptions, registration: Registration) -> Arc<Self> {
         let common = Common {
             registry: Registry::new(rails.clone(), registration),
@@ -174,7 +175,8 @@ impl State {
         }
     }
 
-    /// The state of this device or of one of its ports has changed: fails its connections, or lets retries decide whether they still work.
+    /// The state of this device or of one of its ports has changed: fails its connections, or lets retries decide
+    /// whether they still work.
     pub fn device_changed(&mut self, device: &Arc<DeviceContext>) {
         let rails = self.common.rails.iter().enumerate();
         let rails: Vec<usize> =

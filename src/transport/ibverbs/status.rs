@@ -2,7 +2,8 @@
 
 use ibverbs_sys::ibv_wc_status::{self, Type};
 
-/// What a work request that ended with `status` says about the connection. `None` for one that was flushed, because an earlier one failed.
+/// What a work request that ended with `status` says about the connection. `None` for one that was flushed, because an
+/// earlier one failed.
 pub fn describe(status: Type) -> Option<&'static str> {
     Some(match status {
         ibv_wc_status::IBV_WC_WR_FLUSH_ERR => return None,

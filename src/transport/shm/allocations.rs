@@ -1,8 +1,9 @@
 //! Memory that a rank allocates for data, and that the other ranks of its host read where it is.
 //!
-//! Each allocation is anonymous memory of its own. Its owner lists it in a table of its segment: where it begins in the owner's process,
-//! and which descriptor it has there. A peer that reads from such an address maps the memory, once. What it finds in the
-//! table is checked like bytes from a socket, and read once: a table with nonsense in it leads to wrong data, or to no mapping.
+//! Each allocation is anonymous memory of its own. Its owner lists it in a table of its segment: where it begins in the
+//! owner's process, and which descriptor it has there. A peer that reads from such an address maps the memory, once.
+//! What it finds in the table is checked like bytes from a socket, and read once: a table with nonsense in it leads to
+//! wrong data, or to no mapping.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +37,7 @@ struct State {
     generation: u64,
 }
 
-/// Its mapping is unmapped before the memory is closed.
+/// The fields are in this order so that the memory is unmapped before it is closed.
 struct Allocation {
     mapping: Mapping,
     /// The memory, and the number of its entry, if it is listed.
@@ -49,9 +50,9 @@ impl Allocations {
         Self { own, state: Mutex::default() }
     }
 
-    /// Allocates `bytes` of zeroed memory, aligned to a page at least. It stays allocated until [`Allocations::free`] or
-    /// [`Allocations::free_all`]. If it cannot be shared, it is memory of this process. With `commit`, it has all its pages then; without,
-    /// they are taken when they are first written.
+    /// Allocates `bytes` of zeroed memory, aligned to a page at least. It stays allocated until [`Allocations::free`]
+    /// or [`Allocations::free_all`]. If it cannot be shared, it is memory of this process. With `commit`, it has all
+    /// its pages then; without, they are taken when they are first written.
     pub fn allocate(&self, bytes: usize, commit: bool) -> Result<NonNull<u8>> {
         let mut state = self.state();
         let length = bytes.max(1);
@@ -64,7 +65,8 @@ impl Allocations {
             let text = format!("cannot allocate {bytes} bytes: this process can have {most} at most, with swap");
             return Err(Error::new(ErrorKind::ResourceExhausted, text));
         }
-        // Shared memory is counted when pages are taken. Where the system counts strictly, a write could find none: SIGBUS.
+        // Shared memory is counted when pages are taken. Where the system counts strictly, a write could find none:
+        // SIGBUS.
         let at_once = commit || memory_limits::is_strict().map_err(unknown)?;
         let share = |own: &Arc<OwnSegment>| state.share(own, length, at_once).ok();
         let shared = self.own.as_ref().filter(|_| length >= LISTED_BYTES).and_then(share);
@@ -86,7 +88,8 @@ impl Allocations {
         Ok(NonNull::new(start).expect("no mapping is at address 0"))
     }
 
-    /// Frees the memory that begins at `memory`. Fails if [`Allocations::allocate`] has not returned it, or it was freed.
+    /// Frees the memory that begins at `memory`. Fails if [`Allocations::allocate`] has not returned it, or it was
+    /// freed.
     ///
     /// # Safety
     /// This process does not access the memory any more.
@@ -163,7 +166,8 @@ struct View {
 }
 
 impl Views {
-    /// The `bytes` from `address` on in the process of `peer`, if they lie in memory that it has allocated, and that can be mapped.
+    /// The `bytes` from `address` on in the process of `peer`, if they lie in memory that it has allocated, and that
+    /// can be mapped.
     pub fn find(&self, peer: &PeerSegment, address: u64, bytes: usize) -> Option<InPlace> {
         let entries = peer.allocations().entries();
         if entries.is_empty() {
@@ -277,7 +281,7 @@ mod tests {
         unsafe { allocations.free(first) }.unwrap();
         for content in 1..20 {
             let memory = allocate(&allocations, 1 << 20, content);
-            // As if it were at the same address each time, which it mostly is.
+            // The entry gets the same address each time: mostly the memory is there, but not always.
             groups[0].own_table().entries[0].address.store(first.addr() as u64, Ordering::Relaxed);
             assert_eq!(found(&groups, first, 2), Some(vec![content; 2]));
             let kept = groups[1].in_place(0, first.addr() as u64, 1 << 20).unwrap();

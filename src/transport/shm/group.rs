@@ -17,7 +17,7 @@ use crate::types::Rank;
 
 /// Another rank of the group, as its address says.
 pub struct Candidate {
-    /// Its rank in the context.
+    /// The candidate's rank in the context.
     pub rank: Rank,
     /// Where its segment is.
     pub segment: Descriptor,
@@ -28,7 +28,7 @@ pub struct Candidate {
 /// A rank of a group.
 struct Member {
     rank: u32,
-    /// Its segment, unless it is this rank.
+    /// The member's segment; `None` for this rank.
     segment: Option<PeerSegment>,
     /// What is mapped of its allocations.
     views: Views,
@@ -49,9 +49,10 @@ pub struct HostGroup {
 }
 
 impl HostGroup {
-    /// Opens the memory of all `others` of this host for `rank`, which has the segment `own` in `memory`, and whose device watches
-    /// `processes`. [`HostGroup::reads_memory`] then says what this rank has found. The group can be used after all ranks have succeeded
-    /// in this, and after [`HostGroup::confirm`]; then nobody opens `memory` any more.
+    /// Opens the memory of all `others` of this host for `rank`, which has the segment `own` in `memory`, and whose
+    /// device watches `processes`. [`HostGroup::reads_memory`] then says what this rank has found. The group can be
+    /// used after all ranks have succeeded in this, and after [`HostGroup::confirm`]; then nobody opens `memory` any
+    /// more.
     pub fn open(
         rank: Rank,
         own: Arc<OwnSegment>,
@@ -92,8 +93,8 @@ impl HostGroup {
         })
     }
 
-    /// All ranks have opened each other's memory; `reads_memory`: and can read the memory of each other's process. `named`: the numbers of
-    /// ranks in errors.
+    /// All ranks have opened each other's memory; `reads_memory`: and can read the memory of each other's process.
+    /// `named`: the numbers of ranks in errors.
     pub fn confirm(mut self, reads_memory: bool, named: &dyn Fn(Rank) -> Rank) -> Result<Arc<Self>> {
         for Member { rank, segment, .. } in &mut self.members {
             if let Some(segment) = segment {
@@ -113,7 +114,7 @@ impl HostGroup {
         opened.into_iter().map(|group| group.confirm(reads, &|rank| rank).unwrap()).collect()
     }
 
-    /// The same where no process may read another's memory.
+    /// Like [`HostGroup::in_process`], where no process may read another's memory.
     #[cfg(test)]
     pub fn in_process_without_reads(members: usize) -> Vec<Arc<Self>> {
         Self::open_in_process(members).into_iter().map(|group| group.confirm(false, &|rank| rank).unwrap()).collect()
@@ -158,14 +159,16 @@ impl HostGroup {
         }
     }
 
-    /// Makes [`HostGroup::doorbell`] unreadable until a member rings again. Look for all events afterwards. A system call.
+    /// Makes [`HostGroup::doorbell`] unreadable until a member rings again. Look for all events afterwards. A system
+    /// call.
     pub fn clear_doorbell(&self) {
         self.own.clear_doorbell();
     }
 
     /// What this rank writes for the link to the member at `index`.
     pub(super) fn own_lane(&self, index: usize) -> &Lane {
-        // SAFETY: the mapping lives as long as the group; any bytes are a valid lane, and it consists of what may change at any time.
+        // SAFETY: the mapping lives as long as the group; any bytes are a valid lane, and it consists of what may
+        // change at any time.
         unsafe { &*segment::lane(&self.mapping, index) }
     }
 
@@ -249,8 +252,8 @@ impl LocalRanks for HostGroup {
 
     unsafe fn read_memory(&self, index: usize, address: u64, into: *mut u8, bytes: usize) -> io::Result<()> {
         if let Some(here) = self.in_place(index, address, bytes) {
-            // SAFETY: the caller guarantees that `into` is valid, and `here` has so many bytes. A member that changes them meanwhile
-            // can only change what is copied.
+            // SAFETY: the caller guarantees that `into` is valid, and `here` has so many bytes. A member that changes
+            // them meanwhile can only change what is copied.
             unsafe { std::ptr::copy_nonoverlapping(here.start(), into, bytes) };
             return Ok(());
         }

@@ -16,7 +16,7 @@ use crate::transport::{Interest, Link, RemoteMemory};
 
 /// From this length on it is faster to read a message out of the sender's memory than to copy it twice.
 const EAGER_BYTES: usize = 16 << 10;
-/// So many times a link finds nothing before it looks whether the peer's process has ended.
+/// A link that finds nothing this many times in succession looks whether the peer's process has ended.
 const TURNS: u32 = 1024;
 
 /// What the connector knows of a link.
@@ -45,7 +45,7 @@ impl Port {
         self.exited.store(true, Ordering::Relaxed);
     }
 
-    /// For which conditions a context waits.
+    /// The conditions for which a context waits.
     pub fn interest(&self) -> Interest {
         let [readable, writable] = [&self.readable, &self.writable].map(|flag| flag.load(Ordering::Relaxed));
         Interest { readable, writable }
@@ -98,7 +98,8 @@ impl ShmLink {
     /// The only link to the member at `index`, another rank; the connector watches `ports[index]` and `poller`.
     pub(super) fn new(group: Arc<HostGroup>, index: usize, ports: Arc<[Port]>, poller: Poller) -> io::Result<Self> {
         let (own, theirs) = (group.own_lane(index), group.lane(index));
-        // SAFETY: the lanes live as long as the group, which the link keeps; there is no other link that writes to this rank's.
+        // SAFETY: the lanes live as long as the group, which the link keeps; there is no other link that writes to this
+        // rank's.
         let (producer, consumer) = unsafe {
             let producer = Producer::new(own.lines.as_ptr(), LINES, &theirs.consumed.0);
             (producer, Consumer::new(theirs.lines.as_ptr(), LINES, &own.consumed.0))
@@ -159,8 +160,8 @@ impl ShmLink {
         let mut got = 0;
         for part in parts {
             let n = part.len().min(length.saturating_sub(self.taken));
-            // SAFETY: `taken + n <= length <= LAST_BYTES`. A peer that obeys the rules does not write there any more; one that does
-            // not can only change what is copied.
+            // SAFETY: `taken + n <= length <= LAST_BYTES`. A peer that obeys the rules does not write there any more;
+            // one that does not can only change what is copied.
             unsafe {
                 let from = self.theirs().last.get().cast::<u8>().add(self.taken);
                 std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), n);
@@ -294,7 +295,7 @@ impl RemoteMemory for ShmLink {
         }
         match read {
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Err(self.exited()),
-            // It could be read when the ranks connected.
+            // The memory could be read when the ranks connected, so the system's settings have changed.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => Err(io::Error::other(ptracer::why_unreadable(&e))),
             read => read.map(|()| into.len()),
         }

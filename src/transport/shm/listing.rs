@@ -1,5 +1,5 @@
-//! The table in which a rank lists what it has allocated, in its segment. What a peer finds there is checked like bytes from a socket, and
-//! read once.
+//! The table in which a rank lists what it has allocated, in its segment. What a peer finds there is checked like bytes
+//! from a socket, and read once.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -17,8 +17,8 @@ pub(super) struct Table {
 /// An allocation.
 #[repr(C)]
 pub(super) struct Entry {
-    /// 0 if there is none, else a number that no earlier allocation had. Set to 0 first when an allocation ends, and written last when
-    /// one begins.
+    /// 0 if there is none, else a number that no earlier allocation had. Set to 0 first when an allocation ends, and
+    /// written last when one begins.
     pub generation: AtomicU64,
     pub address: AtomicU64,
     pub bytes: AtomicU64,
@@ -66,7 +66,7 @@ impl Entry {
         (same && generation != 0).then_some(Listed { generation, address, bytes, descriptor })
     }
 
-    /// For the owner: lists an allocation, where there is none.
+    /// Called by the owner: lists an allocation in an entry that has none.
     pub fn set(&self, listed: &Listed) {
         // After the store of 0 to the generation.
         fence(Ordering::Release);
@@ -76,14 +76,14 @@ impl Entry {
         self.generation.store(listed.generation, Ordering::Release);
     }
 
-    /// For the owner: lists the allocation no more, and may close its descriptor from now on.
+    /// Called by the owner: lists the allocation no more. The owner may close its descriptor after this call.
     pub fn clear(&self) {
         self.generation.store(0, Ordering::Relaxed);
         // Peers that find the descriptor closed, or another's, see that the entry has ended.
         fence(Ordering::SeqCst);
     }
 
-    /// For a peer that has used the descriptor of the allocation `generation`: whether that may have been another's.
+    /// Whether the descriptor that a peer has used for the allocation `generation` may have been another allocation's.
     pub fn has_ended(&self, generation: u64) -> bool {
         // In `load` a fence comes before the last look at the generation; see `clear`.
         self.load().is_none_or(|now| now.generation != generation)

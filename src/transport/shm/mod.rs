@@ -1,7 +1,8 @@
 //! Ranks of one host that share memory.
 //!
-//! Each rank of a context has a [`segment`], memory that it alone writes and that the other ranks of its host map for reading.
-//! A [`group`] is what these ranks have of each other. A rank's [`allocations`] are memory of their own, which others read in place.
+//! Each rank of a context has a [`segment`], memory that it alone writes and that the other ranks of its host map for
+//! reading. A [`group`] is what these ranks have of each other. A rank's [`allocations`] are memory of their own, which
+//! others read in place.
 
 pub mod allocations;
 mod connector;
@@ -33,7 +34,7 @@ pub const VARIABLE: &str = "GLOO_RS_SHM";
 /// A segment of this process with which another process tries whether they can share memory.
 pub struct Trial {
     _segment: (OwnSegment, SharedMemory),
-    /// For the other process: see [`Trial::attempt`].
+    /// What the other process passes to [`Trial::attempt`].
     pub text: String,
 }
 
@@ -47,8 +48,8 @@ impl Trial {
         Ok(Self { _segment: segment, text: format!("{process},{number},{secret}") })
     }
 
-    /// In another process: opens the segment that `text` names. Returns why it cannot read the memory of its process, if so; fails
-    /// if the two cannot share memory.
+    /// In another process: opens the segment that `text` names. Returns why it cannot read the memory of its process,
+    /// if so; fails if the two cannot share memory.
     pub fn attempt(text: &str) -> Result<Option<String>> {
         let wrong = || Error::invalid(format!("{text:?} names no segment"));
         let [process, descriptor, secret] = text.split(',').collect::<Vec<_>>()[..] else { return Err(wrong()) };

@@ -1,5 +1,5 @@
-//! What two ranks do at the same time in the memory that they share, in every order of events that C11 permits, by loom.
-//! `scripts/loom.sh` runs it.
+//! What two ranks do at the same time in the memory that they share, in every order of events that C11 permits, by
+//! loom. `scripts/loom.sh` runs it.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 
@@ -51,7 +51,7 @@ impl Shared {
         })
     }
 
-    /// As `PeerSegment::wake`.
+    /// Wakes the owner like `PeerSegment::wake`.
     fn wake(&self) {
         if self.waiting.must_be_rung(EVENT, &self.rung_at) {
             // The kernel orders what comes before the ring and after it was taken.
@@ -131,7 +131,8 @@ fn who_sleeps_is_woken() {
     });
 }
 
-/// And again for what comes after it has answered, though the peer rings but once for what comes before.
+/// A receiver that has answered its doorbell is woken again for what comes after, though the peer rings only once for
+/// what comes before.
 #[test]
 fn who_has_answered_is_woken_again() {
     model(|| {
@@ -158,7 +159,7 @@ fn who_has_answered_is_woken_again() {
     });
 }
 
-/// So is a sender that says that it wants room and that it sleeps, and then finds none.
+/// A sender that says that it wants room and that it sleeps, and then finds no room, is woken.
 #[test]
 fn who_waits_for_room_is_woken() {
     model(|| {
@@ -190,7 +191,7 @@ fn who_waits_for_room_is_woken() {
     });
 }
 
-/// So is a rank that sleeps until a member of its table has published something.
+/// A rank that sleeps until a member of its table has published something is woken.
 #[test]
 fn who_sleeps_is_woken_by_a_publication() {
     model(|| {
@@ -213,7 +214,7 @@ fn who_sleeps_is_woken_by_a_publication() {
     });
 }
 
-/// And one that sleeps until its readers have finished.
+/// A rank that sleeps until its readers have finished is woken.
 #[test]
 fn who_sleeps_is_woken_by_an_acknowledgement() {
     model(|| {
@@ -238,7 +239,7 @@ fn who_sleeps_is_woken_by_an_acknowledgement() {
     });
 }
 
-/// A doorbell, and for what its owner waits.
+/// A doorbell, and the events for which its owner waits.
 struct Doorbell {
     waiting: Waiting,
     /// When the peer has rung last.
@@ -253,7 +254,7 @@ impl Doorbell {
         Self { waiting: Waiting::new(), rung_at: AtomicU64::new(0), rung, rings }
     }
 
-    /// As `HostGroup::wake_others`.
+    /// Wakes the owner like `HostGroup::wake_others`.
     fn wake(&self) {
         if self.waiting.must_be_rung(PUBLICATIONS, &self.rung_at) {
             *self.rung.lock().unwrap() = true;
@@ -261,8 +262,9 @@ impl Doorbell {
         }
     }
 
-    /// For the owner: repeats `turn`, which does what can be done and returns whether there was anything, until `is_done`, and sleeps while
-    /// there is nothing. As the engine does, it looks once more before that. A sleep that nobody ends is a deadlock, which loom reports.
+    /// Called by the owner: repeats `turn`, which does what can be done and returns whether there was anything, until
+    /// `is_done`, and sleeps while there is nothing. As the engine does, it looks once more before that. A sleep that
+    /// nobody ends is a deadlock, which loom reports.
     fn work<T>(&self, its: &mut T, turn: impl Fn(&mut T) -> bool, is_done: impl Fn(&T) -> bool) {
         while !is_done(its) {
             if turn(its) {
@@ -293,8 +295,8 @@ struct Reading {
     at: usize,
 }
 
-/// Two ranks that do in each turn what they can, and sleep if that is nothing, as those do whose calls also send messages: one writes three
-/// pieces into a ring of two, which the other reads.
+/// Two ranks that do in each turn what they can, and sleep if that is nothing, as those do whose calls also send
+/// messages: one writes three pieces into a ring of two, which the other reads.
 #[test]
 fn ranks_that_return_between_pieces_wake_each_other_until_all_is_read() {
     const BYTES: usize = 3 * LINE;
@@ -344,8 +346,8 @@ fn ranks_that_return_between_pieces_wake_each_other_until_all_is_read() {
     });
 }
 
-/// What a peer has read of a message is that message, unless it sees that the registration has ended: not what the owner writes to the
-/// memory afterwards, nor the memory of a later message.
+/// What a peer has read of a message is that message, unless it sees that the registration has ended: not what the
+/// owner writes to the memory afterwards, nor the memory of a later message.
 #[test]
 fn a_peer_that_reads_another_message_sees_that_the_registration_has_ended() {
     model(|| {
@@ -371,8 +373,8 @@ fn a_peer_that_reads_another_message_sees_that_the_registration_has_ended() {
     });
 }
 
-/// So it is with an allocation, of which a peer opens a descriptor. `open` is what that number stands for. Two threads of the owner
-/// change the entry, one after the other.
+/// A peer that opens the descriptor of an allocation has that allocation, unless it sees that the allocation has ended.
+/// `open` is what the descriptor's number stands for. Two threads of the owner change the entry, one after the other.
 #[test]
 fn a_peer_that_opens_another_descriptor_sees_that_the_allocation_has_ended() {
     let list = |number| Listed { generation: number, address: number * 10, bytes: number * 100, descriptor: 7 };

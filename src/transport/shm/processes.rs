@@ -1,4 +1,5 @@
-//! The processes of this host that the contexts of a device watch: one descriptor for each, however many contexts there are.
+//! The processes of this host that the contexts of a device watch: one descriptor for each, however many contexts there
+//! are.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,8 +12,8 @@ use crate::sys::process::Process;
 pub struct Processes(Mutex<HashMap<(u32, usize), Weak<Process>>>);
 
 impl Processes {
-    /// The process with this number. `nth`: so many peers of the same context are in it, too, and have been opened before; a poller can
-    /// watch a descriptor only once.
+    /// The process with this number. `nth`: so many peers of the same context are in it, too, and have been opened
+    /// before; a poller can watch a descriptor only once.
     pub(super) fn open(&self, number: u32, nth: usize) -> io::Result<Arc<Process>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The number of a process that has ended may be another's.
@@ -47,7 +48,8 @@ mod tests {
         assert_eq!(processes.0.lock().unwrap().len(), 1, "those that nobody watches are forgotten");
         child.kill().unwrap();
         assert!(sys::poll(&[Pollable::Socket(watched.raw())], Duration::from_secs(60)));
-        // Its number is not free before this process has asked how it ended. What has ended is not given out again in any case.
+        // The child's number is not free before this process has waited for it, but a process that has ended is not
+        // given out again.
         assert!(!Arc::ptr_eq(&watched, &processes.open(child.id(), 0).unwrap()));
         child.wait().unwrap();
         assert_eq!(processes.open(child.id(), 0).unwrap_err().raw_os_error(), Some(libc::ESRCH));

@@ -1,5 +1,5 @@
-//! Permission for the other ranks' processes to read the memory of this one. Yama gives it by default to a process's ancestors alone, and asks
-//! each process whom else it lets trace it.
+//! Permission for the other ranks' processes to read the memory of this one. Yama gives it by default to a process's
+//! ancestors alone, and asks each process whom else it lets trace it.
 
 use std::io;
 
@@ -30,8 +30,8 @@ fn parse(source: &str, text: &str) -> Result<Option<Tracers>> {
     }
 }
 
-/// Lets `tracers` trace this process, if the system asks for that; then returns what was permitted, or why not. This is never taken back:
-/// the program may have named others since, and they would be lost.
+/// Lets `tracers` trace this process, if the system asks for that; then returns what was permitted, or why not. This is
+/// never taken back: the program may have named others since, and they would be lost.
 pub fn permit(tracers: Tracers) -> Option<String> {
     ask(tracers, process::ptrace_scope(), process::descends_from, process::set_tracers)
 }
@@ -48,7 +48,7 @@ fn ask(
         return Some(format!("{VARIABLE} has no effect, since kernel.yama.ptrace_scope is {scope}"));
     }
     let whom = match tracers {
-        // Of another host, another namespace, or a launcher that has ended: by now its number may be anybody's.
+        // The number is of another host, another namespace, or a launcher that has ended: by now it may be anybody's.
         Tracers::Descendants(process) if !descends_from(process) => {
             return Some(format!("{VARIABLE} has no effect: this process does not descend from process {process}"));
         }

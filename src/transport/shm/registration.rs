@@ -5,7 +5,8 @@ use crate::sync::{AtomicU64, Ordering, fence};
 /// A place for such memory, in the lane of the peer. All zero if there is none.
 #[repr(C)]
 pub(super) struct Registration {
-    /// 0 if there is none, else the message's key and 2^32. Written first when a registration ends, and last when one begins.
+    /// 0 if there is none, else the message's key and 2^32. Written first when a registration ends, and last when one
+    /// begins.
     stamp: AtomicU64,
     address: AtomicU64,
     bytes: AtomicU64,
@@ -18,7 +19,8 @@ fn stamp_of(key: u32) -> u64 {
 }
 
 impl Registration {
-    /// For the owner: the message `key` is in the `bytes` from `address` on. Returns whether the place was free.
+    /// Called by the owner: registers that the message `key` is in the `bytes` from `address` on. Returns whether the
+    /// place was free.
     pub fn begin(&self, key: u32, address: u64, bytes: u64) -> bool {
         let is_free = self.stamp.load(Ordering::Relaxed) == 0;
         if is_free {
@@ -29,28 +31,30 @@ impl Registration {
         is_free
     }
 
-    /// For the owner: ends the registration of the message `key`, if it is here; the memory may be written from now on.
+    /// Called by the owner: ends the registration of the message `key`, if it is here. The memory may be written after
+    /// this call.
     pub fn end(&self, key: u32) {
         if self.stamp.load(Ordering::Relaxed) == stamp_of(key) {
             self.clear();
         }
     }
 
-    /// As [`Registration::end`], whichever message's it is.
+    /// Like [`Registration::end`], for whichever message is registered.
     pub fn clear(&self) {
         self.stamp.store(0, Ordering::Relaxed);
-        // A peer that has read what is written to the memory, or here, from now on sees that the registration has ended.
+        // A peer that has read what is written to the memory, or here, from now on sees that the registration has
+        // ended.
         fence(Ordering::Release);
     }
 
-    /// For a peer: address and number of the bytes of the message `key`, if it is here. After it has read them, it asks whether
-    /// [the registration has ended](Registration::has_ended) meanwhile.
+    /// Returns to a peer the address and number of the bytes of the message `key`, if it is here. After the peer has
+    /// read them, it must ask whether [the registration has ended](Registration::has_ended) meanwhile.
     pub fn load(&self, key: u32) -> Option<(u64, u64)> {
         let is_here = self.stamp.load(Ordering::Acquire) == stamp_of(key);
         is_here.then(|| (self.address.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed)))
     }
 
-    /// For a peer: whether what it has read since [`Registration::load`] may be something else than the message.
+    /// Whether what a peer has read since [`Registration::load`] may be something else than the message.
     pub fn has_ended(&self, key: u32) -> bool {
         // See `clear`.
         fence(Ordering::Acquire);

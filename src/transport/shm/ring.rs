@@ -1,12 +1,13 @@
 //! A ring of records: the bytes that one rank sends to another, in the sender's segment.
 //!
-//! The ring consists of cache lines. The first word of a line holds a stamp and never anything else; the other 56 bytes hold data. A
-//! record is a row of lines, and the stamp of its first line publishes it: it contains the number of the lap and the record's
-//! length. So the flag and the data of a small message are in one cache line, and what earlier laps have left is never taken for
-//! a record. The reader publishes in its own segment how far it has read. Positions count lines and never wrap around.
+//! The ring consists of cache lines. The first word of a line holds a stamp and never anything else; the other 56 bytes
+//! hold data. A record is a row of lines, and the stamp of its first line publishes it: it contains the number of the
+//! lap and the record's length. So the flag and the data of a small message are in one cache line, and what earlier
+//! laps have left is never taken for a record. The reader publishes in its own segment how far it has read. Positions
+//! count lines and never wrap around.
 //!
-//! A sender that finds the ring empty goes back to its beginning (a record without data says so), so a pair that exchanges small
-//! messages keeps to the same few lines, which stay in the cache.
+//! A sender that finds the ring empty goes back to its beginning (a record without data says so), so a pair that
+//! exchanges small messages keeps to the same few lines, which stay in the cache.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -107,7 +108,8 @@ impl Producer {
     /// The sending end of a ring of `count` lines, a power of two, all zero.
     ///
     /// # Safety
-    /// The lines, and `consumed`, which the reader writes, are valid as long as this end; only this end writes the lines.
+    /// The lines, and `consumed`, which the reader writes, are valid as long as this end; only this end writes the
+    /// lines.
     pub unsafe fn new(lines: *const Line, count: usize, consumed: *const AtomicU64) -> Self {
         debug_assert!(count.is_power_of_two() && count as u64 >= 2);
         let count = count as u64;
@@ -119,8 +121,8 @@ impl Producer {
         self.at
     }
 
-    /// Publishes as much from the front of `parts` as there is room for, and returns the number of bytes. Fails with `WouldBlock`
-    /// if there is none.
+    /// Publishes as much from the front of `parts` as there is room for, and returns the number of bytes. Fails with
+    /// `WouldBlock` if there is none.
     pub fn push(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut source = Source { parts, offset: 0, left: parts.iter().map(|part| part.len()).sum() };
         let total = source.left;
@@ -140,7 +142,8 @@ impl Producer {
             }
             for line in 0..lines {
                 self.ring.line(self.at + line).data.with_mut(|data| {
-                    // SAFETY: the line is free, so only this end accesses it until it is published; it has room for so many bytes.
+                    // SAFETY: the line is free, so only this end accesses it until it is published; it has room for so
+                    // many bytes.
                     unsafe { source.copy(data.cast(), DATA_BYTES) };
                 });
             }
@@ -170,8 +173,8 @@ impl Producer {
     fn restart(&mut self) -> io::Result<()> {
         let next = (self.at / self.ring.count + 1) * self.ring.count;
         let in_lap = self.at & (self.ring.count - 1);
-        // Until the reader has gone back, too, there are only so many lines. They must be enough for a record: nobody wakes a
-        // reader that sleeps only to go back.
+        // Until the reader has gone back, too, there are only so many lines. They must be enough for a record: nobody
+        // wakes a reader that sleeps only to go back.
         if in_lap >= longest(self.ring.count) && self.refresh()? {
             self.ring.line(self.at).stamp.store(stamp(self.at, self.ring.count, 0), Ordering::Release);
             self.at = next;
@@ -181,7 +184,8 @@ impl Producer {
     }
 }
 
-/// Whether a ring with `count` lines whose reader is at `consumed` has room for any record at the sender's position `at`.
+/// Whether a ring with `count` lines whose reader is at `consumed` has room for any record at the sender's position
+/// `at`.
 pub fn has_room(count: usize, consumed: u64, at: u64) -> bool {
     consumed.wrapping_add(count as u64).wrapping_sub(at) >= longest(count as u64)
 }
@@ -216,8 +220,9 @@ impl Consumer {
         Self { ring: Ring { lines, count: count as u64, consumed }, at: 0, bytes: 0, taken: 0 }
     }
 
-    /// Takes as many bytes as there are and fit into `parts`, and returns their number, and whether a sender that waits for room
-    /// must be told. Fails with `WouldBlock` if there are none, and with `InvalidData` if the sender violates the rules.
+    /// Takes as many bytes as there are and fit into `parts`, and returns their number, and whether a sender that waits
+    /// for room must be told. Fails with `WouldBlock` if there are none, and with `InvalidData` if the sender violates
+    /// the rules.
     pub fn pop(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
         let part_before = self.at / (self.ring.count / PARTS).max(1);
         let mut got = 0;
@@ -269,8 +274,8 @@ impl Consumer {
             let n = rest.len().min(DATA_BYTES - offset);
             self.ring.line(line).data.with(|data| {
                 let data = data.cast::<MaybeUninit<u8>>();
-                // SAFETY: `offset + n <= DATA_BYTES`; `find` has checked that the record ends within the ring. A sender that obeys
-                // the rules does not write the line now; one that does not can only change what is copied.
+                // SAFETY: `offset + n <= DATA_BYTES`; `find` has checked that the record ends within the ring. A sender
+                // that obeys the rules does not write the line now; one that does not can only change what is copied.
                 unsafe { copy_line(data.add(offset), rest.as_mut_ptr(), n) };
             });
             self.taken += n;

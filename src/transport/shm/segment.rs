@@ -1,8 +1,8 @@
 //! The memory of one rank in one context, which this rank alone writes, and its peers map for reading.
 //!
-//! A segment is anonymous: a peer opens it as `/proc/PID/fd/N`, with the numbers in the rank's address. It begins with a header;
-//! the table follows, then a lane for each rank of the host, all without gaps. What a peer reads there is checked like bytes from a
-//! socket, and read once. Only pages that have been written take memory.
+//! A segment is anonymous: a peer opens it as `/proc/PID/fd/N`, with the numbers in the rank's address. It begins with
+//! a header; the table follows, then a lane for each rank of the host, all without gaps. What a peer reads there is
+//! checked like bytes from a socket, and read once. Only pages that have been written take memory.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -34,8 +34,8 @@ const TABLE_AT: usize = size_of::<Header>();
 const LANES_AT: usize = TABLE_AT + TABLE_BYTES;
 /// Lines of a ring.
 pub const LINES: usize = 4096;
-/// Messages that one peer can read out of this rank's memory at the same time. A prime number, since the place of one in the table is
-/// the remainder of its key, and keys come in rows with all distances.
+/// Messages that one peer can read out of this rank's memory at the same time. A prime number, since the place of one
+/// in the table is the remainder of its key, and keys come in rows with all distances.
 pub const REGISTRATIONS: usize = 113;
 /// Most bytes for the end of a link: the rest of a message that has begun, and the close notice.
 pub const LAST_BYTES: usize = (4 << 20) + (64 << 10);
@@ -101,7 +101,7 @@ pub struct OwnSegment {
     first: Mapping,
     /// By which peers wake this rank, and this rank wakes them.
     doorbell: Doorbell,
-    /// The same as peers know it.
+    /// The doorbell's address for peers.
     bell: Remote,
 }
 
@@ -136,7 +136,7 @@ impl OwnSegment {
         self.doorbell.ring(&self.bell);
     }
 
-    /// For which events peers must ring.
+    /// The events for which peers must ring.
     #[inline]
     pub(super) fn waiting(&self) -> &Waiting {
         &self.header().waiting
@@ -181,8 +181,8 @@ pub(super) struct PeerSegment {
 }
 
 impl PeerSegment {
-    /// Opens the segment of a peer with `secret`, on a host with `members` ranks; `watch` returns another process. Until
-    /// [`PeerSegment::check_size`] has succeeded, only its header may be accessed.
+    /// Opens the segment of a peer with `secret`, on a host with `members` ranks; `watch` returns another process.
+    /// Until [`PeerSegment::check_size`] has succeeded, only its header may be accessed.
     pub fn open(
         descriptor: Descriptor,
         secret: &Secret,
@@ -195,7 +195,8 @@ impl PeerSegment {
         if memory.bytes().map_err(failed("open its memory"))? < size_of::<Header>() as u64 {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} is too short")));
         }
-        // SAFETY: the mapping is longer than a header, which the memory has been found to have; it is used before `mapping` is moved.
+        // SAFETY: the mapping is longer than a header, which the memory has been found to have; it is used before
+        // `mapping` is moved.
         let header = unsafe { header(&mapping) };
         let load = |words: &[AtomicU64; 4]| -> [u8; 32] {
             let words = words.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
@@ -214,7 +215,8 @@ impl PeerSegment {
         Ok(Self { memory: Some(memory), mapping, doorbell, rung: sync::AtomicU64::new(0), process, descriptor })
     }
 
-    /// Fails unless the peer's segment is as long as it must be with `members` ranks on the host. From then on it takes no descriptor.
+    /// Fails unless the peer's segment is as long as it must be with `members` ranks on the host. From then on it takes
+    /// no descriptor.
     pub fn check_size(&mut self) -> Result<()> {
         let Some(memory) = self.memory.take() else { return Ok(()) };
         let bytes = memory.bytes().map_err(|e| Error::io("cannot get the size of its memory", &e))?;
@@ -255,7 +257,8 @@ impl PeerSegment {
         if self.has_exited() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
     }
 
-    /// For `own`, this rank's segment: rings if the peer waits for one of `events`, after one of them.
+    /// Rings the peer's doorbell out of `own`, this rank's segment, if the peer waits for one of `events`. Called after
+    /// one of them.
     pub fn wake(&self, own: &OwnSegment, events: u64) {
         if self.header().waiting.must_be_rung(events, &self.rung) {
             own.doorbell.ring(&self.doorbell);
@@ -282,13 +285,14 @@ impl PeerSegment {
         &self.header().allocations
     }
 
-    /// Its mapping.
+    /// The segment's mapping.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the mapping is longer than a header, which the memory has been found to have, and lives as long as `self`.
+        // SAFETY: the mapping is longer than a header, which the memory has been found to have, and lives as long as
+        // `self`.
         unsafe { header(&self.mapping) }
     }
 }

@@ -129,7 +129,8 @@ fn scribble(random: &mut Random, lane: &Lane) {
     }
 }
 
-/// A rank can only write to its own segment. Whatever it writes there, the other end of the link gets bytes, or an error.
+/// A rank can only write to its own segment. Whatever it writes there, the other end of the link gets bytes, or an
+/// error.
 #[test]
 fn a_peer_that_scribbles_over_its_memory_harms_nobody_else() {
     let mut random = Random::new(5);

@@ -1,5 +1,5 @@
-//! Links that hold bytes of which their sockets know nothing, as TLS does: decrypted ones that were not received, or encrypted ones that
-//! the socket has not taken.
+//! Links that hold bytes of which their sockets know nothing, as TLS does: decrypted ones that were not received, or
+//! encrypted ones that the socket has not taken.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,8 +59,8 @@ impl BufferedLinks {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the link to `rank` holds from now on. Does nothing in a child by fork, which destroys its copy of a link: the waker is the
-    /// parent's as well.
+    /// What the link to `rank` holds from now on. Does nothing in a child by fork, which destroys its copy of a link:
+    /// the waker is the parent's as well.
     fn set(&self, rank: Rank, holds: Buffered) {
         if self.mark.is_child() {
             return;
@@ -110,7 +110,7 @@ pub struct BufferedLink {
 }
 
 impl BufferedLink {
-    /// Of a link that may hold something if there is a list.
+    /// Makes the entry of a link, which may hold bytes if there is a list.
     pub fn new(held: Option<Arc<BufferedLinks>>, rank: Rank) -> Self {
         Self { held, rank, holds: Buffered::default() }
     }

@@ -45,8 +45,8 @@ impl ClosingLink {
 }
 
 impl DrainingLink for ClosingLink {
-    /// Until the peer's kernel has acknowledged everything. Closing a socket with unread bytes discards what the peer has not acknowledged; acknowledged data
-    /// remains readable there.
+    /// Until the peer's kernel has acknowledged everything. Closing a socket with unread bytes discards what the peer
+    /// has not acknowledged; acknowledged data remains readable there.
     fn linger(&mut self) -> bool {
         let sent = self.send_notice();
         let mut staging = [0; 4096];

@@ -37,9 +37,9 @@ use crate::types::Rank;
 /// How long to wait for a peer on another host, or on this one, that is connecting to this rank.
 const YIELD_TIME: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(25)];
 /// Send buffer in bytes for ranks of the same host. By default the kernel buffers megabytes, which leave the cache
-/// before they are read: 32 MiB between two ranks then take 15 ms instead of 9 ms. A little more than one segment of an algorithm:
-/// the kernel doubles the number, and counts what it needs itself, so with 128 KiB two segments would need a second call, after a
-/// wait for room.
+/// before they are read: 32 MiB between two ranks then take 15 ms instead of 9 ms. A little more than one segment of an
+/// algorithm: the kernel doubles the number, and counts what it needs itself, so with 128 KiB two segments would need a
+/// second call, after a wait for room.
 const LOCAL_SEND_BUFFER: usize = 160 << 10;
 /// An idle connection is closed after a minute without an answer from the peer's host. Busy or stopped processes do not
 /// matter, since the kernel answers.
@@ -51,9 +51,9 @@ const HELD: u64 = u64::MAX;
 
 /// The state of the connection to a peer.
 enum State {
-    /// Not needed yet.
+    /// No link is needed yet.
     Idle,
-    /// Needed; the next attempt is at this time.
+    /// A link is needed; the next attempt is at this time.
     Retry(Instant),
     /// This rank connects.
     Connecting(Attempt),
@@ -88,7 +88,7 @@ struct PeerConnection {
     target: usize,
     /// When an unanswered attempt is abandoned in favour of the next address.
     give_up: Option<Instant>,
-    /// For each address: since when connections have been refused.
+    /// Since when connections to each address have been refused.
     refused_since: [Option<Instant>; MAX_SOCKETS],
 }
 
@@ -113,7 +113,7 @@ pub struct TcpConnector {
     token: JobToken,
     log: Option<LogCallback>,
     poller: Poller,
-    /// Of what [`BufferedLinks`] holds.
+    /// The registration of [`BufferedLinks`] with the poller.
     _held: Option<Registration>,
     shared: Arc<Shared>,
     /// When the connector was created; a time in the past for immediate attempts.
@@ -133,8 +133,8 @@ pub struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// A connector whose peers have `token`, and its address, with these `sockets` for now. Authenticated incoming connections are passed
-    /// in `arrivals`.
+    /// A connector whose peers have `token`, and its address, with these `sockets` for now. Authenticated incoming
+    /// connections are passed in `arrivals`.
     pub(super) fn new(
         token: &JobToken,
         sockets: Vec<SocketAddr>,
@@ -239,7 +239,8 @@ impl TcpConnector {
         }
     }
 
-    /// Goes on with the connection at `index` of the link to `rank`, on which something has happened. An error is final.
+    /// Goes on with the connection at `index` of the link to `rank`, on which something has happened. An error is
+    /// final.
     fn advance(
         &mut self,
         peers: &Peers,

@@ -1,10 +1,10 @@
 //! A TCP device: listening addresses of this host, and the thread that makes progress for contexts on which no thread
 //! waits.
 //!
-//! A thread that waits on a context makes all progress for it. For each context separately, the device's thread takes over when no
-//! thread waits: its watch is armed, and the thread wakes up when something has come, or a peer is gone. Where links are sockets and
-//! nothing is left to be done, the watch is armed only one or two [`TICK`](super::TICK)s after the last thread has left: the next call, if it follows
-//! soon, need not disarm it.
+//! A thread that waits on a context makes all progress for it. For each context separately, the device's thread takes
+//! over when no thread waits: its watch is armed, and the thread wakes up when something has come, or a peer is gone.
+//! Where links are sockets and nothing is left to be done, the watch is armed only one or two [`TICK`](super::TICK)s
+//! after the last thread has left: the next call, if it follows soon, need not disarm it.
 
 mod thread;
 
@@ -72,8 +72,8 @@ struct ContextWatch {
 }
 
 impl Device {
-    /// Creates a device, for contexts that use the transports of `providers`, too, and starts its thread. Listens at once if the options name an
-    /// address or an interface.
+    /// Creates a device, for contexts that use the transports of `providers`, too, and starts its thread. Listens at
+    /// once if the options name an address or an interface.
     pub fn over(options: &DeviceOptions, providers: Vec<Box<dyn Provider>>) -> Result<Arc<Device>> {
         let choice = Choice::make(options.interface.as_deref(), options.hostname.as_deref())?;
         let port_range = PortRange::choose(options.port_range.as_deref())?;

@@ -29,8 +29,8 @@ pub struct TcpLink {
 }
 
 impl TcpLink {
-    /// A link over streams, whose sockets `poller` watches already, by their registrations, or starts to. If they encrypt, others than the
-    /// first one go to threads of their own.
+    /// A link over streams, whose sockets `poller` watches already, by their registrations, or starts to. If they
+    /// encrypt, others than the first one go to threads of their own.
     pub(super) fn new(
         connections: Vec<(Option<Registration>, Stream)>,
         rank: Rank,
@@ -84,7 +84,8 @@ impl TcpLink {
         }
     }
 
-    /// With several connections: lets the poller watch the one whose turn it is. What has arrived on the others cannot be read yet.
+    /// With several connections: lets the poller watch the one whose turn it is. What has arrived on the others cannot
+    /// be read yet.
     #[inline]
     fn follow(&mut self) {
         if self.watches.len() > 1 {
@@ -92,7 +93,8 @@ impl TcpLink {
         }
     }
 
-    /// What has come of sending or receiving. A link that is not watched for what is wanted fails: nobody would come back to it.
+    /// What has come of sending or receiving. A link that is not watched for what is wanted fails: nobody would come
+    /// back to it.
     #[inline]
     fn outcome(&mut self, moved: io::Result<usize>) -> io::Result<usize> {
         self.unwatched.take().map_or(moved, Err)
@@ -107,7 +109,7 @@ impl TcpLink {
             let unsent = self.holding.may_hold() && self.streams.has_unsent(index);
             let writable = self.watched.writable && index == sends_by || unsent;
             let bits = bit(readable, sys::READ) | bit(writable, sys::WRITE);
-            // Of what another thread has, `BufferedLinks` is told.
+            // A connection that another thread serves is not watched: that thread tells `BufferedLinks`.
             if let Some(stream) = self.streams.all()[index].own() {
                 watch.set(&self.poller, stream, bits, number(self.rank, index))?;
             }

@@ -20,12 +20,13 @@ use std::time::Duration;
 
 use crate::types::Rank;
 
-/// Interval at which the thread makes progress for contexts on which no thread has waited since, and at which closed connections are looked at.
+/// Interval at which the thread makes progress for contexts on which no thread has waited since, and at which closed
+/// connections are looked at.
 pub const TICK: Duration = Duration::from_millis(5);
 /// How long a closed connection is kept for the peer to acknowledge all data.
 const LINGER: Duration = Duration::from_secs(2);
-/// Bytes that one connection carries before it is the next one's turn. So many that a small message rarely needs two calls of the system,
-/// and so few that the buffers of sockets hold more: all connections then send at the same time.
+/// Bytes that one connection carries before it is the next one's turn. So many that a small message rarely needs two
+/// calls of the system, and so few that the buffers of sockets hold more: all connections then send at the same time.
 const STRIPE_BYTES: usize = 64 << 10;
 
 /// The number of the events of the connection at `index` of the link to `rank`.

@@ -1,7 +1,7 @@
 //! Threads that encrypt and decrypt for links of several connections, so that the AES of one core is not their limit.
 //!
-//! The thread that makes progress encrypts the first connection of a link. Each other one is handed to the thread of its position, which keeps
-//! the socket and the session; plain bytes go through a queue in each direction.
+//! The thread that makes progress encrypts the first connection of a link. Each other one is handed to the thread of
+//! its position, which keeps the socket and the session; plain bytes go through a queue in each direction.
 
 // The certificates are those of the tests of TLS.
 #[cfg(test)]
@@ -71,7 +71,7 @@ impl Queues {
     }
 }
 
-/// The same error.
+/// Returns a copy of `error`, which cannot be cloned.
 fn again(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),
@@ -97,7 +97,8 @@ impl Common {
     }
 }
 
-/// A connection that another thread encrypts, as the link has it. [`BufferedLinks`] tells the context when it can go on.
+/// A connection that another thread encrypts, as the link has it. [`BufferedLinks`] tells the context when it can go
+/// on.
 pub struct Relayed {
     common: Arc<Common>,
     inbox: Arc<Inbox>,
@@ -107,7 +108,8 @@ pub struct Relayed {
 }
 
 impl Relayed {
-    /// As [`Stream::send`](crate::net::stream::Stream::send). An error may come before what the peer has sent: see [`Relayed::is_settled`].
+    /// Sends like [`Stream::send`](crate::net::stream::Stream::send). An error may come before what the peer has sent:
+    /// see [`Relayed::is_settled`].
     pub fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut queues = self.common.queues();
         if let Some(error) = queues.cut.as_ref().or(queues.broken.as_ref()) {
@@ -136,7 +138,7 @@ impl Relayed {
         Ok(sent)
     }
 
-    /// As [`Stream::receive`](crate::net::stream::Stream::receive).
+    /// Receives like [`Stream::receive`](crate::net::stream::Stream::receive).
     pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let mut filled = 0;
         for part in parts {
@@ -146,7 +148,7 @@ impl Relayed {
                     match self.next() {
                         Ok(true) => continue,
                         Ok(false) => return Ok(filled),
-                        // It is found again by the next call.
+                        // The next call finds the error again.
                         Err(_) if filled > 0 => return Ok(filled),
                         Err(error) => return Err(error),
                     }
@@ -211,7 +213,8 @@ impl Drop for Relayed {
     }
 }
 
-/// The threads of a device, which start when they are needed: one for each position but the first, for the links to all ranks. Thread-safe.
+/// The threads of a device, which start when they are needed: one for each position but the first, for the links to all
+/// ranks. Thread-safe.
 #[derive(Default)]
 pub struct Relays {
     threads: Mutex<Vec<Thread>>,
@@ -263,7 +266,8 @@ impl Inbox {
 }
 
 impl Relays {
-    /// Hands over the connection at `position`, which is not the first, of the link to `rank`. `held` is told what the link must know.
+    /// Hands over the connection at `position`, which is not the first, of the link to `rank`. `held` is told what the
+    /// link must know.
     pub fn hand_over(
         &self,
         position: usize,
@@ -290,8 +294,8 @@ impl Relays {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the threads once their connections, whose links have all ended, need not be kept. Not in a child by fork, where they do not
-    /// exist.
+    /// Ends the threads once their connections, whose links have all ended, need not be kept. Not in a child by fork,
+    /// where they do not exist.
     pub fn end(&self) {
         let threads = std::mem::take(&mut *self.threads());
         for Thread { inbox, .. } in &threads {
@@ -385,7 +389,7 @@ struct Relay {
     common: Arc<Common>,
     /// What is being sent.
     current: Option<Chunk>,
-    /// There is no room for what the peer sends.
+    /// Whether there is no room for what the peer sends.
     waits: bool,
     /// The peer has ended its side.
     peer_ended: bool,
@@ -458,7 +462,7 @@ impl Relay {
                 }
             }
         }
-        // It is sent, or nothing is any more.
+        // The chunk is sent, or nothing can be sent any more.
         let chunk = self.current.take();
         let moved = chunk.is_some();
         self.common.queues().free.extend(chunk);

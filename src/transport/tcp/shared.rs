@@ -39,8 +39,8 @@ pub struct Entry {
     pub number: u64,
     pub key: SecretKey,
     pub arrivals: Arrivals,
-    /// Of a context that has failed and been destroyed: what peers that connect later are sent, so that they learn why, and
-    /// do not take this rank for the cause.
+    /// What a context that has failed and been destroyed sends to peers that connect later: they learn why it failed,
+    /// and do not take this rank for the cause.
     pub notice: Option<CloseNotice>,
 }
 
@@ -76,7 +76,7 @@ pub struct Shared {
     #[cfg(feature = "tls")]
     pub relays: Relays,
     pub poller: Poller,
-    /// Of the waker.
+    /// The registration of the waker with the poller.
     pub _woken: Registration,
     pub waker: Waker,
     pub mark: ForkMark,

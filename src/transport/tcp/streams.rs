@@ -1,5 +1,5 @@
-//! The connections of a link. With several, the link's bytes go over them in turn, [`STRIPE_BYTES`] at a time, so both sides know where
-//! each byte is, and the connections carry nothing else.
+//! The connections of a link. With several, the link's bytes go over them in turn, [`STRIPE_BYTES`] at a time, so both
+//! sides know where each byte is, and the connections carry nothing else.
 
 #[cfg(all(test, unix))]
 mod tests;
@@ -27,8 +27,9 @@ struct Turn {
 impl Turn {
     const FIRST: Self = Self { index: 0, left: STRIPE_BYTES };
 
-    /// Moves bytes until a connection moves fewer than it is asked for. `step` is called with the connection whose turn it is, of so many, and
-    /// the cut that leaves what is its to move; it returns how many bytes these are, and how many it has moved.
+    /// Moves bytes until a connection moves fewer than it is asked for. `step` is called with the connection whose turn
+    /// it is, of so many, and the cut that leaves what is its to move; it returns how many bytes these are, and how
+    /// many it has moved.
     fn moves(
         &mut self,
         connections: usize,
@@ -51,7 +52,7 @@ impl Turn {
         }
     }
 
-    /// So many bytes have passed, of `connections`.
+    /// Records that `bytes` bytes have passed, and turns to the next of `connections` connections if they end a stripe.
     fn pass(&mut self, bytes: usize, connections: usize) {
         self.left -= bytes;
         if self.left == 0 {
@@ -191,7 +192,7 @@ impl Streams {
         self.receiving.index
     }
 
-    /// As [`Stream::send`].
+    /// Sends like [`Stream::send`].
     #[inline]
     pub fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut *self.all {
@@ -200,7 +201,7 @@ impl Streams {
         }
     }
 
-    /// As [`Stream::receive`].
+    /// Receives like [`Stream::receive`].
     #[inline]
     pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match &mut *self.all {
@@ -209,7 +210,7 @@ impl Streams {
         }
     }
 
-    /// As [`Stream::receive_in_place`]; `None` with several connections, too.
+    /// Receives like [`Stream::receive_in_place`]; `None` with several connections, too.
     #[inline]
     pub fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
         match &mut *self.all {

@@ -131,7 +131,8 @@ impl Connection {
         self.touch(common);
     }
 
-    /// Goes on to send what an ended link has taken. Returns whether the peer has all of it, or cannot have it any more.
+    /// Goes on to send what an ended link has taken. Returns whether the peer has all of it, or cannot have it any
+    /// more.
     pub fn drain(&mut self, common: &mut Common) -> bool {
         self.progress(common);
         if self.unsignaled > 0 && self.pieces.is_empty() {
@@ -141,8 +142,8 @@ impl Connection {
         self.broken.is_some() || self.pieces.is_empty() && self.pairs.iter().all(over)
     }
 
-    /// Ends the connection: the peer gets what was sent, then these bytes. Returns the connection for last words, and the words, which the
-    /// caller sends by it; and whether this must be kept until it is drained.
+    /// Ends the connection: the peer gets what was sent, then these bytes. Returns the connection for last words, and
+    /// the words, which the caller sends by it; and whether this must be kept until it is drained.
     pub fn end(
         &mut self,
         rest: Vec<u8>,
@@ -160,14 +161,16 @@ impl Connection {
         (self.inner.take(), end.encode(), !self.drain(common))
     }
 
-    /// The link of a broken connection is dropped. Returns the connection for last words, and the words: only this side may know the reason.
+    /// The link of a broken connection is dropped. Returns the connection for last words, and the words: only this side
+    /// may know the reason.
     pub fn part(&mut self) -> Option<(Box<dyn Link>, Vec<u8>)> {
         let why = self.broken.clone().filter(|_| matches!(self.ending, Ending::No))?;
         Some((self.inner.take()?, Broke { why }.encode()))
     }
 
-    /// Finds out whether the peer is still reached by `rail`: by a write of no bytes, unless a request waits for its completion anyway, which
-    /// comes in any case. Nothing else is done by other rails than the first while no message is divided among them.
+    /// Finds out whether the peer is still reached by `rail`: by a write of no bytes, unless a request waits for its
+    /// completion anyway, which comes in any case. Nothing else is done by other rails than the first while no message
+    /// is divided among them.
     pub fn probe_rail(&mut self, rail: usize, common: &mut Common) {
         if rail == 0 && self.pairs.first().is_some_and(|pair| pair.signals.is_empty()) {
             self.probe(common);

@@ -1,8 +1,9 @@
-//! A connection to one peer: its queue pairs, the frames that it sends and receives, the memory that either side has exposed, and its end.
+//! A connection to one peer: its queue pairs, the frames that it sends and receives, the memory that either side has
+//! exposed, and its end.
 //!
-//! The stream goes by the first queue pair. Each side posts receives for frames, and tells the other how many more it has posted
-//! (credits) in the headers of its own frames, so that no frame ever finds no receive. One credit is kept for frames that carry nothing but
-//! credits, without which two sides that wait for credits would wait for ever.
+//! The stream goes by the first queue pair. Each side posts receives for frames, and tells the other how many more it
+//! has posted (credits) in the headers of its own frames, so that no frame ever finds no receive. One credit is kept
+//! for frames that carry nothing but credits, without which two sides that wait for credits would wait for ever.
 
 mod ending;
 mod placing;
@@ -65,7 +66,7 @@ fn request_number(connection: u32, kind: u64, rail: usize, value: u64) -> u64 {
 
 /// A request in a send queue that causes a completion. Requests that do not are over when a later one is.
 struct Signal {
-    /// Its number in the queue.
+    /// The request's number in the queue.
     sequence: u64,
     /// Frames sent up to it, with those of this request.
     frames: u64,
@@ -76,21 +77,21 @@ struct Signal {
 /// A queue pair, and what is in its send queue.
 struct Pair {
     queue_pair: QueuePair,
-    /// Its first packet's number.
+    /// The number of the queue pair's first packet.
     packet: u32,
     posted: u64,
     retired: u64,
     signals: VecDeque<Signal>,
-    /// Most bytes of a request.
+    /// The maximum number of bytes of a request.
     max_message: usize,
-    /// Of its rail and the peer's.
+    /// The speed of the slower one of its rail and the peer's.
     speed: u32,
 }
 
 /// Part of a placement that was not posted yet.
 struct Piece {
     placement: u32,
-    /// It reads the peer's memory, rather than writing it.
+    /// Whether the piece reads the peer's memory, rather than writing it.
     reads: bool,
     local: u64,
     local_keys: Keys,
@@ -112,8 +113,8 @@ struct Placement {
 enum Local {
     /// The program's. The ticket finishes with the access.
     Program,
-    /// A buffer with a copy of what is written. The ticket of a message has finished; that of a put, of which nothing else tells the peer,
-    /// finishes with the access.
+    /// A buffer with a copy of what is written. The ticket of a message has finished; that of a put, of which nothing
+    /// else tells the peer, finishes with the access.
     Copy { buffer: PoolBuffer, has_finished: bool },
     /// A buffer for what is read, and where that is copied when it is there; null once it is cancelled.
     Into { buffer: PoolBuffer, memory: *mut u8, bytes: usize },
@@ -137,7 +138,7 @@ struct Frames {
 /// How the connection has ended, or is ending.
 #[derive(Default)]
 enum Ending {
-    /// It has not.
+    /// The connection has not ended.
     #[default]
     No,
     /// The peer has ended it, with these last words.
@@ -192,7 +193,8 @@ pub struct Connection {
     // The end.
     broken: Option<String>,
     ending: Ending,
-    /// Until when it waits for what is missing after it broke or the peer has ended it; set by [`Connection::tick`], which knows the time.
+    /// Until when it waits for what is missing after it broke or the peer has ended it; set by [`Connection::tick`],
+    /// which knows the time.
     grace: Option<Instant>,
     tail: Option<(Vec<u8>, usize)>,
     /// When [`Connection::tick`] last knew that something had come from the peer, and whether something has since.

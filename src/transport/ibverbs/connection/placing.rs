@@ -34,8 +34,8 @@ impl Connection {
         }
     }
 
-    /// Ends an exposure. If its message has not come, the peer may still write: into a buffer it may, and this returns to the pool once it
-    /// does not any more; if it would be the program's memory, the connection is given up.
+    /// Ends an exposure. If its message has not come, the peer may still write: into a buffer it may, and this returns
+    /// to the pool once it does not any more; if it would be the program's memory, the connection is given up.
     pub fn withdraw(&mut self, key: u32, is_done: bool, common: &mut Common) {
         match self.exposures.get(&key) {
             Some(Exposure::Buffer(buffer, _)) if is_done => {

@@ -41,7 +41,8 @@ impl Connection {
                 }
                 Local::Into { buffer, memory, bytes } => {
                     if !memory.is_null() {
-                        // SAFETY: who started the read guarantees that the memory is valid until the ticket is taken or cancelled.
+                        // SAFETY: who started the read guarantees that the memory is valid until the ticket is taken or
+                        // cancelled.
                         unsafe { std::ptr::copy_nonoverlapping(buffer.memory.as_ptr(), memory, bytes) };
                         self.finished.push_back(placement.ticket);
                     }
@@ -74,7 +75,7 @@ impl Connection {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         if self.broken.is_some() {
-            // It may come in the peer's last words.
+            // The reason may come in the peer's close notice.
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.queue_pieces(common);
@@ -177,8 +178,8 @@ impl Connection {
             }
         }
         let pair = &mut self.pairs[rail];
-        // SAFETY: frames and buffers live longer than the queue pair; the program's memory is valid until its ticket is finished or
-        // cancelled, which ends the access.
+        // SAFETY: frames and buffers live longer than the queue pair; the program's memory is valid until its ticket is
+        // finished or cancelled, which ends the access.
         let result = unsafe { pair.queue_pair.post_send(&mut self.requests[0]) };
         pair.posted += count as u64;
         self.requests.clear();
@@ -266,7 +267,7 @@ impl Connection {
             self.queue_pieces(common);
             self.post(0, common);
         }
-        // So many that the peer may be waiting for them.
+        // The peer may be waiting for credits once half of its receives are used.
         let owes_credits = self.owed >= (self.depth.receives / 2).max(1) && self.credits > 0 && self.has_frame();
         if owes_credits || self.owes_records && self.can_send() {
             self.queue_frame(&mut Rest { parts: &[], part: 0, at: 0 }, common);

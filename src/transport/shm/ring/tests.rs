@@ -1,5 +1,5 @@
-//! A ring in ordinary memory, where Miri and ThreadSanitizer see all accesses. The model has every order of few events; these have
-//! many events.
+//! A ring in ordinary memory, where Miri and ThreadSanitizer see all accesses. The model has every order of few events;
+//! these have many events.
 
 use super::*;
 use crate::testing::loopback::Random;

@@ -18,8 +18,8 @@ use crate::types::Rank;
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// How long a peer on another host, or on this one, may refuse connections before it is considered gone. On this host the kernel
-/// that refuses knows that nobody listens; the time is for other ranks that have the reason to pass it on.
+/// How long a peer on another host, or on this one, may refuse connections before it is considered gone. On this host
+/// the kernel that refuses knows that nobody listens; the time is for other ranks that have the reason to pass it on.
 const REFUSAL_TIME: [Duration; 2] = [Duration::from_secs(2), Duration::from_millis(20)];
 
 impl TcpConnector {

@@ -16,7 +16,7 @@ use crate::types::Rank;
 
 /// What has become of an attempt.
 pub(super) enum Step {
-    /// It goes on.
+    /// The handshake goes on.
     Pending(Attempt),
     /// The peer has answered.
     Answered(Answer, Agreed, (Registration, Stream)),
@@ -53,7 +53,7 @@ impl TcpConnector {
             let wanted = connector.wanted();
             let received = stream.receive(&mut [IoSliceMut::new(&mut bytes[..wanted])]);
             let n = match received {
-                // Not a refusal: a peer that lacks descriptors, or ends, does the same.
+                // This is not a refusal: a peer that lacks descriptors, or ends, closes the connection too.
                 Ok(0) => {
                     return Err(Error::new(ErrorKind::Io, format!("{name} closed the connection without an answer")));
                 }
@@ -122,8 +122,8 @@ impl TcpConnector {
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
         if sys::has_ended(stream.raw()) {
-            // The connection waited in the accept queue until the peer abandoned it, alone or with the others of its link: this is
-            // not the end of an established connection.
+            // The connection waited in the accept queue until the peer abandoned it, alone or with the others of its
+            // link: this is not the end of an established connection.
             return Ok(());
         }
         let rank = proven.rank as usize;
@@ -151,14 +151,14 @@ impl TcpConnector {
         } else {
             let ours_is_kept = peers.rank < rank;
             match &self.entry(rank).state {
-                // It has got this rank's hello, and may have accepted. Before, it has not: a firewall may let connections pass in its
-                // direction only.
+                // The peer has this rank's hello, and may have accepted it. In earlier states it has not, and its own
+                // connection is accepted: a firewall may let connections pass in the peer's direction only.
                 State::Connecting(Attempt::Handshaking(..)) if ours_is_kept => Answer::Yield,
                 // The peer has accepted the first connection of this link, and may not have seen its end.
                 State::Joining(joining) if joining.ours => Answer::Yield,
                 State::Established => Answer::Refused(Reason::Connected),
                 State::Closed => Answer::Refused(Reason::Closed),
-                // Also where others of a link were missing: the peer has begun anew.
+                // A link of which connections were missing is replaced, too: the peer has begun anew.
                 _ => Answer::Accepted,
             }
         };

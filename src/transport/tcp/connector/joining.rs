@@ -1,4 +1,5 @@
-//! Links of several connections, until they have all of them. One side makes the connections, the others once the peer has accepted the first.
+//! Links of several connections, until they have all of them. One side makes the connections, the others once the peer
+//! has accepted the first.
 
 use std::time::Instant;
 
@@ -31,9 +32,9 @@ pub(super) struct Joining {
 enum Other {
     /// The peer has not made it yet.
     Missing,
-    /// This rank makes it.
+    /// This rank makes the connection.
     Connecting(Attempt),
-    /// It is there.
+    /// The connection is there.
     Joined(Option<Registration>, Stream),
 }
 
@@ -114,13 +115,13 @@ impl TcpConnector {
             }
             return Ok(());
         }
-        // Of a link that has failed meanwhile: its peer begins anew, and learns why.
+        // The link of this connection has failed meanwhile. The peer learns that, and begins anew.
         answers(&mut stream, Answer::Refused(Reason::Closed));
         Ok(())
     }
 
-    /// Goes on with the connection at `index` of a link. If one fails, all are given up, and the next attempt finds out why. An error is
-    /// final.
+    /// Goes on with the connection at `index` of a link. If one fails, all are given up, and the next attempt finds out
+    /// why. An error is final.
     pub(super) fn join(
         &mut self,
         peers: &Peers,

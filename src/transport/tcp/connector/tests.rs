@@ -17,7 +17,8 @@ use crate::secret::JobToken;
 use crate::transport::device::{Device, DeviceOptions};
 use crate::transport::{self, CloseNotice, Connections, Connector, ConnectorEvent, Link, Peers};
 
-/// How long a rank at `sockets` is asked before it is unreachable, and why it is; at most 10 s. `here`: it is on this host.
+/// How long a rank at `sockets` is asked before it is unreachable, and why it is; at most 10 s. `here`: it is on this
+/// host.
 fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
     let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
     let mut connector = transport::Device::connections(device, &JobToken::none()).unwrap();
@@ -267,7 +268,7 @@ fn a_connection_that_a_context_has_not_seen_when_it_is_destroyed_gets_its_notice
     while devices[0].statistics().accepted == 0 {
         other.progress(Instant::now(), &mut events);
     }
-    // It has made no progress since.
+    // The listening side has made no progress since, so the handshake is not over.
     let notice: CloseNotice = Arc::new(|_| b"it has had enough".to_vec());
     one.close(&notice, true);
     drop(one);

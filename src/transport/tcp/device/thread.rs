@@ -13,13 +13,13 @@ use crate::sys;
 use crate::sys::poller::Event;
 use crate::transport::BackgroundProgress;
 
-/// How long a thread of the program that was just in a call may take to come again, before the device's thread does the work. To
-/// take the work from that thread costs more than what there is to do for a short call: a start and a wait of 16 requests would take five
-/// times as long.
+/// How long a thread of the program that was just in a call may take to come again, before the device's thread does the
+/// work. To take the work from that thread costs more than what there is to do for a short call: a start and a wait of
+/// 16 requests would take five times as long.
 const GRACE: Duration = Duration::from_micros(300);
 
-/// Number of times in a row that the device's thread leaves the work to a thread that comes again and again. Meanwhile peers need not wake
-/// it. The program may do nothing but start calls.
+/// Number of times in a row that the device's thread leaves the work to a thread that comes again and again. Meanwhile
+/// peers need not wake it. The program may do nothing but start calls.
 const MAX_DEFERRALS: u32 = 8;
 
 /// Timeout for the whole handshake of an incoming connection.
@@ -120,7 +120,7 @@ impl Thread {
             }
             deferrals = if defers { deferrals + 1 } else { 0 };
             if defers {
-                // Its descriptor stays readable.
+                // The listener's descriptor stays readable, so the thread sleeps instead of polling.
                 std::thread::sleep(GRACE);
             }
             if self.shared.until_reminder().is_some_and(|time| time.is_zero()) {
@@ -135,7 +135,8 @@ impl Thread {
         }
     }
 
-    /// Waits for events. If the poller fails, as it does if the program closes its descriptor, says so once, and waits for a tick.
+    /// Waits for events. If the poller fails, as it does if the program closes its descriptor, says so once, and waits
+    /// for a tick.
     fn wait(&mut self, ready: &mut [Event], timeout: Option<Duration>) -> usize {
         let waited = self.shared.poller.wait(ready, timeout);
         let had_failed = std::mem::replace(&mut self.wait_failed, waited.is_err());
@@ -229,7 +230,7 @@ mod tests {
         let context = Arc::new(AlwaysVisited::default());
         let weak: Weak<dyn BackgroundProgress> = Arc::<AlwaysVisited>::downgrade(&context);
         let watch = device.watch(&connections, weak).unwrap();
-        // It goes on ringing, since the context does not look.
+        // The doorbell goes on ringing, since the context does not look.
         connections.bell().unwrap().ring();
         let start = Instant::now();
         while context.drives.load(Ordering::Relaxed) < 3 {

@@ -10,7 +10,7 @@ use super::Streams;
 use crate::net::stream::Stream;
 use crate::sys::OwnedSocket;
 
-/// Both ends of a link with so many connections, whose sockets hold little.
+/// Returns both ends of a link with `connections` connections, whose sockets hold little.
 fn ends(connections: usize) -> [Streams; 2] {
     let mut ends = [Vec::new(), Vec::new()];
     for _ in 0..connections {
@@ -38,7 +38,8 @@ fn pieces<'a>(bytes: &'a [u8], sizes: &[usize], limit: usize) -> Vec<IoSlice<'a>
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// In whatever parts they are sent and received, all bytes arrive in order, and each connection has carried its stripes alone.
+    /// In whatever parts they are sent and received, all bytes arrive in order, and each connection has carried its
+    /// stripes alone.
     #[test]
     fn all_bytes_arrive_in_order(
         connections in 1usize..6,
