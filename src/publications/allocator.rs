@@ -9,7 +9,7 @@ use crate::wire::fingerprint::kind;
 /// The last call in an entry.
 #[derive(Clone, Copy, Default)]
 struct Use {
-    /// Its stamp.
+    /// The entry's stamp.
     hash: u64,
     /// Whether it is in progress.
     open: bool,
@@ -26,8 +26,8 @@ pub struct EntryAllocator {
     next: usize,
     /// The entry whose call has used each cell last, and its stamp.
     cells: [(usize, u64); CELLS + SHORT_CELLS],
-    /// Whether a publication for which there is no memory can be by reference. Then fewer long cells are used, since they do not all fit
-    /// into the caches.
+    /// Whether a publication for which there is no memory can be by reference. Then fewer long cells are used, since
+    /// they do not all fit into the caches.
     reads: bool,
 }
 
@@ -62,13 +62,14 @@ impl EntryAllocator {
         Self { entries: vec![Use::default(); FEW], next: 0, cells: [(0, 0); CELLS + SHORT_CELLS], reads }
     }
 
-    /// Occupies an entry for the call with this tag and fingerprint, and describes it in `handle`. `room`: bytes of its publications
-    /// that may be copied, and of rings: more than [`SHORT_CELL_BYTES`] if there are any. Returns whether there is memory for so many
-    /// copies; if not, all publications are by reference.
+    /// Occupies an entry for the call with this tag and fingerprint, and describes it in `handle`. `room`: bytes of its
+    /// publications that may be copied, and of rings: more than [`SHORT_CELL_BYTES`] if there are any. Returns whether
+    /// there is memory for so many copies; if not, all publications are by reference.
     ///
-    /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in the same
-    /// order. If it waited for the end of other calls, ranks that begin calls in different orders might wait for each other. Where readers
-    /// cannot read the memory of the publisher's process, it waits for that of a call that has a cell.
+    /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in
+    /// the same order. If it waited for the end of other calls, ranks that begin calls in different orders might wait
+    /// for each other. Where readers cannot read the memory of the publisher's process, it waits for that of a call
+    /// that has a cell.
     #[inline]
     pub fn acquire(
         &mut self,
@@ -82,8 +83,9 @@ impl EntryAllocator {
         unsafe { self.acquire_and_publish(table, handle, (tag, fingerprint), room, None) }
     }
 
-    /// [`EntryAllocator::acquire`] for the call with this tag and fingerprint. If there is memory for copies, and `first` is given, the
-    /// address and the bytes of the call's first publication, makes that: peers see it before anything else is done.
+    /// [`EntryAllocator::acquire`] for the call with this tag and fingerprint. If there is memory for copies, and
+    /// `first` is given, the address and the bytes of the call's first publication, makes that: peers see it before
+    /// anything else is done.
     ///
     /// # Safety
     /// `first` is valid for reads of so many bytes, at most [`INLINE_BYTES`](super::INLINE_BYTES).
@@ -195,8 +197,9 @@ impl EntryAllocator {
         behind
     }
 
-    /// A free cell, if there is one: a short one if that has enough `room`. Fails if there is none, and the call must wait for one.
-    #[inline(never)] // Or else the smallest calls, which need none, save registers for it.
+    /// A free cell, if there is one: a short one if that has enough `room`. Fails if there is none, and the call must
+    /// wait for one.
+    #[inline(never)] // Inlined, it makes the smallest calls, which need no cell, save registers.
     fn free_cell(&mut self, table: &PublicationTable, call: (u64, u64), room: usize) -> Result<Option<usize>, Full> {
         let mut behind = None;
         let short = if room <= SHORT_CELL_BYTES { CELLS..CELLS + SHORT_CELLS } else { 0..0 };
@@ -222,8 +225,8 @@ impl EntryAllocator {
     }
 }
 
-/// Whether the last call in this rank's entry `at`, which has published something, was of the same kind and on the same tag as that
-/// with this tag and fingerprint.
+/// Whether the last call in this rank's entry `at`, which has published something, was of the same kind and on the same
+/// tag as that with this tag and fingerprint.
 fn is_of_a_kind(table: &PublicationTable, at: usize, (tag, fingerprint): (u64, u64)) -> bool {
     let entry = table.own.entry(at);
     let its = entry.fingerprint.load(Ordering::Relaxed);

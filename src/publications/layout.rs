@@ -15,8 +15,8 @@ use crate::sync::{AtomicU64, Data, Ordering};
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
-/// Most calls that a rank can have in progress, or that its readers have not acknowledged. The models have fewer, so that they are
-/// used again soon.
+/// Most calls that a rank can have in progress, or that its readers have not acknowledged. The models have fewer, so
+/// that they are used again soon.
 pub const ENTRIES: usize = if cfg!(all(test, loom)) { 2 } else { 4096 };
 /// Slots that are used at first; then twice as many whenever they do not suffice.
 pub(super) const FEW: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
@@ -51,7 +51,8 @@ const SHORT_CELLS_AT: usize = CELLS_AT + CELLS * size_of::<Cell>();
 /// The bits of a stamp that count publications.
 pub(super) const COUNT: u64 = 0xff;
 
-/// How a publication is stored: the two lowest bits of its descriptor's first word. The other bits are the length in bytes.
+/// How a publication is stored: the two lowest bits of its descriptor's first word. The other bits are the length in
+/// bytes.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     Inline = 0,
@@ -134,8 +135,8 @@ impl Inline {
 
 impl Entry {
     /// # Safety
-    /// `from` is valid for reads of `bytes`, at most [`INLINE_BYTES`]; this entry is in the own table, and no reader reads its
-    /// memory now.
+    /// `from` is valid for reads of `bytes`, at most [`INLINE_BYTES`]; this entry is in the own table, and no reader
+    /// reads its memory now.
     #[inline]
     pub unsafe fn store_inline(&self, from: *const u8, bytes: usize) {
         // SAFETY: the caller guarantees the source, and that nothing else accesses the destination, which has room.
@@ -188,15 +189,16 @@ unsafe fn copy_small(from: *const u8, into: *mut u8, bytes: usize) {
 #[derive(Clone, Copy)]
 pub(super) struct View(*mut u8);
 
-// SAFETY: the memory is shared by design: what several threads or processes access concurrently is atomic, and other bytes are
-// ordered by the stamps and acknowledgements.
+// SAFETY: the memory is shared by design: what several threads or processes access concurrently is atomic, and other
+// bytes are ordered by the stamps and acknowledgements.
 unsafe impl Send for View {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for View {}
 
 impl View {
     /// # Safety
-    /// `base` is valid for reads of [`TABLE_BYTES`] bytes as long as the view and its copies are used, and aligned to 4096.
+    /// `base` is valid for reads of [`TABLE_BYTES`] bytes as long as the view and its copies are used, and aligned to
+    /// 4096.
     pub unsafe fn new(base: *mut u8) -> Self {
         debug_assert!(base.addr().is_multiple_of(4096));
         Self(base)
@@ -225,8 +227,8 @@ impl View {
         (self.entries_word().load(Ordering::Relaxed) as usize).clamp(FEW, ENTRIES)
     }
 
-    /// Lets others know how many entries are in use from now on, before one of the new ones is. Whoever sees a publication in one of them
-    /// because of its stamp or of a wake-up sees this.
+    /// Lets others know how many entries are in use from now on, before one of the new ones is. Whoever sees a
+    /// publication in one of them because of its stamp or of a wake-up sees this.
     pub fn set_entries(&self, entries: usize) {
         self.entries_word().store(entries as u64, Ordering::Relaxed);
     }
@@ -236,7 +238,8 @@ impl View {
         unsafe { &*self.0.cast::<AtomicU64>() }
     }
 
-    /// How far the owner has read the publication `number` of `member`, of which the copies are in that member's `cell`.
+    /// How far the owner has read the publication `number` of `member`, of which the copies are in that member's
+    /// `cell`.
     #[inline]
     pub fn consumed(&self, member: usize, cell: usize, number: usize) -> &AtomicU64 {
         assert!(member < MAX_MEMBERS && cell < CELLS && number < MAX_PUBLICATIONS);
@@ -259,15 +262,17 @@ impl View {
         is_inside.then(|| self.0.cast_const().wrapping_add(at as usize))
     }
 
-    /// Copies `bytes` bytes at `from` to the byte `at` of the cell, stored as `choice` says, and returns their offset in the table.
+    /// Copies `bytes` bytes at `from` to the byte `at` of the cell, stored as `choice` says, and returns their offset
+    /// in the table.
     ///
     /// # Safety
-    /// `from` is valid for reads of `bytes`; `at + bytes` is at most the length of the cell; this is the own table, and nothing else
-    /// accesses this part of the cell now.
+    /// `from` is valid for reads of `bytes`; `at + bytes` is at most the length of the cell; this is the own table, and
+    /// nothing else accesses this part of the cell now.
     #[inline]
     pub unsafe fn store_copied(&self, choice: &Choice, cell: usize, at: usize, from: *const u8, bytes: usize) -> usize {
         let offset = self.place(cell, at);
-        // SAFETY: the caller guarantees the source, that the destination lies in the cell, and that nothing else accesses it.
+        // SAFETY: the caller guarantees the source, that the destination lies in the cell, and that nothing else
+        // accesses it.
         unsafe { self.write(choice, offset, from, bytes) };
         offset
     }
@@ -311,7 +316,7 @@ impl View {
     }
 }
 
-/// For the models, in whose memory words are more than their bytes.
+/// The models need views of their own: in their memory a word is more than its bytes.
 #[cfg(all(test, loom))]
 impl View {
     /// Makes a table of `members` in memory that is written for the first time.

@@ -1,21 +1,22 @@
 //! Publications of collectives in memory that the ranks of a host share.
 //!
-//! Each rank has a table in memory that it alone writes and that the others read. A rank that takes part in a call occupies one
-//! of the table's entries. In it, it publishes spans of memory: by value, as a copy in the table, or by reference, as an address
-//! that the others read through the operating system. An entry names its call by a tag and a fingerprint, so each rank may have
-//! several calls in progress, in any order. A rank that looks for a peer's entry of a call first tries the entry that it occupies
-//! itself, because ranks that make the same calls occupy the same entries. Long publications are [streams](stream). Copies are stored
-//! [through the caches or past them](stores).
+//! Each rank has a table in memory that it alone writes and that the others read. A rank that takes part in a call
+//! occupies one of the table's entries. In it, it publishes spans of memory: by value, as a copy in the table, or by
+//! reference, as an address that the others read through the operating system. An entry names its call by a tag and a
+//! fingerprint, so each rank may have several calls in progress, in any order. A rank that looks for a peer's entry of
+//! a call first tries the entry that it occupies itself, because ranks that make the same calls occupy the same
+//! entries. Long publications are [streams](stream). Copies are stored [through the caches or past them](stores).
 //!
 //! # Synchronisation
-//! An entry's `stamp` consists of a hash of tag and fingerprint, and of the number of publications. It is stored with release
-//! ordering after each publication and loaded with acquire ordering by readers, so a reader that sees publication `n` sees its
-//! content. When a reader has finished with the publications of a peer in a call, it acknowledges this: it stores the stamp's
-//! hash in its own table, with release ordering, after its last read. The entry, and its memory for copies, are not reused before
-//! all readers have acknowledged it, which the owner sees by loads with acquire ordering.
+//! An entry's `stamp` consists of a hash of tag and fingerprint, and of the number of publications. It is stored with
+//! release ordering after each publication and loaded with acquire ordering by readers, so a reader that sees
+//! publication `n` sees its content. When a reader has finished with the publications of a peer in a call, it
+//! acknowledges this: it stores the stamp's hash in its own table, with release ordering, after its last read. The
+//! entry, and its memory for copies, are not reused before all readers have acknowledged it, which the owner sees by
+//! loads with acquire ordering.
 //!
-//! Everything that is read from a peer's table is checked before it is used, and read once: a peer that writes nonsense causes
-//! wrong results or an error, but no access outside its table.
+//! Everything that is read from a peer's table is checked before it is used, and read once: a peer that writes nonsense
+//! causes wrong results or an error, but no access outside its table.
 
 mod allocator;
 mod layout;
@@ -49,8 +50,8 @@ pub struct PublicationTable {
     stores: stores::Choice,
 }
 
-/// One rank's part in one call: an entry of its table, and the entries of the peers as far as they were found. Belongs to the thread
-/// that makes the call.
+/// One rank's part in one call: an entry of its table, and the entries of the peers as far as they were found. Belongs
+/// to the thread that makes the call.
 #[derive(Debug, Default)]
 pub struct EntryHandle {
     entry: usize,
@@ -69,9 +70,9 @@ pub struct EntryHandle {
     by_reference: bool,
     /// The members whose entries were found, and are not acknowledged.
     found: Members,
-    /// For each of them: its entry.
+    /// The entry of each of these members.
     entries: PerMember,
-    /// For each member: by how many entries it was ahead of this rank in the last call of which a look at all entries found it.
+    /// By how many entries each member was ahead of this rank in the last call of which a look at all entries found it.
     ahead: PerMember,
 }
 
@@ -100,9 +101,9 @@ pub fn each(mut set: Members) -> impl Iterator<Item = usize> {
 /// A span that a member has published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication {
-    /// Its length in bytes.
+    /// The publication's length in bytes.
     pub bytes: usize,
-    /// Its place.
+    /// The publication's place.
     pub place: Place,
 }
 
@@ -130,8 +131,9 @@ impl PublicationTable {
     /// The table of member `index`.
     ///
     /// # Safety
-    /// `members` points to [`TABLE_BYTES`] bytes for each member, aligned to 4096, zero when the member created them, and valid
-    /// for reads as long as this lives. That of `index` is valid for writes too, and nothing else writes to it.
+    /// `members` points to [`TABLE_BYTES`] bytes for each member, aligned to 4096, zero when the member created them,
+    /// and valid for reads as long as this lives. That of `index` is valid for writes too, and nothing else writes to
+    /// it.
     pub unsafe fn new(members: &[*mut u8], index: usize) -> Self {
         assert!(
             members.len() <= MAX_MEMBERS && index < members.len(),
@@ -154,12 +156,12 @@ impl PublicationTable {
         self.index
     }
 
-    /// Publishes `bytes` bytes at `from` as the next publication of `handle`: by value if they are at most `copied` and there is
-    /// room, else by reference.
+    /// Publishes `bytes` bytes at `from` as the next publication of `handle`: by value if they are at most `copied` and
+    /// there is room, else by reference.
     ///
     /// # Safety
-    /// `from` is valid for reads of `bytes`, until the readers of a publication by reference have acknowledged it or it is
-    /// withdrawn.
+    /// `from` is valid for reads of `bytes`, until the readers of a publication by reference have acknowledged it or it
+    /// is withdrawn.
     #[inline]
     pub unsafe fn publish(&self, handle: &mut EntryHandle, from: *const u8, bytes: usize, copied: usize) {
         let number = handle.published;
@@ -172,8 +174,8 @@ impl PublicationTable {
             return;
         }
         if bytes <= copied.min(handle.room - handle.used) {
-            // SAFETY: the caller guarantees `bytes` at `from`. This handle alone uses its cell, which has room for them. No reader
-            // reads them before the stamp is stored.
+            // SAFETY: the caller guarantees `bytes` at `from`. This handle alone uses its cell, which has room for
+            // them. No reader reads them before the stamp is stored.
             let at = unsafe { self.own.store_copied(&self.stores, handle.cell, handle.used, from, bytes) };
             handle.used += bytes.next_multiple_of(layout::LINE);
             self.publish_next(handle, Form::Copied, bytes, at as u64);
@@ -206,13 +208,14 @@ impl PublicationTable {
         let entry = self.own.entry(call.entry % ENTRIES);
         entry.tag.store(call.tag, Ordering::Relaxed);
         entry.fingerprint.store(call.fingerprint, Ordering::Relaxed);
-        // SAFETY: the caller guarantees `bytes` at `from`. No reader reads the entry's memory before the stamp is stored.
+        // SAFETY: the caller guarantees `bytes` at `from`. No reader reads the entry's memory before the stamp is
+        // stored.
         unsafe { entry.store_inline(from, bytes) };
         entry.stamp.store(call.hash | 1, Ordering::Release);
     }
 
-    /// The publication `number` of `member` in the call of `handle`; `None` if it is not published, as far as a look at one entry
-    /// shows, see [`PublicationTable::search`]; `Some(None)` if its place is impossible.
+    /// The publication `number` of `member` in the call of `handle`; `None` if it is not published, as far as a look at
+    /// one entry shows, see [`PublicationTable::search`]; `Some(None)` if its place is impossible.
     #[inline(always)] // On the path of small collectives.
     pub fn find(&self, handle: &mut EntryHandle, member: usize, number: u32) -> Option<Option<Publication>> {
         let known = handle.found >> member & 1 != 0;
@@ -270,7 +273,8 @@ impl PublicationTable {
         })
     }
 
-    /// Whether `member` has not withdrawn its publications of this call. If so, what was read by reference before was its content.
+    /// Whether `member` has not withdrawn its publications of this call. If so, what was read by reference before was
+    /// its content.
     #[inline]
     pub fn stands(&self, handle: &EntryHandle, member: usize) -> bool {
         fence(Ordering::Acquire);
@@ -279,9 +283,9 @@ impl PublicationTable {
             && self.members[member].entry(at).stamp.load(Ordering::Relaxed) & !layout::COUNT == handle.hash
     }
 
-    /// Acknowledges the publications of the members of which one was found and for which `finished` says so: this rank does not
-    /// read them any more. Each is acknowledged once: the member may then use its entry for another call, whose acknowledgement a
-    /// second one would replace. Returns whether any was.
+    /// Acknowledges the publications of the members of which one was found and for which `finished` says so: this rank
+    /// does not read them any more. Each is acknowledged once: the member may then use its entry for another call,
+    /// whose acknowledgement a second one would replace. Returns whether any was.
     #[inline(always)] // On the path of small collectives.
     pub fn acknowledge(&self, handle: &mut EntryHandle, finished: impl Fn(usize) -> bool) -> bool {
         let before = handle.found;
@@ -305,8 +309,8 @@ impl PublicationTable {
             .find(|member| self.members[*member].acknowledgement(self.index, entry).load(Ordering::Acquire) != hash)
     }
 
-    /// Withdraws the publications of a call that fails. Its memory may be reused as soon as this returns: peers that read it by
-    /// reference find out afterwards; see [`PublicationTable::stands`].
+    /// Withdraws the publications of a call that fails. Its memory may be reused as soon as this returns: peers that
+    /// read it by reference find out afterwards; see [`PublicationTable::stands`].
     #[cold]
     pub fn withdraw(&self, handle: &EntryHandle) {
         self.own.entry(handle.entry).stamp.store(0, Ordering::Relaxed);

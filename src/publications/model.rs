@@ -1,4 +1,5 @@
-//! What the members of a table do at the same time, in every order of events that C11 permits, by loom. `scripts/loom.sh` runs it.
+//! What the members of a table do at the same time, in every order of events that C11 permits, by loom.
+//! `scripts/loom.sh` runs it.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! How copies are stored in the table: through the caches, or past them by non-temporal stores.
 //!
-//! A store through the caches needs the line for itself, and so takes it away from the readers of the copy before. Between cores that share a
-//! cache this is quick, and the readers find the new copy in that cache. Between cores that share none it can take ten times as long as
-//! to write the line to memory, from where readers fetch the following lines in advance. What the system says of caches does not tell: in
-//! virtual machines it may be wrong, or change. So both ways are measured while copies are made, and the faster one is taken.
+//! A store through the caches needs the line for itself, and so takes it away from the readers of the copy before.
+//! Between cores that share a cache this is quick, and the readers find the new copy in that cache. Between cores that
+//! share none it can take ten times as long as to write the line to memory, from where readers fetch the following
+//! lines in advance. What the system says of caches does not tell: in virtual machines it may be wrong, or change. So
+//! both ways are measured while copies are made, and the faster one is taken.
 
 #[cfg(test)]
 mod tests;
@@ -13,16 +14,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Shorter copies are stored through the caches: they are not worth the clock's time.
 const MIN_BYTES: usize = 2048;
-/// One of so many copies is stored in the other way, to measure it.
+/// One of this many copies is stored in the other way, to measure it.
 const TRIAL: u32 = 256;
-/// Copies are stored past the caches if through them a byte takes more ticks of the processor's clock than the first figure, and past them less
-/// than this part of it. A tick is 0.25 to 0.5 ns: between cores that share a cache, or are one, a byte takes 0.1 to 0.3 ticks, and else 1.2.
-/// The time to store past the caches alone does not decide, because the readers pay for what it saves.
+/// Copies are stored past the caches if through them a byte takes more ticks of the processor's clock than the first
+/// figure, and past them less than this part of it. A tick is 0.25 to 0.5 ns: between cores that share a cache, or are
+/// one, a byte takes 0.1 to 0.3 ticks, and else 1.2. The time to store past the caches alone does not decide, because
+/// the readers pay for what it saves.
 const ENTER: [f32; 2] = [0.6, 0.4];
-/// And through the caches again unless both figures are at least these.
+/// Copies that are stored past the caches are stored through them again once either figure is less than this.
 const LEAVE: [f32; 2] = [0.45, 0.67];
 
-/// Chooses how the copies of one table are stored. Threads that use it at the same time may lose measurements, and nothing else.
+/// Chooses how the copies of one table are stored. Threads that use it at the same time may lose measurements, and
+/// nothing else.
 #[derive(Debug, Default)]
 pub struct Choice {
     copies: AtomicU32,
@@ -60,7 +63,7 @@ impl Choice {
         }
     }
 
-    /// So long a copy of so many bytes took.
+    /// Records that a copy of `bytes` bytes took `ticks` ticks, and chooses again.
     fn took(&self, stores: Stores, bytes: usize, ticks: u64) {
         let its = match stores {
             Stores::Cached => &self.cached,
@@ -69,7 +72,7 @@ impl Choice {
         let (before, now) = (load(its), ticks as f32 / bytes as f32);
         let mean = match before {
             0.0 => now,
-            // The thread may have been interrupted: one copy does not make a difference.
+            // The thread may have been interrupted, so one slow copy does not change the choice.
             before if now > before => before + (now.min(2.0 * before) - before) / 4.0,
             before => (before + now) / 2.0,
         };

@@ -1,11 +1,13 @@
-//! Publications that are too long to be copied as a whole: their rank copies them piece by piece into a ring in its table, as fast
-//! as all readers read. Two copies in cache take less time than one by the operating system, which looks up every page.
+//! Publications that are too long to be copied as a whole: their rank copies them piece by piece into a ring in its
+//! table, as fast as all readers read. Two copies in cache take less time than one by the operating system, which looks
+//! up every page.
 //!
 //! # Synchronisation
-//! The owner stores how much it has written with release ordering after each piece; readers load it with acquire ordering before
-//! they read. A reader stores how much it has read in its own table with release ordering after each piece; the owner loads that
-//! with acquire ordering before it writes to that part of the ring again. Both numbers only grow, also over the publications that
-//! use a ring one after the other: what is left from earlier ones means that nothing has been read of this one.
+//! The owner stores how much it has written with release ordering after each piece; readers load it with acquire
+//! ordering before they read. A reader stores how much it has read in its own table with release ordering after each
+//! piece; the owner loads that with acquire ordering before it writes to that part of the ring again. Both numbers only
+//! grow, also over the publications that use a ring one after the other: what is left from earlier ones means that
+//! nothing has been read of this one.
 
 use super::layout::{CELLS, Form, LINE};
 use super::{EntryHandle, Members, PublicationTable, each};
@@ -29,7 +31,8 @@ pub struct Outgoing {
     start: u64,
 }
 
-/// A publication that a member writes through a ring. The member may have written anything there, but the ring is in its table.
+/// A publication that a member writes through a ring. The member may have written anything there, but the ring is in
+/// its table.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     member: usize,
@@ -41,9 +44,9 @@ pub struct Incoming {
 }
 
 impl PublicationTable {
-    /// Publishes `bytes` bytes at `from` as the next publication of `handle`, through a ring of `ring` bytes, for `readers`, each of
-    /// which reads them once from the beginning to the end. They are written by [`PublicationTable::write`]. `None` if there is no room for the
-    /// ring.
+    /// Publishes `bytes` bytes at `from` as the next publication of `handle`, through a ring of `ring` bytes, for
+    /// `readers`, each of which reads them once from the beginning to the end. They are written by
+    /// [`PublicationTable::write`]. `None` if there is no room for the ring.
     ///
     /// # Safety
     /// `from` is valid for reads of `bytes` until all is written, or the publication is withdrawn.
@@ -78,8 +81,8 @@ impl PublicationTable {
             return false;
         }
         let at = stream.at + written % ring;
-        // SAFETY: by the contract of `publish_stream`. Pieces divide the ring, which is in a cell of this rank's table, and readers have
-        // read what was in this part of it, if they follow the rules: if not, they harm themselves.
+        // SAFETY: by the contract of `publish_stream`. Pieces divide the ring, which is in a cell of this rank's table,
+        // and readers have read what was in this part of it, if they follow the rules: if not, they harm themselves.
         unsafe { self.own.store_copied(&self.stores, cell, at, stream.from.add(written), length) };
         stream.written += length;
         let total = stream.start.wrapping_add(stream.written as u64);
@@ -120,13 +123,15 @@ impl PublicationTable {
         Some(Incoming { member, number, cell, start, from, ring: bytes as usize })
     }
 
-    /// How many bytes of `stream` were written, from its beginning on. They can be read unless this rank has said that it has read them.
+    /// How many bytes of `stream` were written, from its beginning on. They can be read unless this rank has said that
+    /// it has read them.
     pub fn written(&self, stream: &Incoming) -> usize {
         let total = self.members[stream.member].ring(stream.cell, stream.number).written.load(Ordering::Acquire);
         usize::try_from(total.wrapping_sub(stream.start)).unwrap_or(0)
     }
 
-    /// Says that this rank does not read the first `bytes` bytes of `stream` any more. Returns whether it has not said so before.
+    /// Says that this rank does not read the first `bytes` bytes of `stream` any more. Returns whether it has not said
+    /// so before.
     pub fn consume(&self, stream: &Incoming, bytes: usize) -> bool {
         let read = stream.start.wrapping_add(bytes as u64);
         // Only this rank writes it.

@@ -320,7 +320,7 @@ fn members_that_are_threads_exchange_many_calls() {
 #[test]
 fn members_that_are_threads_stream() {
     const CALLS: u64 = if cfg!(miri) { 4 } else { 300 };
-    // Its last piece is not full.
+    // The last piece of a publication is not full.
     const BYTES: usize = 5 * RING / 2 + 100;
     const RING: usize = PIECES * LINE;
     let memory = Memory::new(3);

@@ -1,6 +1,7 @@
 use super::*;
 
-/// Ticks for a byte, through the caches and past them, of cores that share a cache, of one core's threads, and of cores that share no cache.
+/// Ticks for a byte, through the caches and past them, of cores that share a cache, of one core's threads, and of cores
+/// that share no cache.
 const NEAR: [f32; 2] = [0.1, 0.25];
 const ONE: [f32; 2] = [0.32, 0.1];
 const FAR: [f32; 2] = [1.3, 0.18];
