@@ -125,8 +125,8 @@ impl Builder {
         self.push(Action::FetchReduce { from: from as u32, publication, at, into, with, incoming });
     }
 
-    /// Begins a new round of fetches. No compiled operation reads publications of two rounds at one pace. An algorithm needs this where
-    /// another rank finishes its reads of one round before it begins those of the next.
+    /// Begins a new round of fetches. No compiled operation reads publications of two rounds at one pace. An algorithm
+    /// needs this where another rank finishes its reads of one round before it begins those of the next.
     pub fn next_round(&mut self) {
         self.round += 1;
     }
@@ -167,7 +167,7 @@ impl Builder {
         if let Some(span) = action.writes().filter(|span| span.len > 0) {
             self.memory.entry(span.buffer).or_default().write(step, span, &mut after);
         }
-        // Of several dependencies on one step, the one with the largest shift implies the others.
+        // Among several dependencies on one step, the one with the largest shift implies the others.
         after.sort_unstable_by_key(|d: &Dependency| (d.step, std::cmp::Reverse(d.shift)));
         after.dedup_by_key(|d| d.step);
         self.leave_out_implied(&mut after, action.progress());

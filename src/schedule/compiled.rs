@@ -1,5 +1,5 @@
-//! Schedules that use nothing but the host's shared memory, compiled for one thread that executes operations in order: what the engine
-//! executes, and what [`verify`](super::verify()) therefore verifies besides the schedules.
+//! Schedules that use nothing but the host's shared memory, compiled for one thread that executes operations in order:
+//! what the engine executes, and what [`verify`](super::verify()) therefore verifies besides the schedules.
 
 use std::ops::Range;
 
@@ -23,7 +23,8 @@ pub enum Operand {
 pub enum Op {
     /// Publishes a span.
     Publish(Span),
-    /// `into` = the operands, which are a range of [`Compiled::operands`], combined from left to right; a copy if there is one.
+    /// `into` = the operands, which are a range of [`Compiled::operands`], combined from left to right; a copy if there
+    /// is one.
     Combine { operands: Range<usize>, into: Span },
     /// `span = span / by`.
     Divide { span: Span, by: u32 },
@@ -38,13 +39,13 @@ pub struct Compiled {
     pub ops: Box<[Op]>,
     /// The operands of all operations.
     pub operands: Box<[Operand]>,
-    /// For each operand, if reductions compute means: the number of contributions that it stands for. Empty otherwise.
+    /// The number of contributions that each operand stands for, if reductions compute means; empty otherwise.
     pub contributions: Box<[u32]>,
     /// Elements of each publication.
     pub published: Box<[usize]>,
-    /// Who reads each of them.
+    /// The members that read each publication.
     pub to: Box<[Members]>,
-    /// For each member: the last operation that reads its publications.
+    /// The last operation that reads publications of each member.
     pub last_fetch: Box<[usize]>,
     /// The last operation that publishes, or reads publications.
     pub last_shared: usize,
@@ -69,8 +70,9 @@ struct Compiler<'a> {
 }
 
 impl Compiled {
-    /// Compiles `schedule` of a rank of `members`. `fused`: chains of reductions become one operation with many operands, which a kernel
-    /// combines in one pass. `weights` has an entry for each step, or is empty if there are no means. `None` if the schedule has messages, or exceeds [`MAX_MEMBERS`] or [`MAX_PUBLICATIONS`].
+    /// Compiles `schedule` of a rank of `members`. `fused`: chains of reductions become one operation with many
+    /// operands, which a kernel combines in one pass. `weights` has an entry for each step, or is empty if there are no
+    /// means. `None` if the schedule has messages, or exceeds [`MAX_MEMBERS`] or [`MAX_PUBLICATIONS`].
     pub fn new(schedule: &Schedule, weights: &[Weights], members: usize, fused: bool) -> Option<Self> {
         let (ops, operands, contributions) = (Vec::new(), Vec::new(), Vec::new());
         let mut compiler = Compiler { schedule, ops, operands, contributions, chain: None };
@@ -212,8 +214,8 @@ impl Compiler<'_> {
         into == chain.into || self.is_dead(chain.into, index)
     }
 
-    /// Leaves out copies of elements that are then combined with others into where they were: an operation may write where one of its
-    /// operands is. The schedule needs such a copy because it reduces two by two.
+    /// Leaves out copies of elements that are then combined with others into where they were: an operation may write
+    /// where one of its operands is. The schedule needs such a copy because it reduces two by two.
     fn leave_out_copies(&mut self) {
         let mut at = 0;
         while at < self.ops.len() {
@@ -225,7 +227,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Makes the only operation that reads the copy that operation `at` makes, if it is one, read the original, if that is still there.
+    /// Makes the only operation that reads the copy that operation `at` makes, if it is one, read the original, if that
+    /// is still there.
     fn leave_out_copy(&mut self, at: usize) -> Option<()> {
         let Op::Combine { operands: ref range, into: copy } = self.ops[at] else { return None };
         let [Operand::Own(original)] = self.operands[range.clone()] else { return None };

@@ -51,7 +51,8 @@ pub struct SharedMemory {
     pub near: Access,
     /// Between ranks that do not.
     pub far: Access,
-    /// CPU seconds of a rank for each fetch from a publication by reference, besides its bytes, in addition to those of any fetch.
+    /// CPU seconds of a rank for each fetch from a publication by reference, besides its bytes, in addition to those of
+    /// any fetch.
     pub call: f64,
     /// Seconds to copy one byte into a publication by value.
     pub copy: f64,
@@ -63,8 +64,8 @@ pub struct SharedMemory {
     pub streams: bool,
     /// If so: bytes of the largest publication by value of a rank that fetches nothing.
     pub by_value_alone: f64,
-    /// If so: bytes of the largest publication by reference; only longer ones are written piece by piece. 0 if all are that are not by
-    /// value.
+    /// If so: bytes of the largest publication by reference; only longer ones are written piece by piece. 0 if all are
+    /// that are not by value.
     pub by_reference: f64,
 }
 
@@ -124,7 +125,8 @@ impl SharedMemory {
         bytes <= if alone && self.streams { self.by_value_alone } else { self.by_value }
     }
 
-    /// CPU seconds to publish `bytes`. A rank that fetches nothing writes them while others read, and takes no longer than these.
+    /// CPU seconds to publish `bytes`. A rank that fetches nothing writes them while others read, and takes no longer
+    /// than these.
     pub fn publish(&self, bytes: f64, alone: bool) -> f64 {
         let copies = self.is_by_value(bytes, alone) || self.streams && !alone && bytes > self.by_reference;
         if copies { bytes * self.copy } else { 0.0 }
@@ -143,8 +145,8 @@ impl SharedMemory {
         access.fetch + if bytes > 0.0 { call + bytes * byte } else { 0.0 }
     }
 
-    /// Seconds from the last fetch from publications of at most `bytes` until their rank knows that; `far`: of the reader. There is nothing
-    /// to wait for if all were by value.
+    /// Seconds from the last fetch from publications of at most `bytes` until their rank knows that; `far`: of the
+    /// reader. There is nothing to wait for if all were by value.
     pub fn readers(&self, bytes: f64, far: bool, alone: bool) -> f64 {
         if self.is_by_value(bytes, alone) { 0.0 } else { self.access(far).signal }
     }

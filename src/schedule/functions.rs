@@ -3,8 +3,8 @@
 use super::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
 
 impl Schedule {
-    /// The same with every step that receives (or fetches) and reduces replaced by one that receives into scratch memory and a reduction; a
-    /// fetch of no elements, which is a signal, by the fetch alone.
+    /// Returns this schedule with every step that receives (or fetches) and reduces replaced by one that receives into
+    /// scratch memory and a reduction. A fetch of no elements, which is a signal, is replaced by the fetch alone.
     pub fn without_receive_and_reduce(&self) -> Self {
         let mut out = Self { steps: Vec::with_capacity(self.steps.len()), scratch: self.scratch };
         // The new index of each step; of the reduction, if the step was replaced by two.

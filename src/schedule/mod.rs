@@ -51,9 +51,9 @@ pub use crate::reduce::Side;
 pub enum Readers {
     /// All other ranks on the publishing rank's host.
     All,
-    /// This rank, which is on the same host.
+    /// The rank with this number, which is on the same host.
     One(u32),
-    /// These ranks of the same host, each less than 64: bit `n` is for rank `n`.
+    /// Several ranks of the same host, each less than 64: bit `n` is for rank `n`.
     Set(u64),
 }
 
@@ -110,9 +110,9 @@ pub struct Dependency {
 pub struct Step {
     /// The operation.
     pub action: Action,
-    /// For sends and receives: the number of earlier steps of this schedule that send to (or receive from) the same
-    /// peer. The n-th send from rank a to rank b matches the n-th receive of b from a. For publications: the number of
-    /// earlier publications of this schedule. For fetches: their round, see [`Builder::next_round`].
+    /// A send or receive has the number of earlier steps of this schedule that send to (or receive from) the same peer:
+    /// the n-th send from rank a to rank b matches the n-th receive of b from a. A publication has the number of
+    /// earlier publications of this schedule. A fetch has its round, see [`Builder::next_round`].
     pub channel: u32,
     /// The steps that must make progress first.
     pub after: Vec<Dependency>,

@@ -1,8 +1,8 @@
 //! How many contributions each operand of a reduction stands for: the weights of a running mean.
 //!
-//! An average of float16 is not their sum, divided in the end, which may overflow although the average does not: each reduction
-//! computes the mean of all contributions so far, from the means of its operands and their numbers of contributions. Only the schedules of
-//! all ranks together say what these numbers are.
+//! An average of float16 is not their sum, divided in the end, which may overflow although the average does not: each
+//! reduction computes the mean of all contributions so far, from the means of its operands and their numbers of
+//! contributions. Only the schedules of all ranks together say what these numbers are.
 
 use super::{Action, Buffer, Schedule, Side, Span};
 use crate::error::{Error, ErrorKind, Result};
@@ -12,8 +12,8 @@ use crate::types::Rank;
 /// The numbers of contributions of the left and of the right operand of a reduction.
 pub type Weights = [u32; 2];
 
-/// Neighbouring elements with equal numbers of contributions: how many elements, and the number. Nearly always there is one run, which
-/// needs no allocation.
+/// Neighbouring elements with equal numbers of contributions: how many elements, and the number. Nearly always there is
+/// one run, which needs no allocation.
 #[derive(Clone, Default)]
 struct Runs {
     first: (usize, u32),
@@ -52,8 +52,8 @@ impl Runs {
     }
 }
 
-/// The numbers of contributions of a buffer's elements: first element, one past the last, and the number. Elements that no step has written
-/// are contributions themselves.
+/// The numbers of contributions of a buffer's elements: first element, one past the last, and the number. Elements that
+/// no step has written are contributions themselves.
 #[derive(Default)]
 struct Counts(Vec<(usize, usize, u32)>);
 
@@ -96,24 +96,24 @@ impl Counts {
 /// The schedules of all ranks as one list of steps, in the order of ranks.
 struct Job<'a> {
     schedules: &'a [Schedule],
-    /// For each rank: the index of its first step in the list.
+    /// The index in the list of each rank's first step.
     first: Vec<usize>,
     memory: Vec<QuickMap<Buffer, Counts>>,
-    /// For each step: how many steps it waits for, and the message or the publication that it needs, if any.
+    /// How many steps each step waits for, and the message or the publication that it needs, if any.
     missing: Vec<u32>,
-    /// For each step: the steps of its rank that wait for it.
+    /// The steps of the same rank that wait for each step.
     dependents: Vec<Vec<u32>>,
     /// By sender, receiver and channel: the step that receives the message.
     receivers: QuickMap<(u32, u32, u32), usize>,
     /// By rank and number: the steps that fetch from the publication.
     fetchers: QuickMap<(u32, u32), Vec<usize>>,
-    /// For steps that receive or fetch: what has arrived for them.
+    /// What has arrived for each step that receives or fetches.
     arrived: QuickMap<usize, Runs>,
 }
 
-/// For each step of `rank` that reduces, the weights of its operands; of other steps zeros. `schedules` are those of all ranks, which the
-/// [verifier](super::verify()) accepts. Fails if the elements of an operand differ in their numbers of contributions, which those of no
-/// algorithm do. The time grows with the number of all ranks' steps.
+/// Returns the weights of the operands of each step of `rank` that reduces; of other steps zeros. `schedules` are those
+/// of all ranks, which the [verifier](super::verify()) accepts. Fails if the elements of an operand differ in their
+/// numbers of contributions, which those of no algorithm do. The time grows with the number of all ranks' steps.
 pub fn weights(schedules: &[Schedule], rank: Rank) -> Result<Box<[Weights]>> {
     let mut job = Job::new(schedules);
     let mut result = vec![[0; 2]; schedules[rank].steps.len()];
@@ -189,7 +189,8 @@ impl<'a> Job<'a> {
         self.memory[rank].entry(span.buffer).or_default().write(span, runs);
     }
 
-    /// Executes step `at` of `rank`; the steps that need its message or publication may become ready. Returns the weights of a reduction.
+    /// Executes step `at` of `rank`; the steps that need its message or publication may become ready. Returns the
+    /// weights of a reduction.
     fn execute(&mut self, rank: Rank, at: usize, ready: &mut Vec<usize>) -> Option<Weights> {
         let step = &self.schedules[rank].steps[at];
         let arrived = self.arrived.remove(&(self.first[rank] + at)).unwrap_or_default();

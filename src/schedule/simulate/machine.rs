@@ -19,7 +19,7 @@ const WINDOW: u32 = 8;
 /// The progress of a step in elements.
 #[derive(Clone, Copy, Default)]
 struct State {
-    /// For a receive: elements that have arrived. For a send: elements for which the rank's CPU time is done.
+    /// Elements of a receive that have arrived; elements of a send for which the rank's CPU time is done.
     arrived: u32,
     begun: u32,
     done: u32,
@@ -66,13 +66,13 @@ pub(super) struct Machine<'a> {
     now: u64,
     /// The states of all steps, rank by rank.
     states: Vec<State>,
-    /// For each rank: the index of its first state.
+    /// The index of each rank's first state.
     first: Vec<usize>,
-    /// For each rank: when its CPU is free.
+    /// When each rank's CPU is free.
     busy: Vec<u64>,
-    /// For each rank: when it may send to, and receive from, other hosts again.
+    /// When each rank may send to, and receive from, other hosts again.
     ports: Vec<[u64; 2]>,
-    /// For each rank: when its last activity so far ends.
+    /// When each rank's last activity so far ends.
     pub finished: Vec<u64>,
     /// Steps that may be able to proceed, in the engine's order.
     work: VecDeque<u32>,
@@ -83,7 +83,7 @@ pub(super) struct Machine<'a> {
     /// Picoseconds of CPU time per message, and minimum picoseconds between two messages.
     overhead: u64,
     gap: u64,
-    /// For each rank: whether its activities are recorded.
+    /// Whether each rank's activities are recorded.
     traced: Vec<bool>,
     pub trace: Vec<Trace>,
     pub segments: u64,
@@ -252,8 +252,8 @@ impl<'a> Machine<'a> {
         Ok(true)
     }
 
-    /// The longest chain of messages to what a step on shared memory waits for, if that has happened. Otherwise the step
-    /// is tried again then.
+    /// The longest chain of messages to what a step on shared memory waits for, if that has happened. Otherwise the
+    /// step is tried again then.
     fn awaited(&mut self, rank: usize, index: u32) -> Result<Option<u32>> {
         let step = *self.programs[rank].structure.step(index);
         let since = match step.kind {

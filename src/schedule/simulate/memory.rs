@@ -17,15 +17,15 @@ pub(super) struct Memory<'a> {
     made: QuickMap<(u32, u32), (u64, u32)>,
     /// The fetches that wait for a publication: rank and step.
     waiting: QuickMap<(u32, u32), Vec<(usize, u32)>>,
-    /// For each rank: the bytes of all that it publishes for one rank each, in a call that sends messages; 0 in others.
+    /// The bytes of all that each rank publishes for one rank each, in a call that sends messages; 0 in others.
     for_one: Vec<f64>,
-    /// For each rank: the fetches from it that are not done.
+    /// The number of fetches from each rank that are not done.
     unread: Vec<usize>,
-    /// For each rank: the bytes of its largest publication.
+    /// The bytes of each rank's largest publication.
     largest: Vec<f64>,
-    /// For each rank: when the last of its readers was seen to be done.
+    /// When each rank has seen that the last of its readers was done.
     read: Vec<u64>,
-    /// For each rank: its step that waits for the readers.
+    /// The step of each rank that waits for its readers.
     awaits: Vec<Option<u32>>,
 }
 
@@ -100,8 +100,8 @@ impl<'a> Memory<'a> {
         picoseconds(seconds)
     }
 
-    /// The length by which is decided how a publication is made. Between hosts, those for one rank each are copies as long as there is
-    /// room for all of them.
+    /// The length by which is decided how a publication is made. Between hosts, those for one rank each are copies as
+    /// long as there is room for all of them.
     fn length(&self, programs: &[Program], rank: usize, number: u32) -> f64 {
         let (program, number) = (&programs[rank], number as usize);
         let own = f64::from(program.lens[program.structure.publications[number] as usize]) * self.element;

@@ -36,8 +36,8 @@ pub struct Options<'a> {
     /// The host of each rank: numbers less than the number of ranks. Empty: derived from the network's `per_host` and
     /// `consecutive`.
     pub hosts: &'a [u32],
-    /// The last-level cache of each rank of one host; see [`Shape::domains`](crate::collective::Shape::domains). Empty: ranks of a host
-    /// share one.
+    /// The last-level cache of each rank of one host; see [`Shape::domains`](crate::collective::Shape::domains). Empty:
+    /// ranks of a host share one.
     pub domains: &'a [u32],
     /// A row-major matrix of bytes per second from each sender to each receiver; 0 for no link. Each pair then has its
     /// own link in each direction with the latency of `network.remote`; messages take no CPU time, and hosts are

@@ -44,7 +44,7 @@ pub(super) struct Step {
     pub channel: u32,
     /// Index of its first dependency in [`Structure::after`]; the next step's first is the end.
     after: u32,
-    /// The same for [`Structure::before`].
+    /// Index of its first dependent in [`Structure::before`]; the next step's first is the end.
     before: u32,
 }
 
@@ -53,17 +53,17 @@ pub(super) struct Step {
 pub(super) struct Structure {
     /// The steps, and a sentinel at the end.
     steps: Vec<Step>,
-    /// For each step, the steps on which it depends.
+    /// The steps on which each step depends.
     pub after: Vec<u32>,
-    /// For each step, the steps that depend on it.
+    /// The steps that depend on each step.
     before: Vec<u32>,
-    /// For each peer number: the index of its first receive in `receives`; and a sentinel at the end.
+    /// The index in `receives` of the first receive from each peer number, and a sentinel at the end.
     first_receive: Vec<u32>,
     /// The receives from each peer, in order.
     receives: Vec<u32>,
     /// The publications, in order.
     pub publications: Vec<u32>,
-    /// Which of them are for one rank.
+    /// Whether each publication is for one rank.
     pub is_for_one: Vec<bool>,
 }
 
@@ -166,7 +166,7 @@ pub(super) fn compile(
         }
         done
     };
-    // For few ranks the work would be done before another thread has started.
+    // Few ranks get no further threads: the work would be done before another thread has started.
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(ranks.div_ceil(RANKS_PER_THREAD));
     let mut programs: Vec<_> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
@@ -379,7 +379,7 @@ impl Compiler {
     }
 }
 
-/// For each step, the steps that depend on it; `dependents` has their numbers.
+/// Returns the steps that depend on each step; `dependents` has their numbers.
 fn invert(steps: &mut [Step], after: &[u32], mut dependents: Vec<u32>) -> Vec<u32> {
     let mut next = 0;
     for (step, dependents) in steps.iter_mut().zip(&mut dependents) {

@@ -189,8 +189,8 @@ fn messages_and_reductions_share_the_cpu_of_a_rank() {
             b.send(0, first.slice(0, 1));
         }
     });
-    // Both are sent at 2 and reach rank 0's card at 8; rank 1's occupies it for 8 s. Rank 0's CPU takes it until 18 and
-    // reduces for 4 s, during which rank 2's arrives.
+    // Both messages are sent at 2 and reach rank 0's card at 8; rank 1's occupies it for 8 s. Rank 0's CPU takes it
+    // until 18 and reduces for 4 s, during which rank 2's arrives.
     assert_eq!(result.finished, [24.0, 10.0, 3.0]);
 }
 

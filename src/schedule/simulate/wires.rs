@@ -67,9 +67,9 @@ struct CardQueue {
 pub(super) struct Net {
     pub wires: Vec<Wire>,
     routes: Vec<Route>,
-    /// For each rank: the index of its first route. Routes are in the order of peer numbers.
+    /// The index of each rank's first route. Routes are in the order of peer numbers.
     first: Vec<usize>,
-    /// For each rank: the wire for messages from other hosts.
+    /// The wire of each rank for messages from other hosts.
     cards: Vec<u32>,
     /// The queue of each outgoing card that has several routes.
     queues: Vec<Option<CardQueue>>,
@@ -185,7 +185,7 @@ impl Wire {
     }
 }
 
-/// For each host: the other host that sends to it, if there is only one.
+/// Returns for each host the other host that sends to it, if there is only one.
 fn sole_senders(programs: &[Program], hosts: &[u32], cards: usize) -> Vec<u32> {
     let mut sole_senders = vec![NONE; cards];
     for (program, &host) in programs.iter().zip(hosts).filter(|(_, host)| (**host as usize) < cards) {

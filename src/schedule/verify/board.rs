@@ -24,12 +24,12 @@ pub(super) struct Fetch {
 /// The publications of all ranks.
 #[derive(Default)]
 pub(super) struct Board {
-    /// Of each rank, in order.
+    /// The publications of each rank, in order.
     pub publications: Vec<Vec<Publication>>,
     pub fetches: Vec<Fetch>,
     /// Each rank's steps that wait for its readers.
     pub awaits: Vec<Vec<u32>>,
-    /// For each step the steps of other ranks that must be done first: all lists concatenated, and where each begins.
+    /// The steps of other ranks that must be done before each step: all lists concatenated, and where each begins.
     pub across: Vec<u32>,
     pub first: Vec<u32>,
     /// Each step on shared memory with the one before it of the same rank.
@@ -85,8 +85,9 @@ impl Board {
         Some(self.order[found].1)
     }
 
-    /// The steps of other ranks that must be done so that these, too, can read the publication that step `index` fetches: it may be
-    /// written piece by piece, as fast as all of them read. Readers begin with a fetch as soon as what is before it is done.
+    /// The steps of other ranks that must be done so that these, too, can read the publication that step `index`
+    /// fetches: it may be written piece by piece, as fast as all of them read. Readers begin with a fetch as soon as
+    /// what is before it is done.
     pub fn abreast(&self, index: usize) -> impl Iterator<Item = u32> {
         let first = self.abreast.partition_point(|(step, _)| (*step as usize) < index);
         self.abreast[first..].iter().take_while(move |(step, _)| *step as usize == index).map(|(_, earlier)| *earlier)

@@ -1,9 +1,11 @@
-//! Executes the compiled programs of all ranks, with publications in each form in which the engine may make them, and finds deadlocks.
+//! Executes the compiled programs of all ranks, with publications in each form in which the engine may make them, and
+//! finds deadlocks.
 //!
-//! The schedule's steps do not tell them: a compiled operation reads several publications at the same pace, and a stream is written only
-//! as fast as its slowest reader reads. Here a stream's writer is never more than one element ahead. Whatever its length is, a ring only
-//! lets a writer be further ahead, and what can proceed is never hindered by what others do, so one order of execution suffices, and
-//! programs that end here end with rings of any length, and with any of their publications in another form.
+//! The schedule's steps do not tell them: a compiled operation reads several publications at the same pace, and a
+//! stream is written only as fast as its slowest reader reads. Here a stream's writer is never more than one element
+//! ahead. Whatever its length is, a ring only lets a writer be further ahead, and what can proceed is never hindered by
+//! what others do, so one order of execution suffices, and programs that end here end with rings of any length, and
+//! with any of their publications in another form.
 
 use super::wrong;
 use crate::error::Result;
@@ -15,7 +17,8 @@ use crate::types::Rank;
 enum Form {
     /// Readers read them where they are; the publisher waits until they have said that they are done.
     References,
-    /// Readers read each element after it was written into a ring, at the pace of the slowest reader; the publisher waits in the same way.
+    /// Readers read each element after it was written into a ring, at the pace of the slowest reader; the publisher
+    /// waits in the same way.
     Streams,
 }
 
@@ -38,13 +41,13 @@ struct Publication {
 struct Machine<'a> {
     programs: &'a [Compiled],
     form: Form,
-    /// For each rank: the next operation, and how many of its elements are done.
+    /// The next operation of each rank, and how many of its elements are done.
     next: Vec<usize>,
     done: Vec<usize>,
-    /// For each rank: the number of its publications, and all of them.
+    /// The number of each rank's publications, and all of them.
     published: Vec<usize>,
     publications: Vec<Vec<Publication>>,
-    /// For each rank: the members of which it has said that it does not read any more.
+    /// The members of which each rank has said that it does not read any more.
     acknowledged: Vec<u64>,
 }
 
@@ -83,7 +86,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Executes the next operation of `rank`, or its next elements. Returns whether there was one, or what it waits for.
+    /// Executes the next operation of `rank`, or its next elements. Returns whether there was one, or what it waits
+    /// for.
     fn advance(&mut self, rank: Rank) -> Result<bool, String> {
         let program = &self.programs[rank];
         let Some(op) = program.ops.get(self.next[rank]) else {

@@ -16,7 +16,7 @@ pub(super) struct Machine<'a> {
     symbols: Symbols,
     initial: Pieces<Value>,
     memory: Pieces<Value>,
-    /// For each step: the number of finished elements.
+    /// The number of finished elements of each step.
     done: Vec<u32>,
     /// The steps that wait for each step: all lists concatenated, and where each list begins.
     waiters: Vec<u32>,
@@ -118,8 +118,8 @@ impl<'a> Machine<'a> {
         local.or_else(across).map(|step| step as usize)
     }
 
-    /// Computes the elements `range` of step `index`; `incoming` is the address from which the peer sends, or from which
-    /// this step fetches.
+    /// Computes the elements `range` of step `index`; `incoming` is the address from which the peer sends, or from
+    /// which this step fetches.
     fn compute(&mut self, index: usize, range: Range<u32>, incoming: u32) -> Result<()> {
         let FlatStep { kind, reads: [first, second], write, .. } = self.program.steps[index];
         if write == NONE {
@@ -248,7 +248,7 @@ impl<'a> Machine<'a> {
     /// Checks that no rank can finish before every rank has started.
     pub fn check_barrier(&self) -> Result<()> {
         let (program, words) = (self.program, self.program.ranks.div_ceil(64));
-        // For each step, and for each rank: a bitmap of the ranks on which it depends.
+        // Each step and each rank has a bitmap of the ranks on which it depends.
         let mut known = vec![0u64; words * program.steps.len()];
         let mut known_by_rank = vec![vec![0u64; words]; program.ranks];
         let mut all = vec![0u64; words];

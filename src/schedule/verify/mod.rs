@@ -6,18 +6,18 @@
 //! 2. *Order* ([`race`]): on each rank, any two steps that access the same element, one of them writing, are ordered by
 //!    dependencies, element by element and for any segment size. So the result does not depend on timing, on when a
 //!    send reads its buffer, or on when a receive fills it.
-//! 3. *Shared memory* ([`shared`]): every publication is fetched, within its bounds, by exactly the ranks that it names, once by each,
-//!    and what they fetch is not written before they are done, whatever the timing.
-//! 4. *Progress* ([`execute`]): with synchronous sends, which complete only together with their receive, one segment per
-//!    message, the steps of a rank on shared memory one after the other, and publications that are written only as fast as all of their
-//!    readers read, every step finishes. A finished step never
-//!    blocks another one, so a single execution order suffices. Messages in segments of any length can do at least what
-//!    whole messages can: the dependencies of their first elements are a subset of those of all elements.
-//! 5. *Compiled programs* ([`compiled`]): where nothing but shared memory is used, what the schedules are compiled into ends, whether
-//!    publications are copied, read where they are, or written as streams through rings of any length.
+//! 3. *Shared memory* ([`shared`]): every publication is fetched, within its bounds, by exactly the ranks that it
+//!    names, once by each, and what they fetch is not written before they are done, whatever the timing.
+//! 4. *Progress* ([`execute`]): with synchronous sends, which complete only together with their receive, one segment
+//!    per message, the steps of a rank on shared memory one after the other, and publications that are written only as
+//!    fast as all of their readers read, every step finishes. A finished step never blocks another one, so a single
+//!    execution order suffices. Messages in segments of any length can do at least what whole messages can: the
+//!    dependencies of their first elements are a subset of those of all elements.
+//! 5. *Compiled programs* ([`compiled`]): where nothing but shared memory is used, what the schedules are compiled into
+//!    ends, whether publications are copied, read where they are, or written as streams through rings of any length.
 //! 6. *Result* ([`symbol`]): while the steps are executed for 4, each element holds the expression tree by which it was
-//!    computed. In the end it must be the one that the [`Contract`] requires: every contribution exactly once, divided exactly once
-//!    if it is an average, and the same tree, hence the same bits, on all ranks.
+//!    computed. In the end it must be the one that the [`Contract`] requires: every contribution exactly once, divided
+//!    exactly once if it is an average, and the same tree, hence the same bits, on all ranks.
 //!
 //! Memory is represented in pieces ([`pieces`]): neighbouring elements that are accessed by the same steps cost as much
 //! as one.
@@ -59,9 +59,9 @@ pub struct Leaf {
 /// The required final content of an element of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Not specified.
+    /// The content is not specified.
     Anything,
-    /// Never written.
+    /// The element is never written.
     Untouched,
     /// A copy of this element.
     Copy(Leaf),
@@ -138,8 +138,8 @@ pub struct Report {
 /// with the elements of all buffers.
 pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &dyn Contract) -> Result<Report> {
     let mut program = Program::new(contract.ranks());
-    // The engine fuses the steps of a reduction by an operation of the library. Those by a function of the caller it executes one by one, of
-    // another schedule.
+    // The engine fuses the steps of a reduction by an operation of the library. Those by a function of the caller it
+    // executes one by one, of another schedule.
     let mut compiled = [(true, Vec::new()), (false, Vec::new())];
     let (mut shares, mut sends) = (false, false);
     for schedule in schedules {

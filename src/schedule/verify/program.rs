@@ -80,16 +80,16 @@ pub(super) struct Program {
     pub ranks: usize,
     pub steps: Vec<FlatStep>,
     dependencies: Vec<Before>,
-    /// For each rank: its range of steps.
+    /// The range of each rank's steps.
     pub of_rank: Vec<Range<usize>>,
     pub regions: Vec<Region>,
     /// Size of the flat memory in elements.
     pub memory: usize,
     /// Traffic of each rank.
     pub traffic: Vec<Traffic>,
-    /// For each receiver: the messages sent to it, by sender.
+    /// The messages sent to each receiver, by sender.
     sends: Vec<Vec<End>>,
-    /// For each receiver: the messages that it receives, in the order of its steps.
+    /// The messages that each receiver receives, in the order of its steps.
     receives: Vec<Vec<End>>,
     pub board: Board,
 }

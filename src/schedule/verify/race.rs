@@ -99,7 +99,7 @@ pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
 /// Searches paths of dependencies.
 struct Paths<'a> {
     program: &'a Program,
-    /// For each step: how many of its first elements the current search has already required.
+    /// How many of the first elements of each step the current search has already required.
     asked: Vec<u32>,
     visited: Vec<u32>,
     open: Vec<Wait>,

@@ -169,7 +169,7 @@ fn check_writes(program: &Program, past: &mut Past<'_>, rank: Rank, publications
 /// What must have happened before a step.
 struct Past<'a> {
     program: &'a Program,
-    /// For each step: how many of its elements.
+    /// How many elements of each step the current search has already required.
     progress: Vec<u32>,
     visited: Vec<u32>,
     open: Vec<(u32, u32)>,

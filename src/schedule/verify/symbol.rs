@@ -61,7 +61,7 @@ pub(super) struct Symbols {
     /// The most recently requested reduction: left, right, result. The pieces of a chunk request the same one.
     newest: (Id, Id, Id),
     quotients: QuickMap<(Id, u32), Id>,
-    /// For each rank: the number of its first contribution.
+    /// The number of each rank's first contribution.
     offsets: Vec<u32>,
 }
 

@@ -3,8 +3,8 @@
 use super::*;
 use crate::schedule::Readers;
 
-/// Writes what a rank does in a scan of `len` elements of four ranks. Each publishes for those behind it, or for all others, of which those
-/// before it read nothing of it, at last.
+/// Writes what a rank does in a scan of `len` elements of four ranks. Each publishes for those behind it, or for all
+/// others, of which those before it read nothing of it, at last.
 pub(crate) fn write_scan(b: &mut Builder, rank: Rank, len: usize, for_all: bool) {
     let (own, sum) = (Span::new(IN, 0, len), Span::new(OUT, 0, len));
     let behind = rank + 1..4;
@@ -40,8 +40,8 @@ fn scan(for_all: bool) -> Vec<Schedule> {
 
 #[test]
 fn a_reader_that_comes_late_to_a_stream_of_which_it_reads_nothing() {
-    // Rank 3 reads the streams of 0, 1 and 2 at one pace. That of rank 2 goes on when rank 1 has passed over it, which it does after it has
-    // read that of rank 0, which waits for rank 3.
+    // Rank 3 reads the streams of 0, 1 and 2 at one pace. That of rank 2 goes on when rank 1 has passed over it, which
+    // it does after it has read that of rank 0, which waits for rank 3.
     let contract = plain(5, 4, anything);
     verify(scan(false), &contract).unwrap();
     refused(&scan(true), &contract, "deadlock with Streams");
@@ -81,8 +81,8 @@ fn by_caches(rounds: bool) -> Vec<Schedule> {
 
 #[test]
 fn an_operation_that_reads_what_others_read_later() {
-    // Ranks 1 and 2 have nothing to publish between the levels, so one operation of theirs would read at one pace what rank 0 reads one
-    // after the other.
+    // Ranks 1 and 2 have nothing to publish between the levels, so one operation of theirs would read at one pace what
+    // rank 0 reads one after the other.
     let contract = plain(4, 4, anything);
     verify(by_caches(true), &contract).unwrap();
     refused(&by_caches(false), &contract, "deadlock with Streams");

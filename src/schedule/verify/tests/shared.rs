@@ -155,8 +155,8 @@ fn readers_of_the_same_publications_fetch_them_in_one_order() {
     verify(read(in_turns, Readers::One(0)), &contract).unwrap();
 }
 
-/// Rank 0 publishes for the others what may be written as fast as both read; rank 1 sends rank 2 a message, before or after it has read, for
-/// which rank 2 waits before it reads.
+/// Rank 0 publishes for the others what may be written as fast as both read; rank 1 sends rank 2 a message, before or
+/// after it has read, for which rank 2 waits before it reads.
 #[test]
 fn a_reader_that_waits_for_a_message_of_another_reader() {
     let read = |first: bool| {
@@ -178,7 +178,7 @@ fn a_reader_that_waits_for_a_message_of_another_reader() {
     let contract = plain(3, 4, anything);
     verify(read(true), &contract).unwrap();
     refused(&read(false), &contract, "deadlock: ");
-    // So it is if that is said in shared memory.
+    // A publication in place of the message gives the same result.
     let read = |first: bool| {
         schedules(3, |b, rank| match rank {
             0 => {
@@ -205,7 +205,7 @@ fn a_reader_that_waits_for_a_message_of_another_reader() {
     refused(&read(false), &contract, "deadlock: ");
 }
 
-/// Also beside messages, each publication may be written piece by piece.
+/// A publication may be written piece by piece beside messages, too, so each reader fetches it in one step.
 #[test]
 fn a_publication_is_fetched_once_beside_messages() {
     let twice = schedules(3, |b, rank| match rank {
