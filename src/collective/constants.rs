@@ -40,7 +40,7 @@ impl Constant {
         UNITS.iter().find(|(end, _)| self.name.ends_with(end)).map_or("", |(_, unit)| unit)
     }
 
-    /// Its value in `constants`.
+    /// Returns the constant's value in `constants`.
     pub fn of(&self, constants: &Constants) -> f64 {
         *(self.field)(&mut { *constants })
     }
@@ -63,8 +63,8 @@ impl Constants {
         constants
     }
 
-    /// What differs from [`Constants::BUILT_IN`] on this processor. Nothing in the library's own tests, which are to do the same
-    /// everywhere.
+    /// What differs from [`Constants::BUILT_IN`] on this processor. Nothing in the library's own tests, which are to do
+    /// the same everywhere.
     pub fn of_this_processor() -> &'static [(&'static str, f64)] {
         // AMD's processors with AVX-512 have SSE4a as well.
         #[cfg(all(target_arch = "x86_64", not(test)))]
@@ -74,8 +74,8 @@ impl Constants {
         &[]
     }
 
-    /// The memory that the ranks of one host share; `oversubscribed`: they also share cores. `per_host`: their number. `alone`: there are no
-    /// other hosts, so long publications are written piece by piece.
+    /// The memory that the ranks of one host share; `oversubscribed`: they also share cores. `per_host`: their number.
+    /// `alone`: there are no other hosts, so long publications are written piece by piece.
     pub fn shared_memory(&self, oversubscribed: bool, per_host: usize, alone: bool) -> SharedMemory {
         let sole = alone && per_host == 2;
         let [by_value, by_reference] = match sole {
@@ -151,8 +151,8 @@ macro_rules! table {
 
 const MOST: f64 = 1e9;
 
-/// Constants of Intel's processors with a mesh of cores (Xeon from Skylake-SP on), where a line that another core has written or read
-/// takes longer to get than it does within a core complex of Zen 3. Measured on Sapphire Rapids.
+/// Constants of Intel's processors with a mesh of cores (Xeon from Skylake-SP on), where a line that another core has
+/// written or read takes longer to get than it does within a core complex of Zen 3. Measured on Sapphire Rapids.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 const XEON: &[(&str, f64)] = &[
     ("memory_signal_us", 0.3),
@@ -178,9 +178,10 @@ table! {
     core_waiting = 0.5 in 0.0..=1.0, "assumed: half of them on average";
     /// Shared memory: time until a rank that waits sees what another has published.
     memory_signal_us = 0.15 in 0.0..=MOST, "assumed: two transfers of a cache line between cores";
-    /// The same if ranks share cores.
+    /// Shared memory: as memory_signal_us, if ranks share cores.
     memory_signal_shared_us = 5.0 in 0.0..=MOST, "assumed: a change of threads on a core";
-    /// If ranks share cores: what each further signal in a call takes besides, for each other rank on the core, since all must run again.
+    /// Shared memory: what each further signal in a call takes besides for each other rank on the core, since all must
+    /// run again.
     memory_switch_us = 1.7 in 0.0..=MOST, "a change of threads that yield their core, on Zen 3";
     /// Shared memory: CPU time of each fetch besides its bytes.
     memory_fetch_us = 0.05 in 0.0..=MOST, "assumed: a transfer of a cache line between cores";
@@ -188,26 +189,28 @@ table! {
     memory_copy_ns = 0.05 in 0.0..=MOST, "a copy of 64 KiB to memory that another core has read, on Zen 3";
     /// Shared memory: as memory_signal_us, between ranks that do not share a last-level cache.
     memory_far_signal_us = 0.3 in 0.0..=MOST, "with memory_far_fetch_us: an exchange of 4 bytes takes 0.25 µs more than in one cache, on Zen 3";
-    /// The same for memory_fetch_us.
+    /// Shared memory: as memory_fetch_us, between ranks that do not share a last-level cache.
     memory_far_fetch_us = 0.15 in 0.0..=MOST, "see memory_far_signal_us";
-    /// The same for memory_copy_ns, out of a publication.
+    /// Shared memory: as memory_copy_ns, out of a publication of a rank that does not share a last-level cache.
     memory_far_copy_ns = 0.4 in 0.0..=MOST, "an exchange of 512 KiB takes 0.2 ms more than in one cache, on Zen 3";
-    /// Shared memory: CPU time of each fetch from another process's memory (a publication by reference) besides its bytes.
+    /// Shared memory: CPU time of each fetch from another process's memory (a publication by reference) besides its
+    /// bytes.
     memory_call_us = 1.0 in 0.0..=MOST, "assumed: a system call";
     /// Shared memory: CPU time per byte read from another process's memory.
     memory_read_ns = 0.11 in 0.0..=MOST, "process_vm_readv of 256 KiB between two cores, on Zen 3";
     /// Shared memory: the largest publication by value.
     memory_value_bytes = 1048576.0 in 0.0..=1e18, "what the engine copies at most";
-    /// The same for a rank that fetches nothing, in calls without messages.
+    /// Shared memory: as memory_value_bytes, for a rank that fetches nothing, in calls without messages.
     memory_value_alone_bytes = 32768.0 in 0.0..=1e18, "what the engine copies at most";
-    /// The same as memory_value_bytes for a publication that one rank reads, in calls without messages.
+    /// Shared memory: as memory_value_bytes, for a publication that one rank reads, in calls without messages.
     memory_sole_value_bytes = 1048576.0 in 0.0..=1e18, "what the engine copies at most";
-    /// Such a publication that is longer is by reference up to this length, and beyond it written piece by piece.
+    /// Shared memory: a publication beyond memory_sole_value_bytes that one rank reads is by reference up to this
+    /// length, and beyond it written piece by piece.
     memory_sole_read_bytes = 0.0 in 0.0..=1e18, "what the engine does: on Zen 3, pieces are as fast";
-    /// `shared_slices`: time for each byte of a slice that is read again, once to be reduced and once to be published, if the buffers do
-    /// not fit into the cache.
+    /// `shared_slices`: time for each byte of a slice that is read again, once to be reduced and once to be published,
+    /// if the buffers do not fit into the cache.
     memory_again_ns = 0.06 in 0.0..=MOST, "fitted to allreduce of 2 ranks, 16 to 256 MiB, on Zen 3";
-    /// The size of that cache.
+    /// The size of the cache that memory_again_ns is about.
     memory_cache_bytes = 33554432.0 in 0.0..=1e18, "the last-level cache of a core complex of Zen 3";
     /// On one host: scratch memory of a call that costs nothing, since a context keeps it for later calls.
     memory_scratch_bytes = 8388608.0 in 0.0..=1e18, "what a context keeps";
@@ -255,11 +258,11 @@ table! {
     /// a message that arrives meanwhile needs no wake-up: four ranks on two cores exchange 4 bytes in 40 µs, against 90
     /// µs if each sleeps at once. With 200 µs, eight ranks delay each other.
     spin_shared_us = 50.0 in 0.0..=MOST, "measured with four and eight ranks on two cores";
-    /// How long a waiting thread polls instead of `spin_us` where each rank has a core, as long as no other thread runs on it. To wake a thread
-    /// that sleeps takes some 15 µs, a small part of a longer wait.
+    /// How long a waiting thread polls instead of `spin_us` where each rank has a core, as long as no other thread runs
+    /// on it. To wake a thread that sleeps takes some 15 µs, a small part of a longer wait.
     spin_alone_us = 100000.0 in 0.0..=MOST, "assumed: ranks come late by up to some tens of milliseconds where it matters";
-    /// Number of connections of each link made from then on, between ranks whose devices' options and environment do not say. No part of the
-    /// costs, which follow from the links' bandwidth.
+    /// Number of connections of each link made from then on, between ranks whose devices' options and environment do
+    /// not say. No part of the costs, which follow from the links' bandwidth.
     streams = 1.0 in 1.0..=16.0, "enough where one connection is not limited to a part of the network's bandwidth";
 }
 

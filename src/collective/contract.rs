@@ -47,7 +47,7 @@ impl CollectiveContract<'_> {
         Expect::Reduced { ranks, element, divisor: u64::from(shape.divisor()), in_order }
     }
 
-    /// For element `index` that `rank` receives: the rank whose block it belongs to, and its offset in that block.
+    /// Returns the rank to whose block element `index` that `rank` receives belongs, and its offset in that block.
     fn find(&self, rank: Rank, index: usize) -> (Rank, usize) {
         let begins = &self.received[rank];
         let from = begins.partition_point(|&begin| begin <= index) - 1;

@@ -7,16 +7,16 @@ use crate::schedule::Readers;
 use crate::sys::topology::socket;
 use crate::types::Rank;
 
-/// The ranks of a host by caches and sockets. Level 0 is that of the ranks in a cache, the next that of the caches in a socket, and so
-/// on; levels at which nothing has several parts are left out. A **unit** of level `l` is a part of what its level joins: at
-/// level 0 a rank, at the last level for example a socket.
+/// The ranks of a host by caches and sockets. Level 0 is that of the ranks in a cache, the next that of the caches in a
+/// socket, and so on; levels at which nothing has several parts are left out. A **unit** of level `l` is a part of what
+/// its level joins: at level 0 a rank, at the last level for example a socket.
 pub(super) struct Tree {
-    /// For each rank, for each level: the position of its unit among those that are joined with it, which are in the order of their lowest
-    /// ranks.
+    /// The position of each rank's unit, at each level, among those that are joined with it, which are in the order of
+    /// their lowest ranks.
     positions: Vec<Vec<usize>>,
-    /// For each level: whether it joins ranks that do not share a cache.
+    /// Whether each level joins ranks that do not share a cache.
     far: Vec<bool>,
-    /// For each rank, for each level: how many units are joined into the one to which it belongs.
+    /// How many units are joined into the one to which each rank belongs, at each level.
     joined: Vec<Vec<usize>>,
 }
 
@@ -31,8 +31,8 @@ fn unit(domains: &[u32], rank: Rank, depth: u32) -> u32 {
 }
 
 impl Tree {
-    /// The tree for a call; `None` if it has fewer than two levels, so that an algorithm without levels does the same, or more ranks than a
-    /// set of readers can have.
+    /// The tree for a call; `None` if it has fewer than two levels, so that an algorithm without levels does the same,
+    /// or more ranks than a set of readers can have.
     pub fn of(shape: &Shape<'_>) -> Option<Self> {
         let few = shape.size <= u64::BITS as usize && !shape.domains.is_empty();
         few.then(|| Self::new(shape.domains)).filter(|tree| tree.levels() > 1)
@@ -113,8 +113,9 @@ impl Tree {
         self.joined[rank][level]
     }
 
-    /// Whether `rank` is the one that has `block` among the ranks that the first `depth` levels join. There is a block for each rank. Among its
-    /// own neighbours that rank itself has it; elsewhere the rank with the same positions has it, modulo the numbers of units.
+    /// Whether `rank` is the one that has `block` among the ranks that the first `depth` levels join. There is a block
+    /// for each rank. Among its own neighbours that rank itself has it; elsewhere the rank with the same positions has
+    /// it, modulo the numbers of units.
     pub fn holds(&self, rank: Rank, depth: usize, block: Rank) -> bool {
         let agrees = |level| self.position(block, level) % self.joined(rank, level) == self.position(rank, level);
         (0..depth).all(agrees)
@@ -131,8 +132,8 @@ impl Tree {
         (0..self.size()).map(of).max().unwrap_or(0)
     }
 
-    /// Seconds if a rank publishes `bytes` at each level, and then fetches what each of the other units has, which takes `reducing` seconds
-    /// each besides. Finally it waits for its readers.
+    /// Seconds if a rank publishes `bytes` at each level, and then fetches what each of the other units has, which
+    /// takes `reducing` seconds each besides. Finally it waits for its readers.
     pub fn path(&self, case: &Case<'_>, bytes: f64, reducing: f64) -> f64 {
         if bytes <= 0.0 && case.shape.collective != Collective::Barrier {
             return 0.0;
@@ -155,8 +156,8 @@ impl Tree {
         self.far[level]
     }
 
-    /// If every rank has a value of its unit at each level: whose value `rank` reads at `level`, in the order of the units; its own for its
-    /// own unit. The readers of a unit are spread over its ranks.
+    /// If every rank has a value of its unit at each level: whose value `rank` reads at `level`, in the order of the
+    /// units; its own for its own unit. The readers of a unit are spread over its ranks.
     pub fn sources(&self, rank: Rank, level: usize) -> Vec<Rank> {
         let units = self.units(rank, level);
         let own = self.position(rank, level);

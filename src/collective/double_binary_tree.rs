@@ -32,10 +32,10 @@ use crate::types::Rank;
 /// The name of every algorithm based on these trees.
 pub(super) const NAME: &str = "double_binary_tree";
 
-/// Which ranks are the roots of the two trees.
+/// The ranks that are the roots of the two trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Roots {
-    /// This rank is the root of both trees. Every other rank has children in at most one tree.
+    /// One rank is the root of both trees. Every other rank has children in at most one tree.
     Common(Rank),
     /// Rank 0 is the root of the first tree; the root of the second is the last rank if their number is even, else rank
     /// 0. The subtrees of a rank are the ranks next to it on either side, so a reduction up the tree keeps the order of

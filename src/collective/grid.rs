@@ -65,7 +65,7 @@ impl Grid {
         }
     }
 
-    /// As [`Grid::flat`], but all rows have the same length; groups of different sizes are ignored.
+    /// Like [`Grid::flat`], but all rows have the same length; groups of different sizes are ignored.
     pub fn rectangular(shape: &Shape<'_>, algorithm: &str) -> Result<Self> {
         let grid = Self::flat(shape, algorithm)?;
         let equal = grid.rows.iter().all(|row| row.len() == grid.rows[0].len());

@@ -1,4 +1,5 @@
-//! Averages as means of means: the weights of the reductions in one rank's schedule follow from the schedules of all ranks.
+//! Averages as means of means: the weights of the reductions in one rank's schedule follow from the schedules of all
+//! ranks.
 
 use super::{Algorithm, Collective, Shape, Uses, allreduce};
 use crate::error::Result;
@@ -6,8 +7,9 @@ use crate::reserve::check_room;
 use crate::schedule::Schedule;
 use crate::schedule::weights::{self, Weights};
 
-/// Most ranks whose averages of float16 are means of means. Of more, they are sums that are divided: the schedules of all ranks, which the first
-/// call of a shape needs, take 70 MB for 256 ranks in a ring, and 0.2 s of a Xeon of 2.8 GHz (6 ms for 64 ranks, 0.3 by recursive doubling).
+/// Most ranks whose averages of float16 are means of means. Of more, they are sums that are divided: the schedules of
+/// all ranks, which the first call of a shape needs, take 70 MB for 256 ranks in a ring, and 0.2 s of a Xeon of 2.8 GHz
+/// (6 ms for 64 ranks, 0.3 by recursive doubling).
 pub const MAX_MEAN_RANKS: usize = 256;
 
 /// Upper bound of the memory for one step of a schedule while its weights are computed.

@@ -70,7 +70,7 @@ use crate::types::{Rank, ReduceOp};
 pub struct Shape<'a> {
     /// The collective.
     pub collective: Collective,
-    /// This process's rank.
+    /// The rank of this process.
     pub rank: Rank,
     /// Number of ranks.
     pub size: usize,
@@ -89,29 +89,31 @@ pub struct Shape<'a> {
     /// Whether the reduction is an average: the schedule then divides by `size * max(inputs, 1)`
     /// (in place: by `size * outputs`).
     pub average: bool,
-    /// Whether each reduction of an average computes the mean of its operands, so that nothing is left to be divided; see
-    /// [`weights`](crate::schedule::weights).
+    /// Whether each reduction of an average computes the mean of its operands, so that nothing is left to be divided;
+    /// see [`weights`](crate::schedule::weights).
     pub means: bool,
     /// Group size of `bcube`, at least 2.
     pub base: usize,
     /// Number of partners in a pairwise exchange: partner `i` is rank XOR 2^i.
     pub destinations: usize,
-    /// For algorithms with [`Uses::Groups`]: the group number of each rank, for example its host. Empty: one group.
+    /// The group number of each rank, for example its host; empty for one group. Algorithms with [`Uses::Groups`] read
+    /// it.
     pub groups: &'a [u32],
-    /// For algorithms with [`Uses::Groups`]: the extent of each dimension of the grid of ranks; consecutive ranks are
-    /// neighbours in the first dimension. The product is `size`. Empty: the algorithm chooses, from the groups if they
-    /// have equal sizes.
+    /// The extent of each dimension of the grid of ranks; consecutive ranks are neighbours in the first dimension. The
+    /// product is `size`. If it is empty, the algorithm chooses, from the groups if they have equal sizes. Algorithms
+    /// with [`Uses::Groups`] read it.
     pub dims: &'a [usize],
     /// Whether the ranks of each group, without groups all ranks, are those of one host and share memory.
     pub shared: bool,
-    /// For algorithms with [`Uses::Domains`]: the last-level cache of each rank, as [`domain`](crate::sys::topology::domain): equal
-    /// numbers are one cache. Empty: all ranks share one. Cost formulas of all algorithms on shared memory read it, too.
+    /// The last-level cache of each rank, as [`domain`](crate::sys::topology::domain) gives it: equal numbers are one
+    /// cache. If it is empty, all ranks share one. Algorithms with [`Uses::Domains`] read it, and cost formulas of all
+    /// algorithms on shared memory.
     pub domains: &'a [u32],
-    /// For algorithms with [`Uses::Links`]: a `size` × `size` matrix in row-major order of the bandwidth from each
-    /// sender (row) to each receiver, in any unit; 0 means no link. Empty: all links are equal.
+    /// A `size` × `size` matrix in row-major order of the bandwidth from each sender (row) to each receiver, in any
+    /// unit; 0 means no link. If it is empty, all links are equal. Algorithms with [`Uses::Links`] read it.
     pub links: &'a [u32],
-    /// For algorithms with [`Uses::Counts`], the counts that only other ranks pass: the root's `recv_counts` (gatherv)
-    /// or `send_counts` (scatterv), or the `send_counts` of all ranks concatenated (alltoallv).
+    /// The counts that only other ranks pass: the root's `recv_counts` (gatherv) or `send_counts` (scatterv), or the
+    /// `send_counts` of all ranks concatenated (alltoallv). Algorithms with [`Uses::Counts`] read them.
     pub counts: &'a [usize],
 }
 
@@ -147,7 +149,7 @@ pub struct Algorithm {
     pub generate: fn(&Shape<'_>) -> Result<Schedule>,
     /// Estimates the cost. It depends only on values that all ranks know, so all ranks get the same result.
     pub cost: fn(&Case<'_>) -> Cost,
-    /// Which optional fields of the shape it reads; the others may be empty.
+    /// The optional fields of the shape that the algorithm reads; the others may be empty.
     pub uses: Uses,
 }
 
@@ -164,7 +166,7 @@ pub enum Uses {
     Counts,
     /// [`Shape::shared`], which must be true if there is more than one rank.
     SharedMemory,
-    /// The same, and [`Shape::domains`].
+    /// [`Shape::shared`], which must be true if there is more than one rank, and [`Shape::domains`].
     Domains,
 }
 
@@ -268,7 +270,7 @@ impl Case<'_> {
         if self.shape.size.is_power_of_two() { 0.0 } else { turn }
     }
 
-    /// As [`Case::stream`], with one step over each of `links`.
+    /// Like [`Case::stream`], with one step over each of `links`.
     pub fn series(&self, links: impl DoubleEndedIterator<Item = Hop> + Clone, bytes: f64, gamma: f64) -> f64 {
         let last = links
             .clone()
@@ -301,8 +303,8 @@ impl Case<'_> {
 }
 
 impl Algorithm {
-    /// Elements of scratch memory of the rank of `shape`: what the engine keeps aside, if it reduces by an operation of the library. A
-    /// function of the caller may need more.
+    /// Elements of scratch memory of the rank of `shape`: what the engine keeps aside, if it reduces by an operation of
+    /// the library. A function of the caller may need more.
     pub fn scratch(&self, shape: &Shape<'_>) -> Result<usize> {
         let schedule = (self.generate)(shape)?;
         let compiled = shape.shared.then(|| Compiled::new(&schedule, &[], shape.size, true)).flatten();
@@ -363,7 +365,8 @@ impl Collective {
         self.reduces() && !(matches!(op, ReduceOp::Average) && matches!(self, Self::Scan | Self::Exscan))
     }
 
-    /// The algorithms of this collective: statics, because they are compared by address, and a constant may have several.
+    /// The algorithms of this collective: statics, because they are compared by address, and a constant may have
+    /// several.
     pub const fn algorithms(self) -> &'static [Algorithm] {
         match self {
             Self::Allreduce => allreduce::ALGORITHMS,

@@ -26,7 +26,8 @@ pub(super) fn contribution(b: &mut Builder, sources: &[Buffer], offset: usize, l
     sum
 }
 
-/// Receives from each of `children` in this order and reduces with `current` into `target`. Returns where the result is.
+/// Receives from each of `children` in this order and reduces with `current` into `target`. Returns where the result
+/// is.
 pub(super) fn combine_children(
     b: &mut Builder,
     children: impl IntoIterator<Item = (usize, Side)>,
@@ -216,7 +217,7 @@ pub(super) fn rounds(size: usize) -> u32 {
 pub(super) struct Binomial {
     size: usize,
     root: usize,
-    /// This rank relative to the root.
+    /// The position of this rank relative to the root.
     index: usize,
 }
 

@@ -49,7 +49,7 @@ impl Case<'_> {
         size.saturating_sub(self.network.per_host) as f64 / (size - 1).max(1) as f64
     }
 
-    /// As [`Case::at_once`], with all `bytes` on one link.
+    /// Like [`Case::at_once`], with all `bytes` on one link.
     pub(super) fn outside(&self, link: Hop, bytes: f64, longest: f64, messages: f64, all_ranks: bool) -> f64 {
         if bytes <= 0.0 {
             return 0.0;

@@ -28,7 +28,7 @@ impl Ring {
         self.ranks.len()
     }
 
-    /// This rank's position.
+    /// Returns the position of this rank in the ring.
     pub fn position(&self) -> usize {
         self.position
     }

@@ -42,7 +42,8 @@ impl Shape<'static> {
 }
 
 impl Shape<'_> {
-    /// The same call with only those of `groups`, `dims`, `shared`, `domains` and `links` that an algorithm with `uses` reads.
+    /// Returns this call with only those of `groups`, `dims`, `shared`, `domains` and `links` that an algorithm with
+    /// `uses` reads.
     pub(crate) fn only(self, uses: Uses) -> Self {
         let (groups, dims) = if uses == Uses::Groups { (self.groups, self.dims) } else { (&[][..], &[][..]) };
         let links = if uses == Uses::Links { self.links } else { &[] };

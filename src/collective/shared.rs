@@ -1,7 +1,8 @@
 //! Building blocks of the algorithms on shared memory: every rank publishes what it has, and the others fetch it.
 //!
-//! They need all ranks on one host; algorithms for several hosts use some of them within each. A step that waits for another rank takes a fraction of a microsecond if each rank
-//! has a core, and no step waits for more than one rank.
+//! The algorithms need all ranks on one host; algorithms for several hosts use some of them within each. A step that
+//! waits for another rank takes a fraction of a microsecond if each rank has a core, and no step waits for more than
+//! one rank.
 
 use super::domains::Tree;
 use super::phases::{contribution, relocate, sources};
@@ -32,8 +33,8 @@ pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
     Err(Error::new(ErrorKind::Unsupported, text))
 }
 
-/// `len` elements at `offset` of what this rank contributes to a reduction, in memory that the reduction does not write:
-/// a single input, or a copy.
+/// `len` elements at `offset` of what this rank contributes to a reduction, in memory that the reduction does not
+/// write: a single input, or a copy.
 pub(super) fn aside(b: &mut Builder, shape: &Shape<'_>, offset: usize, len: usize) -> Span {
     let sources = sources(shape);
     if shape.inputs == 1 {
@@ -45,8 +46,8 @@ pub(super) fn aside(b: &mut Builder, shape: &Shape<'_>, offset: usize, len: usiz
     copy
 }
 
-/// Reduces what each of `ranks` has published at `place`, a publication and an element of it, into `into`, in rank order. This rank's
-/// own part is `own`, which must not overlap `into` unless it is the first or the only one.
+/// Reduces what each of `ranks` has published at `place`, a publication and an element of it, into `into`, in rank
+/// order. This rank's own part is `own`, which must not overlap `into` unless it is the first or the only one.
 pub(super) fn reduce_in_order(
     b: &mut Builder,
     rank: usize,
@@ -89,8 +90,8 @@ pub(super) fn path_in_slices(case: &Case<'_>) -> f64 {
     again + case.shared_path(2.0, &[(others, slice), (1.0, slice)], &[(2.0 * others, slice, slice)], others * slice)
 }
 
-/// The path of a call whose ranks publish parts by [`publish_parts`], of which each fetches those for it: `bytes` of all, and of the
-/// longest part.
+/// The path of a call whose ranks publish parts by [`publish_parts`], of which each fetches those for it: `bytes` of
+/// all, and of the longest part.
 pub(super) fn path_of_parts(case: &Case<'_>, (all, longest): (f64, f64), elements: usize, reduced: f64) -> f64 {
     let others = case.ranks() - 1.0;
     if is_at_once(case.shape, elements) {
@@ -110,8 +111,8 @@ pub(super) fn others(shape: &Shape<'_>) -> impl Iterator<Item = usize> {
     (1..size).map(move |distance| (rank + distance) % size)
 }
 
-/// The other ranks, in rank order. All ranks fetch what is for several readers in this order: it may be written piece by piece, as fast
-/// as all of them read, so none may wait for another one of them.
+/// The other ranks, in rank order. All ranks fetch what is for several readers in this order: it may be written piece
+/// by piece, as fast as all of them read, so none may wait for another one of them.
 pub(super) fn all_others(shape: &Shape<'_>) -> impl Iterator<Item = usize> {
     let rank = shape.rank;
     (0..shape.size).filter(move |other| *other != rank)
@@ -130,9 +131,9 @@ pub(super) fn publish_blocks(b: &mut Builder, shape: &Shape<'_>, block: impl Fn(
     }
 }
 
-/// Publishes for each other rank its `block` of `all`, given by offset and length: one by one, so that each can be a stream, or if they
-/// are short and several, all at once. The result says of a rank in which of its publications the block for this rank is, and from
-/// which element on.
+/// Publishes for each other rank its `block` of `all`, given by offset and length: one by one, so that each can be a
+/// stream, or if they are short and several, all at once. The result says of a rank in which of its publications the
+/// block for this rank is, and from which element on.
 pub(super) fn publish_parts(
     b: &mut Builder,
     shape: &Shape<'_>,
@@ -200,8 +201,9 @@ pub(super) fn collect(shape: &Shape<'_>, block: impl Fn(usize) -> (usize, usize)
     Ok(b.build())
 }
 
-/// An allgather by caches: each rank publishes its block for one rank of each other socket, then what it has for one of each other cache
-/// of its socket, and at last for the ranks of its cache. `own` is this rank's block, `block` where the block of a rank is in the output.
+/// An allgather by caches: each rank publishes its block for one rank of each other socket, then what it has for one of
+/// each other cache of its socket, and at last for the ranks of its cache. `own` is this rank's block, `block` where
+/// the block of a rank is in the output.
 pub(super) fn gather_by_caches(b: &mut Builder, tree: &Tree, rank: Rank, own: Span, block: &dyn Fn(Rank) -> Span) {
     let exists = |of: &Rank| block(*of).len > 0;
     let blocks = || (0..tree.size()).filter(exists);
@@ -230,9 +232,9 @@ pub(super) fn gather_by_caches(b: &mut Builder, tree: &Tree, rank: Rank, own: Sp
     }
 }
 
-/// `Σ k p + σ + (k' - k) f` over the levels, and `w`, for [`gather_by_caches`] with blocks of at most `longest` bytes: a rank has `k` blocks before
-/// a level, and `k'` after it; p is the time to publish one, σ that of a signal, f that of a fetch, w that of the wait for readers. σ and f
-/// depend on the level.
+/// `Σ k p + σ + (k' - k) f` over the levels, and `w`, for [`gather_by_caches`] with blocks of at most `longest` bytes:
+/// a rank has `k` blocks before a level, and `k'` after it; p is the time to publish one, σ that of a signal, f that of
+/// a fetch, w that of the wait for readers. σ and f depend on the level.
 pub(super) fn path_by_caches(case: &Case<'_>, tree: &Tree, longest: f64) -> f64 {
     if longest <= 0.0 {
         return 0.0;
@@ -269,8 +271,8 @@ pub(super) fn distribute(shape: &Shape<'_>, block: impl Fn(usize) -> Span) -> Re
 }
 
 impl Case<'_> {
-    /// The fraction of the other ranks with which the root, if only the root fetches, or else a rank of the smallest domain, shares no
-    /// cache.
+    /// The fraction of the other ranks with which the root, if only the root fetches, or else a rank of the smallest
+    /// domain, shares no cache.
     fn far(&self) -> f64 {
         use Collective::{Gather, Gatherv, Reduce};
         let Shape { collective, domains, root, .. } = *self.shape;
@@ -287,18 +289,18 @@ impl Case<'_> {
         self.network.memory.access(self.far() > 0.0).signal
     }
 
-    /// Seconds for changes of threads, where ranks share cores, in a call of a rank that waits for `signals` signals in turn: after the
-    /// first, all ranks must run again each time.
+    /// Seconds for changes of threads, where ranks share cores, in a call of a rank that waits for `signals` signals in
+    /// turn: after the first, all ranks must run again each time.
     pub(super) fn switches(&self, signals: f64) -> f64 {
         let others = self.network.per_host as f64 / self.network.cores as f64 - 1.0;
         (signals - 1.0) * self.constants.memory_switch_us * 1e-6 * others.max(0.0)
     }
 
-    /// Seconds for a rank that waits for `signals` signals in turn. `published`: numbers of publications and the bytes of
-    /// each. `fetched`: numbers of fetches, the bytes of the publication, and the bytes that are fetched. `reduced`: bytes
-    /// that the rank reduces. Finally it waits for its readers. In rooted collectives, a rank that fetches publishes nothing, unless there
-    /// are several signals. The slowest rank counts: one that fetches from all others shares a cache
-    /// with as few of them as any, and one that fetches from fewer shares it with none of these.
+    /// Seconds for a rank that waits for `signals` signals in turn. `published`: numbers of publications and the bytes
+    /// of each. `fetched`: numbers of fetches, the bytes of the publication, and the bytes that are fetched. `reduced`:
+    /// bytes that the rank reduces. Finally it waits for its readers. In rooted collectives, a rank that fetches
+    /// publishes nothing, unless there are several signals. The slowest rank counts: one that fetches from all others
+    /// shares a cache with as few of them as any, and one that fetches from fewer shares it with none of these.
     pub(super) fn shared_path(
         &self,
         signals: f64,
@@ -319,7 +321,8 @@ impl Case<'_> {
             number * (part * memory.fetch(of, bytes, true) + (1.0 - part) * memory.fetch(of, bytes, false))
         };
         use Collective::{Broadcast, Exscan, Gather, Gatherv, Reduce, Scan, Scatter, Scatterv};
-        // Or rank 0 of a scan, which fetches nothing either; when its elements are fetched, the others have published theirs.
+        // A rank that waits alone is a root, or rank 0 of a scan, which fetches nothing either; when its elements are
+        // fetched, the others have published theirs.
         let rooted =
             matches!(self.shape.collective, Broadcast | Exscan | Gather | Gatherv | Reduce | Scan | Scatter | Scatterv);
         let alone = rooted && signals == 1.0;

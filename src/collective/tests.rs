@@ -25,7 +25,8 @@ fn most_ranks() -> usize {
     Tier::from_environment().of(16, 64, 64)
 }
 
-/// Numbers of ranks, unless a test says otherwise. `make test` takes some of the larger ones, since [`sweep`] takes all up to 128.
+/// Numbers of ranks, unless a test says otherwise. `make test` takes some of the larger ones, since [`sweep`] takes all
+/// up to 128.
 fn ranks() -> impl Iterator<Item = usize> {
     let all = Tier::from_environment() == Tier::More;
     (1..=most_ranks()).filter(move |size| all || *size <= 24 || matches!(size, 31..=33 | 64))
@@ -63,7 +64,7 @@ fn prove(shapes: &[Shape<'_>], name: &str) -> Report {
     verify_all(shapes, algorithm).unwrap_or_else(|e| panic!("{name}, {} ranks, {:?}: {e}", shapes.len(), shapes[0]))
 }
 
-/// As [`verify`], but trees computed from given links are computed only twice instead of once per rank.
+/// Like [`verify`], but trees computed from given links are computed only twice instead of once per rank.
 fn verify_all(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
     if algorithm.uses != Uses::Links || shapes[0].links.is_empty() {
         return verify(shapes, algorithm);
@@ -180,7 +181,7 @@ fn reduce() {
                     let n = (size + count + root) % 4;
                     let average = (size + root).is_multiple_of(2);
                     let call = Shape { inputs: n, root, average, ..shape(Collective::Reduce, size, count) };
-                    // Not in place, non-root ranks may or may not have an output.
+                    // If the call is not in place, non-root ranks may or may not have an output.
                     prove(
                         &all_ranks(call, |s| s.outputs = usize::from(n == 0 || s.rank == root || s.rank % 2 == 1)),
                         name,

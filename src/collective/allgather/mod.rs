@@ -10,7 +10,7 @@ mod shared_hierarchical;
 use super::{Algorithm, Case, Shape};
 use crate::schedule::{Builder, Span};
 
-// For powers of two `recursive_doubling` and `bruck` have equal costs; the first is listed earlier since it needs no
+// `recursive_doubling` and `bruck` have equal costs with powers of two; the first is listed earlier since it needs no
 // copies.
 pub(super) static ALGORITHMS: &[Algorithm] = &[
     ring::ALGORITHM,

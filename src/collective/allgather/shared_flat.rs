@@ -1,7 +1,7 @@
 //! Every rank publishes its block in shared memory and fetches those of all other ranks. One step: best on one host.
 //!
-//! Three ranks: rank 0 publishes block 0 and fetches block 1 from rank 1, then block 2 from rank 2; rank 1 fetches block 0,
-//! then block 2; rank 2 block 0, then block 1. No fetch waits for another.
+//! Three ranks: rank 0 publishes block 0 and fetches block 1 from rank 1, then block 2 from rank 2; rank 1 fetches
+//! block 0, then block 2; rank 2 block 0, then block 1. No fetch waits for another.
 //!
 //! Steps: 1. Every rank reads `S (P - 1) / P` bytes; `S` is the size of the output.
 

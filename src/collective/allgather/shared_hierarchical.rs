@@ -1,14 +1,16 @@
-//! As `shared_flat`, first among the sockets, then among the caches of a socket, then among the ranks of a cache. Best for large buffers on a
-//! host whose ranks do not all share a cache: a block is read once by each other cache, instead of once by each rank there.
+//! Publishes and fetches blocks like `shared_flat`, first among the sockets, then among the caches of a socket, then
+//! among the ranks of a cache. Best for large buffers on a host whose ranks do not all share a cache: a block is read
+//! once by each other cache, instead of once by each rank there.
 //!
-//! Four ranks, in caches of `0 1` and `2 3`: rank 0 publishes block 0 for rank 2, which has its position in the other cache, and fetches block
-//! 2; then it publishes both for rank 1, and fetches blocks 1 and 3 from rank 1, which has exchanged them with rank 3.
+//! Four ranks, in caches of `0 1` and `2 3`: rank 0 publishes block 0 for rank 2, which has its position in the other
+//! cache, and fetches block 2; then it publishes both for rank 1, and fetches blocks 1 and 3 from rank 1, which has
+//! exchanged them with rank 3.
 //!
-//! If caches differ in their number of ranks, the position counts modulo that number; the same applies to sockets. Where all ranks share one
-//! cache, or none does, it is `shared_flat`.
+//! If caches differ in their number of ranks, the position counts modulo that number; the same applies to sockets.
+//! Where all ranks share one cache, or none does, it is `shared_flat`.
 //!
-//! Steps: with `n` ranks in each of `m` caches of one socket `m - 1 + m (n - 1)`. A rank reads `S (n - 1) / n` bytes in its cache, and
-//! `S (m - 1) / (n m)` of other caches; `S` is the size of the output.
+//! Steps: with `n` ranks in each of `m` caches of one socket `m - 1 + m (n - 1)`. A rank reads `S (n - 1) / n` bytes in
+//! its cache, and `S (m - 1) / (n m)` of other caches; `S` is the size of the output.
 
 use super::super::domains::Tree;
 use super::super::shared::{begin, gather_by_caches, path_by_caches};

@@ -1,7 +1,7 @@
 //! Every rank publishes its block in shared memory and fetches those of all other ranks. One step: best on one host.
 //!
-//! Three ranks, of which rank 1 has no elements: ranks 0 and 2 publish their blocks; rank 0 fetches block 2, rank 1 both,
-//! rank 2 block 0. No fetch waits for another.
+//! Three ranks, of which rank 1 has no elements: ranks 0 and 2 publish their blocks; rank 0 fetches block 2, rank 1
+//! both, rank 2 block 0. No fetch waits for another.
 //!
 //! Steps: 1. Every rank reads all blocks but its own.
 
@@ -16,7 +16,8 @@ use crate::schedule::{Readers, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_flat", generate, cost, uses: Uses::SharedMemory };
 
-/// `σ + (P - 1) f(S/P) + w` for equal blocks: σ is the time of a signal, f that of a fetch, w that of the wait for readers.
+/// `σ + (P - 1) f(S/P) + w` for equal blocks: σ is the time of a signal, f that of a fetch, w that of the wait for
+/// readers.
 fn cost(case: &Case<'_>) -> Cost {
     let counts = case.shape.recv_counts;
     let longest = case.of(counts.iter().copied().max().unwrap_or(0));

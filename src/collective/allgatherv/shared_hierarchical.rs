@@ -1,11 +1,11 @@
-//! As `shared_hierarchical` of allgather, with blocks of different lengths: each block goes first to one rank of each other socket, then to one of
-//! each other cache, then to the ranks of a cache.
+//! Publishes and fetches blocks of different lengths like `shared_hierarchical` of allgather: each block goes first to
+//! one rank of each other socket, then to one of each other cache, then to the ranks of a cache.
 //!
-//! Four ranks, in caches of `0 1` and `2 3`, of which rank 2 has no elements: rank 0 publishes block 0 for rank 2; then ranks 0 and 2 publish it for
-//! the other rank of their cache. Blocks 1 and 3 go the same way.
+//! Four ranks, in caches of `0 1` and `2 3`, of which rank 2 has no elements: rank 0 publishes block 0 for rank 2; then
+//! ranks 0 and 2 publish it for the other rank of their cache. Blocks 1 and 3 go the same way.
 //!
-//! Steps: with `n` ranks in each of `m` caches of one socket `m - 1 + m (n - 1)`. Every rank reads all blocks but its own, one of them in `m` from other
-//! caches.
+//! Steps: with `n` ranks in each of `m` caches of one socket `m - 1 + m (n - 1)`. Every rank reads all blocks but its
+//! own, one of them in `m` from other caches.
 
 use super::super::blocks::Blocks;
 use super::super::domains::Tree;

@@ -34,7 +34,7 @@ fn factors(mut size: usize, base: usize) -> Vec<usize> {
     factors
 }
 
-/// For each factor `f` of `P`, with `n` bytes left: `2 (α + (f - 1) n/(fB)) + (f - 1) γn/f`.
+/// Each factor `f` of `P` takes `2 (α + (f - 1) n/(fB)) + (f - 1) γn/f` with `n` bytes left.
 fn cost(case: &Case<'_>) -> Cost {
     let gamma = case.network.gamma;
     let (mut bytes, mut stride) = (case.bytes(), 1);

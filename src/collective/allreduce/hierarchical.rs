@@ -11,9 +11,9 @@
 //! its group's sum to 3 and receives the other half of 3's; each adds its own, and they exchange these complete halves.
 //! Then 0 sends everything to 1 and 2, and 3 to 4 and 5.
 //!
-//! If the ranks of each group share memory, a member publishes its elements there, part by part in the order in which the ring needs them.
-//! Its leader fetches and reduces each part when the ring needs it, in rank order, and publishes each part of the result when the ring has
-//! completed it. Only leaders send messages then.
+//! If the ranks of each group share memory, a member publishes its elements there, part by part in the order in which
+//! the ring needs them. Its leader fetches and reduces each part when the ring needs it, in rank order, and publishes
+//! each part of the result when the ring has completed it. Only leaders send messages then.
 //!
 //! Steps: `2 (m - 1) + 2`, counting the concurrent receives of a leader from its `n - 1` members as one. A leader sends
 //! `2 S (m - 1) / m` bytes to other groups and `S` to each of its members; a member sends `S`.
@@ -102,13 +102,14 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// Whether ranks of a group share memory. If there is only one group, algorithms on nothing but shared memory are better.
+/// Whether ranks of a group share memory. If there is only one group, algorithms on nothing but shared memory are
+/// better.
 pub(super) fn uses_memory(shape: &Shape<'_>, groups: &[Vec<Rank>]) -> bool {
     shape.shared && groups.len() > 1
 }
 
-/// The parts in which `output` is published: that of each of `groups`, in the order in which their ring comes to it, from the part of the
-/// group `first` on, modulo the number of groups.
+/// The parts in which `output` is published: that of each of `groups`, in the order in which their ring comes to it,
+/// from the part of the group `first` on, modulo the number of groups.
 fn parts(output: Span, groups: usize, first: usize) -> Vec<Span> {
     if groups > MOST_PARTS {
         return vec![output];
@@ -152,9 +153,10 @@ fn cost(case: &Case<'_>) -> Cost {
     Cost { path, messages, sent: 2.0 * reduced, reduced }
 }
 
-/// Seconds if each group of a leader and `members` shares memory, and the ring of `leaders` alone takes `rings`. A leader receives the
-/// first part when it has reduced that part and the one that it sends; it goes on to reduce the others before it combines what it has
-/// received. With too many parts it reduces all of them first. At the end the members fetch the last part.
+/// Seconds if each group of a leader and `members` shares memory, and the ring of `leaders` alone takes `rings`. A
+/// leader receives the first part when it has reduced that part and the one that it sends; it goes on to reduce the
+/// others before it combines what it has received. With too many parts it reduces all of them first. At the end the
+/// members fetch the last part.
 fn in_memory(case: &Case<'_>, members: f64, leaders: f64, rings: f64) -> f64 {
     let (bytes, memory) = (case.bytes(), &case.network.memory);
     if members == 0.0 || bytes <= 0.0 {

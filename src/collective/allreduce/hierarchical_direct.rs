@@ -1,21 +1,24 @@
-//! The ranks of each group, such as a host, reduce to a leader; every leader sends its group's sum to all other leaders at once, and
-//! reduces all sums in the order of the groups; each leader passes the result to its group. Best for a few large hosts and buffers
-//! for which the latency between hosts counts more than the bytes: one message between hosts is on the path, where the ring of `m`
-//! leaders of `hierarchical` has `2 (m - 1)`.
+//! The ranks of each group, such as a host, reduce to a leader; every leader sends its group's sum to all other leaders
+//! at once, and reduces all sums in the order of the groups; each leader passes the result to its group. Best for a few
+//! large hosts and buffers for which the latency between hosts counts more than the bytes: one message between hosts is
+//! on the path, where the ring of `m` leaders of `hierarchical` has `2 (m - 1)`.
 //!
 //! Groups are the hosts, or the caller's groups. They may differ in size and their ranks may be in any order. The
 //! lowest rank is the leader.
 //!
-//! Six ranks in groups of `0 1 2` and `3 4 5`: 1 and 2 send everything to 0, as do 4 and 5 to 3. Ranks 0 and 3 send each other their
-//! groups' sums, and both add that of 3 to that of 0. Then 0 sends everything to 1 and 2, and 3 to 4 and 5.
+//! Six ranks in groups of `0 1 2` and `3 4 5`: 1 and 2 send everything to 0, as do 4 and 5 to 3. Ranks 0 and 3 send
+//! each other their groups' sums, and both add that of 3 to that of 0. Then 0 sends everything to 1 and 2, and 3 to 4
+//! and 5.
 //!
-//! If the ranks of each group share memory, a member publishes its elements there, part by part. Its leader fetches and reduces each part in
-//! rank order, so that it can send the first parts meanwhile, and publishes the parts of the result. Only leaders send messages then.
+//! If the ranks of each group share memory, a member publishes its elements there, part by part. Its leader fetches and
+//! reduces each part in rank order, so that it can send the first parts meanwhile, and publishes the parts of the
+//! result. Only leaders send messages then.
 //!
-//! Steps: 3, counting the concurrent receives of a leader from its `n - 1` members as one. A leader sends `S (m - 1)` bytes to other
-//! groups and `S` to each of its members, and has `m` buffers of scratch memory; a member sends `S`. Between the leaders this is the
-//! allgather `direct`, and every leader does all reductions instead of a share of them, as in `recursive_doubling` (Thakur,
-//! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005), in one step instead of `lg m`.
+//! Steps: 3, counting the concurrent receives of a leader from its `n - 1` members as one. A leader sends `S (m - 1)`
+//! bytes to other groups and `S` to each of its members, and has `m` buffers of scratch memory; a member sends `S`.
+//! Between the leaders this is the allgather `direct`, and every leader does all reductions instead of a share of them,
+//! as in `recursive_doubling` (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+//! MPICH", 2005), in one step instead of `lg m`.
 
 use super::super::grid::{SharedLink, find_group, groups};
 use super::super::phases::{contribution, fan_out, sources};
@@ -105,7 +108,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// Offsets and lengths of the parts in which `len` elements are fetched and published: such a step is not cut into segments.
+/// Offsets and lengths of the parts in which `len` elements are fetched and published: such a step is not cut into
+/// segments.
 fn parts(len: usize) -> Vec<(usize, usize)> {
     let number = (len / PART).clamp(1, MOST_PARTS);
     (0..number).map(|index| split(len, number, index)).collect()
@@ -126,8 +130,8 @@ fn exchange(b: &mut Builder, groups: &[Vec<Rank>], home: usize, own: Span) -> Ve
     sums
 }
 
-/// In the group `α + S/B + (n-1)γS`, between leaders `α + (m-1)(S/B + γS)`, in the group `α + S/B`; the segments of a message are
-/// pipelined through all three. With one group it is the cost of `reduce_broadcast`.
+/// In the group `α + S/B + (n-1)γS`, between leaders `α + (m-1)(S/B + γS)`, in the group `α + S/B`; the segments of a
+/// message are pipelined through all three. With one group it is the cost of `reduce_broadcast`.
 fn cost(case: &Case<'_>) -> Cost {
     let groups = groups(case.shape);
     if groups.len() == 1 {
@@ -155,8 +159,9 @@ fn transfer(between: &Case<'_>, bytes: f64) -> f64 {
     between.at_once(others * bytes, bytes, others * between.pieces(bytes), true)
 }
 
-/// Seconds if each group of a leader and `members` shares memory. What is fetched, sent, reduced and published at once is a part, or a
-/// segment if that is longer. Whatever takes longest delays the following ones: the network, the leader, or its members.
+/// Seconds if each group of a leader and `members` shares memory. What is fetched, sent, reduced and published at once
+/// is a part, or a segment if that is longer. Whatever takes longest delays the following ones: the network, the
+/// leader, or its members.
 fn in_memory(case: &Case<'_>, members: f64, between: &Case<'_>) -> f64 {
     let (bytes, memory, gamma) = (case.bytes(), &case.network.memory, case.network.gamma);
     if members == 0.0 || bytes <= 0.0 {
@@ -165,8 +170,8 @@ fn in_memory(case: &Case<'_>, members: f64, between: &Case<'_>) -> f64 {
     let others = between.ranks() - 1.0;
     let part = bytes / (case.shape.count / PART).clamp(1, MOST_PARTS) as f64;
     let unit = part.max(case.segment(bytes));
-    // For `of` the bytes: the leader's time to combine those of a member, those of the other groups and to publish the result, and a
-    // member's to fetch it.
+    // These are the times for `of` of the bytes: the leader's time to combine those of a member, those of the other
+    // groups and to publish the result, and a member's to fetch it.
     let inside = |of: f64| of * (memory.fetch(bytes, part, false) / part + gamma);
     let outside = |of: f64| of * (others * gamma + memory.publish(part, false) / part);
     let fetch = |of: f64| of * memory.fetch(part, part, false) / part;

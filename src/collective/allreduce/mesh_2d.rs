@@ -69,10 +69,10 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(branches::allreduce(shape, &roots.into_iter().enumerate().map(branch).collect::<Vec<_>>()))
 }
 
-/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4`, in one dimension `S/(2B)` more, where each pair of neighbours has its own link: at
-/// some ranks quarters arrive from two sides and are reduced one after the other. Where a rank sends to all neighbours over
-/// one network card its messages delay each other, but only a little, since most are at different stages. With segments it
-/// is an upper estimate: the load of a card or of a link at the edge.
+/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4`, in one dimension `S/(2B)` more, where each pair of neighbours has its own
+/// link: at some ranks quarters arrive from two sides and are reduced one after the other. Where a rank sends to all
+/// neighbours over one network card its messages delay each other, but only a little, since most are at different
+/// stages. With segments it is an upper estimate: the load of a card or of a link at the edge.
 fn cost(case: &Case<'_>) -> Cost {
     let Ok(grid) = Grid::rectangular(case.shape, NAME) else { return Case::unpriced(case) };
     let (ranks, bytes, gamma) = (case.ranks(), case.bytes(), case.network.gamma);
@@ -120,8 +120,8 @@ fn cost(case: &Case<'_>) -> Cost {
         let busy = 6.0 * quarter * gamma + load / quarter * case.later(quarter) * message;
         path += (load * slowest).max(busy);
     } else if line && !one_card {
-        // In a one-dimensional mesh two quarters follow each other on each link, up and down. Between two ranks, a sum is ready to be
-        // sent before the second quarter is sent.
+        // In a one-dimensional mesh two quarters follow each other on each link, up and down. Between two ranks, a sum
+        // is ready to be sent before the second quarter is sent.
         path += 2.0 * quarter / local.bandwidth;
         if ranks == 2.0 {
             path -= (local.latency + reduce).min(quarter / local.bandwidth);

@@ -1,7 +1,7 @@
 //! Ring allreduce with two chunks per rank and receives separate from reductions (Gloo's `allreduce_ring_chunked`).
 //!
-//! As `ring_segmented`, but the output is cut into `2 P` chunks, and a chunk is first received into one of two scratch
-//! buffers: while one is reduced the other is filled. It suits links that cannot reduce while they receive.
+//! Works like `ring_segmented`, but the output is cut into `2 P` chunks, and a chunk is first received into one of two
+//! scratch buffers: while one is reduced the other is filled. It suits links that cannot reduce while they receive.
 //!
 //! Six ranks, twelve chunks: rank 0 sends chunks 10 and 11, receives 8 and 9 into the two buffers, reduces 8 and sends
 //! it while 9 is still arriving, receives 6 into the buffer of 8, and so on, until 0 and 1 are complete; then all

@@ -1,10 +1,10 @@
 //! Every rank publishes its elements in shared memory and reduces those of all ranks, in rank order, into its output:
 //! best for small buffers on one host.
 //!
-//! Three ranks with the elements a, b and c: each publishes its own and computes (a op b) op c. Rank 0 reduces its own a
-//! with b, fetched from rank 1, and the result with c. Rank 1 fetches a, reduces it with its own b, and the result with
-//! c. Rank 2 fetches a, reduces it with b, and the result with its own c. All ranks evaluate the same expression and get
-//! the same bits, and the operation need not commute. In place, a copy of the elements is published.
+//! Three ranks with the elements a, b and c: each publishes its own and computes (a op b) op c. Rank 0 reduces its own
+//! a with b, fetched from rank 1, and the result with c. Rank 1 fetches a, reduces it with its own b, and the result
+//! with c. Rank 2 fetches a, reduces it with b, and the result with its own c. All ranks evaluate the same expression
+//! and get the same bits, and the operation need not commute. In place, a copy of the elements is published.
 //!
 //! Steps: `P - 1`, since a rank fetches one rank's elements after the other's. It reads and reduces `S (P - 1)` bytes.
 

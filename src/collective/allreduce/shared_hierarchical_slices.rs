@@ -1,19 +1,20 @@
-//! As `shared_slices`, first among the ranks of each cache, then with what each rank has of its cache's sum among the caches of a socket,
-//! then among the sockets; the results go back in the same way. Best for large buffers on a host whose ranks do not all share a
-//! cache: each cache reads as many bytes of others as one rank does in `shared_slices`.
+//! Reduces slices like `shared_slices`, first among the ranks of each cache, then with what each rank has of its
+//! cache's sum among the caches of a socket, then among the sockets; the results go back in the same way. Best for
+//! large buffers on a host whose ranks do not all share a cache: each cache reads as many bytes of others as one rank
+//! does in `shared_slices`.
 //!
-//! Four ranks, in caches of `0 1` and `2 3`: ranks 0 and 2 reduce the first half of the buffer, of the ranks of their cache, ranks 1 and 3
-//! the second half. Rank 0 reduces the first quarter of the buffer, of its own and of rank 2's half, and rank 2 the second quarter; rank 1 the
-//! third, rank 3 the fourth. Each publishes its quarter for the rank from which it has read the half, and then the half, which is
-//! complete, for the other rank of its cache.
+//! Four ranks, in caches of `0 1` and `2 3`: ranks 0 and 2 reduce the first half of the buffer, of the ranks of their
+//! cache, ranks 1 and 3 the second half. Rank 0 reduces the first quarter of the buffer, of its own and of rank 2's
+//! half, and rank 2 the second quarter; rank 1 the third, rank 3 the fourth. Each publishes its quarter for the rank
+//! from which it has read the half, and then the half, which is complete, for the other rank of its cache.
 //!
-//! If caches differ in their number of ranks, the buffer has as many slices as the smallest cache has ranks. Further ranks of the larger
-//! ones reduce none; the same applies to sockets. The operands are in rank order if the ranks of each cache and socket are consecutive.
-//! Where all ranks share one cache, or none does, it is `shared_slices`; that, too, leaves buffers with fewer elements than ranks to
-//! `shared_flat`.
+//! If caches differ in their number of ranks, the buffer has as many slices as the smallest cache has ranks. Further
+//! ranks of the larger ones reduce none; the same applies to sockets. The operands are in rank order if the ranks of
+//! each cache and socket are consecutive. Where all ranks share one cache, or none does, it is `shared_slices`; that,
+//! too, leaves buffers with fewer elements than ranks to `shared_flat`.
 //!
-//! Steps: with `n` ranks in each of `m` caches of one socket `2 (n + m - 2)`. A rank reads `2 S (n - 1) / n` bytes in its cache, and
-//! `2 S (m - 1) / (n m)` of other caches; it reduces half of both.
+//! Steps: with `n` ranks in each of `m` caches of one socket `2 (n + m - 2)`. A rank reads `2 S (n - 1) / n` bytes in
+//! its cache, and `2 S (m - 1) / (n m)` of other caches; it reduces half of both.
 
 use super::super::domains::Tree;
 use super::super::phases::{contribution, fan_out, sources};
@@ -28,8 +29,8 @@ use crate::types::Rank;
 pub(super) const ALGORITHM: Algorithm =
     Algorithm { name: "shared_hierarchical_slices", generate, cost, uses: Uses::Domains };
 
-/// `2σ + (n - 1) (2 f(s) + γs)` for each level, with `n` parts of `s` bytes, and `w`: σ is the time of a signal, f that of a fetch, w that of
-/// the wait for readers. The first two depend on the level.
+/// `2σ + (n - 1) (2 f(s) + γs)` for each level, with `n` parts of `s` bytes, and `w`: σ is the time of a signal, f that
+/// of a fetch, w that of the wait for readers. The first two depend on the level.
 fn cost(case: &Case<'_>) -> Cost {
     let Some(tree) = tree(case.shape) else { return (shared_slices::ALGORITHM.cost)(case) };
     let (memory, gamma) = (&case.network.memory, case.network.gamma);
@@ -69,9 +70,9 @@ fn tree(shape: &Shape<'_>) -> Option<Tree> {
 struct Place {
     /// The ranks with which it exchanges parts.
     group: Vec<Rank>,
-    /// Its position among them.
+    /// The rank's position in the group.
     position: usize,
-    /// How many of them, the first, own a part each.
+    /// How many ranks of the group, the first ones, own a part each.
     owners: usize,
 }
 

@@ -1,10 +1,11 @@
-//! Every rank publishes a slice of its elements in shared memory for each other rank, reduces its own slice of those of all ranks in
-//! rank order, publishes the result, and fetches the other slices. Best for large buffers on one host: each element is reduced once.
+//! Every rank publishes a slice of its elements in shared memory for each other rank, reduces its own slice of those of
+//! all ranks in rank order, publishes the result, and fetches the other slices. Best for large buffers on one host:
+//! each element is reduced once.
 //!
-//! Three ranks with the elements a, b and c, each of three slices: rank 0 publishes slice 1 of a for rank 1 and slice 2 for rank 2, and
-//! so on. Rank 1 computes slice 1 of (a op b) op c: it fetches slice 1 of a, reduces it with its own slice 1 of b and the result with
-//! slice 1 of c. Ranks 0 and 2 do the same with slices 0 and 2. Each publishes its slice of the result in its output, and fetches the
-//! two others. The operation need not commute.
+//! Three ranks with the elements a, b and c, each of three slices: rank 0 publishes slice 1 of a for rank 1 and slice 2
+//! for rank 2, and so on. Rank 1 computes slice 1 of (a op b) op c: it fetches slice 1 of a, reduces it with its own
+//! slice 1 of b and the result with slice 1 of c. Ranks 0 and 2 do the same with slices 0 and 2. Each publishes its
+//! slice of the result in its output, and fetches the two others. The operation need not commute.
 //!
 //! In place, the published elements are in the output. A rank reduces its own slice there, which no other rank reads;
 //! only a copy of its own elements of that slice is kept. It fetches slice `s` into its output after rank `s` has

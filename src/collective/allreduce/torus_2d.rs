@@ -15,9 +15,10 @@
 //! the first row has a cut at 4, the second at 2, 4 and 6, so there are four ranges and columns: rank 0 shares the
 //! first with rank 2 and the second with rank 3.
 //!
-//! If rows are hosts whose ranks share memory, the reduce-scatter and the allgather along a row are those of `shared_slices`:
-//! every rank publishes a chunk of its elements for each other rank of the row and reduces its own chunk of those of all, in rank order, and
-//! later publishes the complete chunk and fetches the others. Messages are sent only along columns.
+//! If rows are hosts whose ranks share memory, the reduce-scatter and the allgather along a row are those of
+//! `shared_slices`: every rank publishes a chunk of its elements for each other rank of the row and reduces its own
+//! chunk of those of all, in rank order, and later publishes the complete chunk and fetches the others. Messages are
+//! sent only along columns.
 //!
 //! Steps: `2 (n - 1) + 2 (m - 1)` for `m` rows of at most `n`. With equal rows every rank sends `2 S (n - 1) / n + 2 (S
 //! / n) (m - 1) / m` bytes, which is `2 S (P - 1) / P`.
@@ -120,7 +121,7 @@ fn part_at(len: usize, parts: usize, index: usize) -> usize {
 /// The ranks that own one range: one rank per row.
 struct Column<'a> {
     owners: Vec<Rank>,
-    /// This rank's row.
+    /// The row of this rank.
     row: usize,
     extents: &'a [usize],
 }
@@ -194,7 +195,8 @@ fn in_shared_memory(case: &Case<'_>, length: f64) -> f64 {
     if others == 0.0 {
         return 0.0;
     }
-    // How slices are published for one rank each depends on whether there is room for all of them. The own slice is not.
+    // How slices are published for one rank each depends on whether there is room for all of them. The own slice is
+    // not.
     let fetches = [(others, bytes, slice), (others, slice, slice)];
     case.shared_path(2.0, &[(others / length, bytes), (1.0, slice)], &fetches, others * slice)
 }

@@ -1,8 +1,8 @@
-//! Every rank publishes its elements in shared memory, as a block for each other rank or, if they are few, at once, and fetches its
-//! block of those of all other ranks. One step: best on one host.
+//! Every rank publishes its elements in shared memory, as a block for each other rank or, if they are few, at once, and
+//! fetches its block of those of all other ranks. One step: best on one host.
 //!
-//! Three ranks: all publish their three blocks; rank 0 fetches block 0 of rank 1, then of rank 2; rank 1 block 1 of rank
-//! 2, then of rank 0; rank 2 block 2 of rank 0, then of rank 1. In place, a copy of the elements is published.
+//! Three ranks: all publish their three blocks; rank 0 fetches block 0 of rank 1, then of rank 2; rank 1 block 1 of
+//! rank 2, then of rank 0; rank 2 block 2 of rank 0, then of rank 1. In place, a copy of the elements is published.
 //!
 //! Steps: 1. Every rank reads `S (P - 1) / P` bytes.
 

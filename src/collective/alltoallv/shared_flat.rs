@@ -1,5 +1,5 @@
-//! Every rank publishes each other rank's block in shared memory, and fetches its own from all others. One step: best on
-//! one host.
+//! Every rank publishes each other rank's block in shared memory, and fetches its own from all others. One step: best
+//! on one host.
 //!
 //! Three ranks: rank 0 publishes its blocks for ranks 1 and 2, rank 1 those for 0 and 2, rank 2 those for 0 and 1. Then
 //! rank 0 fetches from 1 and 2, rank 1 from 2 and 0, rank 2 from 0 and 1. A block is a publication of its own, because
@@ -17,8 +17,9 @@ use crate::schedule::cost::Cost;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_flat", generate, cost, uses: Uses::SharedMemory };
 
-/// `(P - 1) (p(S/P) + f(S/P)) + σ + w` for equal blocks, with at most `(P - 2) p(S/P)` less for σ: σ is the time of a signal, p that of a publication, f that of a
-/// fetch, w that of the wait for readers. The counts are used only if all ranks know them.
+/// `(P - 1) (p(S/P) + f(S/P)) + σ + w` for equal blocks, with at most `(P - 2) p(S/P)` less for σ: σ is the time of a
+/// signal, p that of a publication, f that of a fetch, w that of the wait for readers. The counts are used only if all
+/// ranks know them.
 fn cost(case: &Case<'_>) -> Cost {
     let Ok(counts) = all_counts(case.shape) else { return Cost::default() };
     let longest = case.of(counts.iter().copied().max().unwrap_or(0));

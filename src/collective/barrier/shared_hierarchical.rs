@@ -1,11 +1,12 @@
-//! Every rank waits for the signals of the ranks of its cache, then for a signal of each other cache of its socket, then for one of each
-//! other socket: best on a host whose ranks do not all share a cache.
+//! Every rank waits for the signals of the ranks of its cache, then for a signal of each other cache of its socket,
+//! then for one of each other socket: best on a host whose ranks do not all share a cache.
 //!
-//! Four ranks in caches of `0 1` and `2 3`: rank 0 waits for rank 1, then for rank 2, which sends that signal after it has waited for
-//! rank 3; rank 1 waits for ranks 0 and 3, and so on. Where all ranks share one cache, or none does, it is `shared_flat`.
+//! Four ranks in caches of `0 1` and `2 3`: rank 0 waits for rank 1, then for rank 2, which sends that signal after it
+//! has waited for rank 3; rank 1 waits for ranks 0 and 3, and so on. Where all ranks share one cache, or none does, it
+//! is `shared_flat`.
 //!
-//! Steps: 1 for each level. With `n` ranks in each of `m` caches of one socket, a rank reads `n - 1` signals in its cache and `m - 1`
-//! of others.
+//! Steps: 1 for each level. With `n` ranks in each of `m` caches of one socket, a rank reads `n - 1` signals in its
+//! cache and `m - 1` of others.
 
 use super::super::domains::Tree;
 use super::super::shared::begin;

@@ -25,7 +25,7 @@ fn cost(case: &Case<'_>) -> Cost {
     let top = case.lone_link(case.shape.size / 2);
     let pieces = if case.later(block) > 0.0 { others * case.pieces(block) } else { f64::from(rounds(case.shape.size)) };
     let scattered = (others * block / top.bandwidth).max(pieces * top.turn());
-    // For a power of two, `P / 2^(i + 1)` ranks have a subtree of `2^i`.
+    // If `P` is a power of two, `P / 2^(i + 1)` ranks have a subtree of `2^i`.
     let around = others * others;
     let (mut messages, mut sent) = (around * case.pieces(block), around * block);
     for bit in 0..rounds(case.shape.size) {

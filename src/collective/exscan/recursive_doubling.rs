@@ -1,6 +1,6 @@
-//! As scan's `recursive_doubling` ([`prefix`]; Sanders and Träff, "Parallel prefix (scan) algorithms for MPI", 2006),
-//! but the result starts with the first total received from a lower rank instead of the rank's own elements. It has the
-//! fewest steps: best for small buffers.
+//! Exchanges totals like scan's `recursive_doubling` ([`prefix`]; Sanders and Träff, "Parallel prefix (scan) algorithms
+//! for MPI", 2006), but the result starts with the first total received from a lower rank instead of the rank's own
+//! elements. It has the fewest steps: best for small buffers.
 //!
 //! Six ranks; `a-b` denotes the reduction over ranks `a` to `b`. Step 1: 0 and 1, and 2 and 3, exchange their own
 //! elements, 4 sends its own to 5; ranks 1, 3 and 5 now have the results 0, 2, 4. Step 2: 0 and 1 send 0-1 to 2 and 3,

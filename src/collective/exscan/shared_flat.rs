@@ -1,7 +1,8 @@
 //! Every rank publishes its elements in shared memory and reduces those of the ranks whose elements it needs, in rank
 //! order. One step: best for small buffers on one host.
 //!
-//! Three ranks with the elements a, b and c: each publishes them for the ranks behind it. Rank 1 copies a, rank 2 computes a op b.
+//! Three ranks with the elements a, b and c: each publishes them for the ranks behind it. Rank 1 copies a, rank 2
+//! computes a op b.
 //!
 //! Steps: at most `P - 1`. The last rank reads `S (P - 1)` bytes.
 

@@ -4,7 +4,8 @@
 //! Three ranks with the elements a, b and c, root 1: ranks 0 and 2 publish a and c for rank 1, which fetches a, reduces
 //! it with its own b, and the result with c.
 //!
-//! Steps: `P - 1`, since the root fetches one rank's elements after the other's. It reads and reduces `S (P - 1)` bytes.
+//! Steps: `P - 1`, since the root fetches one rank's elements after the other's. It reads and reduces `S (P - 1)`
+//! bytes.
 
 use super::super::shared::{aside, begin, reduce_in_order};
 use super::super::{Algorithm, Case, Shape, Uses};

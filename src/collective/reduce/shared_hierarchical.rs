@@ -1,12 +1,12 @@
-//! A rank of each cache reduces the elements of its ranks, a rank of each socket what these have, and the root the rest: best for small
-//! buffers on a host whose ranks do not all share a cache.
+//! A rank of each cache reduces the elements of its ranks, a rank of each socket what these have, and the root the
+//! rest: best for small buffers on a host whose ranks do not all share a cache.
 //!
-//! Four ranks with the elements a, b, c and d, in caches of `0 1` and `2 3`, root 1: rank 0 publishes a for rank 1, which computes
-//! a op b, and rank 3 d for rank 2, which publishes c op d for rank 1. The lowest rank of a cache reduces, in that of the root
-//! the root. Where all ranks share one cache, or none does, it is `shared_flat`.
+//! Four ranks with the elements a, b, c and d, in caches of `0 1` and `2 3`, root 1: rank 0 publishes a for rank 1,
+//! which computes a op b, and rank 3 d for rank 2, which publishes c op d for rank 1. The lowest rank of a cache
+//! reduces, in that of the root the root. Where all ranks share one cache, or none does, it is `shared_flat`.
 //!
-//! Steps: with `n` ranks in each of `m` caches of one socket `n + m - 2`. The root reads `S (n - 1)` bytes in its cache, and `S (m - 1)` of
-//! other caches.
+//! Steps: with `n` ranks in each of `m` caches of one socket `n + m - 2`. The root reads `S (n - 1)` bytes in its
+//! cache, and `S (m - 1)` of other caches.
 
 use super::super::domains::Tree;
 use super::super::shared::{aside, begin, reduce_in_order};
@@ -19,8 +19,8 @@ use crate::types::Rank;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_hierarchical", generate, cost, uses: Uses::Domains };
 
-/// `σ + (n - 1) (f(S) + γS)` for each level, with `n` parts, and `w`: σ is the time of a signal, f that of a fetch, w that of the wait for
-/// readers. The first two depend on the level.
+/// `σ + (n - 1) (f(S) + γS)` for each level, with `n` parts, and `w`: σ is the time of a signal, f that of a fetch, w
+/// that of the wait for readers. The first two depend on the level.
 fn cost(case: &Case<'_>) -> Cost {
     let Some(tree) = Tree::of(case.shape) else { return (shared_flat::ALGORITHM.cost)(case) };
     let bytes = case.bytes();

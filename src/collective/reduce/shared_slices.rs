@@ -1,13 +1,13 @@
-//! Every rank publishes a slice of its elements in shared memory for each other rank, and reduces its own slice of those of all ranks in
-//! rank order; the root fetches the slices. Best for large buffers on one host.
+//! Every rank publishes a slice of its elements in shared memory for each other rank, and reduces its own slice of
+//! those of all ranks in rank order; the root fetches the slices. Best for large buffers on one host.
 //!
-//! Three ranks with the elements a, b and c, each of three slices, root 0: each publishes the slices of the two others; rank `r` computes
-//! slice `r` of (a op b) op c, rank 0 in its output, the others in scratch memory. Ranks 1 and 2 publish their slices for
-//! rank 0, which fetches them. In place, the root fetches a slice into published elements only after the slice's rank
-//! has read them, because it published the slice after that.
+//! Three ranks with the elements a, b and c, each of three slices, root 0: each publishes the slices of the two others;
+//! rank `r` computes slice `r` of (a op b) op c, rank 0 in its output, the others in scratch memory. Ranks 1 and 2
+//! publish their slices for rank 0, which fetches them. In place, the root fetches a slice into published elements only
+//! after the slice's rank has read them, because it published the slice after that.
 //!
-//! Steps: `P`. A rank reads `S (P - 1) / P` bytes, the root twice as many; it reduces `S (P - 1) / P`. Buffers with fewer
-//! elements than there are ranks are left to `shared_flat`.
+//! Steps: `P`. A rank reads `S (P - 1) / P` bytes, the root twice as many; it reduces `S (P - 1) / P`. Buffers with
+//! fewer elements than there are ranks are left to `shared_flat`.
 
 use super::super::phases::{contribution, sources};
 use super::super::shared::{begin, number, others, path_in_slices, publish_blocks, reduce_in_order};

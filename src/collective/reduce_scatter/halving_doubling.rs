@@ -37,8 +37,8 @@ struct Order {
     /// The ranks in the order of their blocks: by the reversed bits of the number in the largest group; each is
     /// followed by the rank beyond that group for whose block it is responsible, if any.
     ranks: Vec<usize>,
-    /// For each rank of the largest group, by reversed bits: the index in `ranks` of its first block; then the length
-    /// of `ranks`.
+    /// The index in `ranks` of the first block of each rank of the largest group, by reversed bits; then the length of
+    /// `ranks`.
     group_ends: Vec<usize>,
     /// The offset in elements of each block of `ranks`; then the end of the last.
     starts: Vec<usize>,
@@ -81,8 +81,8 @@ fn groups(size: usize) -> impl Iterator<Item = u32> {
     (0..usize::BITS).rev().filter(move |bit| size >> bit & 1 == 1)
 }
 
-/// This rank's contribution in halving order: the input itself if that is the rank order, else a copy in scratch
-/// memory.
+/// Returns this rank's contribution in halving order: the input itself if that is the rank order, else a copy in
+/// scratch memory.
 fn arrange(b: &mut Builder, shape: &Shape<'_>, blocks: &Blocks, order: &Order) -> Span {
     let sources = sources(shape);
     let len = order.starts[shape.size];
@@ -175,7 +175,7 @@ fn cost(case: &Case<'_>) -> Cost {
             let (longest, messages) = order.pieces(case, bits);
             // A rank of the smaller group sends all its data, in several messages.
             let sends = case.stream(case.link(counts.len()), 1.0, order.pieces(case, smaller).0, 0.0);
-            // It is received after the data of the last halving.
+            // That data is received after the data of the last halving.
             let behind = halved + longest / case.link(counts.len()).bandwidth;
             cost.path = behind.max(handed + sends) + gamma * longest;
             cost.messages += messages;

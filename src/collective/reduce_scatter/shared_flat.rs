@@ -1,9 +1,10 @@
-//! Every rank publishes its elements in shared memory, as a block for each other rank or, if they are few, at once, and reduces its own
-//! block of those of all ranks in rank order. One step: best on one host.
+//! Every rank publishes its elements in shared memory, as a block for each other rank or, if they are few, at once, and
+//! reduces its own block of those of all ranks in rank order. One step: best on one host.
 //!
-//! Three ranks with the elements a, b and c, each of three blocks: all publish their elements; rank 1 fetches block 1 of
-//! a, reduces it with its own block 1 of b and the result with block 1 of c. The operation need not commute. In place the
-//! result is reduced in scratch memory and copied to the start of the output when the other ranks have read from there.
+//! Three ranks with the elements a, b and c, each of three blocks: all publish their elements; rank 1 fetches block 1
+//! of a, reduces it with its own block 1 of b and the result with block 1 of c. The operation need not commute. In
+//! place the result is reduced in scratch memory and copied to the start of the output when the other ranks have read
+//! from there.
 //!
 //! Steps: `P - 1`, since a rank fetches one block after the other. It reads and reduces `S (P - 1) / P` bytes if the
 //! blocks are equal.
@@ -19,8 +20,8 @@ use crate::schedule::{Schedule, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_flat", generate, cost, uses: Uses::SharedMemory };
 
-/// `σ + (P - 1) (f(n) + γn) + w` for the longest block n: σ is the time of a signal, f that of a fetch, w that of the wait
-/// for readers.
+/// `σ + (P - 1) (f(n) + γn) + w` for the longest block n: σ is the time of a signal, f that of a fetch, w that of the
+/// wait for readers.
 fn cost(case: &Case<'_>) -> Cost {
     let (all, longest, _) = case.blocks(case.shape.recv_counts);
     let others = case.ranks() - 1.0;

@@ -1,16 +1,18 @@
-//! Each rank of a cache reduces some of the blocks, of the elements that the ranks of this cache have; then every rank reduces its own block of
-//! what the caches of its socket have, and then of what the sockets have. Best for large buffers on a host whose ranks do not all share a
-//! cache: a rank reads one block of each other cache, instead of one of each rank there.
+//! Each rank of a cache reduces some of the blocks, of the elements that the ranks of this cache have; then every rank
+//! reduces its own block of what the caches of its socket have, and then of what the sockets have. Best for large
+//! buffers on a host whose ranks do not all share a cache: a rank reads one block of each other cache, instead of one
+//! of each rank there.
 //!
-//! Four ranks, in caches of `0 1` and `2 3`: rank 0 reduces blocks 0 and 2 of the elements of ranks 0 and 1, rank 1 their blocks 1 and 3; rank 2
-//! blocks 0 and 2 of the elements of ranks 2 and 3. Then rank 0 fetches block 0 from rank 2, and rank 2 block 2 from rank 0.
+//! Four ranks, in caches of `0 1` and `2 3`: rank 0 reduces blocks 0 and 2 of the elements of ranks 0 and 1, rank 1
+//! their blocks 1 and 3; rank 2 blocks 0 and 2 of the elements of ranks 2 and 3. Then rank 0 fetches block 0 from rank
+//! 2, and rank 2 block 2 from rank 0.
 //!
-//! In a cache, a block is reduced by the rank at the position which the block's rank has in its own cache, modulo the number of ranks
-//! of the cache; the same applies to sockets. The operands are in rank order if the ranks of each cache and socket are consecutive.
-//! Where all ranks share one cache, or none does, it is `shared_flat`.
+//! In a cache, a block is reduced by the rank at the position which the block's rank has in its own cache, modulo the
+//! number of ranks of the cache; the same applies to sockets. The operands are in rank order if the ranks of each cache
+//! and socket are consecutive. Where all ranks share one cache, or none does, it is `shared_flat`.
 //!
-//! Steps: with `n` ranks in each of `m` caches of one socket `m (n - 1) + m - 1`. A rank reads `S (n - 1) / n` bytes in its cache, and
-//! `S (m - 1) / (n m)` of other caches, and reduces as much.
+//! Steps: with `n` ranks in each of `m` caches of one socket `m (n - 1) + m - 1`. A rank reads `S (n - 1) / n` bytes in
+//! its cache, and `S (m - 1) / (n m)` of other caches, and reduces as much.
 
 use super::super::blocks::Blocks;
 use super::super::domains::Tree;
@@ -26,9 +28,9 @@ use crate::types::Rank;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_hierarchical", generate, cost, uses: Uses::Domains };
 
-/// `p + σ + k (u - 1) (f(n) + γn)` for each level with `u` units, at which a rank has `k` blocks, of which the longest has n bytes, and
-/// `w`: p is the time to publish the blocks that others have, σ that of a signal, f that of a fetch, w that of the wait for readers. σ and f
-/// depend on the level.
+/// `p + σ + k (u - 1) (f(n) + γn)` for each level with `u` units, at which a rank has `k` blocks, of which the longest
+/// has n bytes, and `w`: p is the time to publish the blocks that others have, σ that of a signal, f that of a fetch, w
+/// that of the wait for readers. σ and f depend on the level.
 fn cost(case: &Case<'_>) -> Cost {
     let Some(tree) = Tree::of(case.shape) else { return (shared_flat::ALGORITHM.cost)(case) };
     let (all, longest, _) = case.blocks(case.shape.recv_counts);

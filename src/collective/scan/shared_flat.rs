@@ -1,8 +1,8 @@
 //! Every rank publishes its elements in shared memory and reduces those of the ranks whose elements it needs, in rank
 //! order. One step: best for small buffers on one host.
 //!
-//! Three ranks with the elements a, b and c: each publishes them for the ranks behind it. Rank 0 copies a, rank 1 computes a op b,
-//! rank 2 (a op b) op c.
+//! Three ranks with the elements a, b and c: each publishes them for the ranks behind it. Rank 0 copies a, rank 1
+//! computes a op b, rank 2 (a op b) op c.
 //!
 //! Steps: at most `P - 1`. The last rank reads `S (P - 1)` bytes.
 

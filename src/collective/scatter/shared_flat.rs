@@ -12,8 +12,8 @@ use crate::schedule::cost::Cost;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_flat", generate, cost, uses: Uses::SharedMemory };
 
-/// `σ + (P - 1) p(S/P) + f(S/P) + w`: σ is the time of a signal, p that of a publication, f that of a fetch, w that of the wait
-/// for readers.
+/// `σ + (P - 1) p(S/P) + f(S/P) + w`: σ is the time of a signal, p that of a publication, f that of a fetch, w that of
+/// the wait for readers.
 fn cost(case: &Case<'_>) -> Cost {
     let (block, others) = (case.bytes(), case.ranks() - 1.0);
     let path = case.shared_path(1.0, &[(others, block)], &[(1.0, block, block)], 0.0);

@@ -1,7 +1,7 @@
 //! The root publishes each rank's block in shared memory, and each rank fetches its own. One step: best on one host.
 //!
-//! Three ranks, root 1: rank 1 publishes block 0 for rank 0 and block 2 for rank 2, which fetch them at the same time. Only
-//! the root needs to know all counts; it publishes empty blocks, too.
+//! Three ranks, root 1: rank 1 publishes block 0 for rank 0 and block 2 for rank 2, which fetch them at the same time.
+//! Only the root needs to know all counts; it publishes empty blocks, too.
 //!
 //! Steps: 1. Every rank but the root reads its block.
 
@@ -14,8 +14,8 @@ use crate::schedule::cost::Cost;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_flat", generate, cost, uses: Uses::SharedMemory };
 
-/// `σ + (P - 1) p(S/P) + f(S/P) + w` for equal blocks: σ is the time of a signal, p that of a publication, f that of a fetch,
-/// w that of the wait for readers. The counts are used only if all ranks know them.
+/// `σ + (P - 1) p(S/P) + f(S/P) + w` for equal blocks: σ is the time of a signal, p that of a publication, f that of a
+/// fetch, w that of the wait for readers. The counts are used only if all ranks know them.
 fn cost(case: &Case<'_>) -> Cost {
     let others = case.shape.counts.iter().enumerate().filter(|(rank, _)| *rank != case.shape.root);
     let published: Vec<_> = others.map(|(_, &count)| (1.0, case.of(count))).collect();

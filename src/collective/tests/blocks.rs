@@ -215,7 +215,7 @@ fn prices_count_what_schedules_do() {
     }
 }
 
-/// For powers of two and equal blocks, the times are those of the formulas in the literature.
+/// The times for powers of two and equal blocks are those of the formulas in the literature.
 #[test]
 fn prices_are_those_of_the_literature() {
     let (alpha, beta, gamma) = (FLAT.remote.latency, 1.0 / FLAT.remote.bandwidth, FLAT.gamma);

@@ -13,7 +13,7 @@ pub(super) struct Form {
     pub root: usize,
     pub average: bool,
     pub base: usize,
-    /// Which groups, grid or links to use: below [`TOPOLOGIES`].
+    /// The number of the groups, grid or links to use, below [`TOPOLOGIES`].
     pub topology: usize,
 }
 
@@ -132,7 +132,7 @@ pub(super) fn needed(calls: &Calls, uses: Uses) -> Vec<Shape<'_>> {
             shape.counts = &[];
         }
         match (shape.collective, shape.rank == shape.root) {
-            // Not in place, non-root ranks may or may not have an output.
+            // If the call is not in place, non-root ranks may or may not have an output.
             (Reduce, false) if calls.inputs > 0 => shape.outputs = shape.rank % 2,
             // Only the root has the counts, which include its own.
             (Gatherv | Scatterv, true) => shape.count = usize::MAX,

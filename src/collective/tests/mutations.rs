@@ -97,8 +97,8 @@ fn still_waits(right: &Schedule, damaged: &Schedule, step: usize, target: u32) -
     (least..=action.progress()).all(|progress| wait(damaged, progress) >= wait(right, progress))
 }
 
-/// Whether `step` must wait for `target`. The wait for readers also waits for those who write what was published, for the
-/// sake of later writers, and here are none.
+/// Whether `step` must wait for `target`. The wait for readers also waits for those who write what was published, for
+/// the sake of later writers, and here are none.
 fn matters(schedule: &Schedule, step: usize, target: u32) -> bool {
     let is_publication = matches!(schedule.steps[target as usize].action, Action::Publish { .. });
     schedule.steps[step].action != Action::AwaitReaders || is_publication

@@ -15,9 +15,9 @@ enum On {
     /// Every rank has its own host, the number of ranks is a power of two, messages have one segment: the case for
     /// which the literature gives formulas.
     Flat,
-    /// As `Flat`, with several segments per message.
+    /// Like `Flat`, with several segments per message.
     Cut,
-    /// As `Flat`, with a number of ranks that is not a power of two.
+    /// Like `Flat`, with a number of ranks that is not a power of two.
     Odd,
     /// All ranks on one host, where every pair has its own link; one segment per message.
     Pairs,
@@ -25,9 +25,9 @@ enum On {
     Hosts,
     /// Hosts of four ranks or all ranks on one host; several segments per message.
     HostsCut,
-    /// As `Flat`, with CPU time for each message.
+    /// Like `Flat`, with CPU time for each message.
     Busy,
-    /// As `Cut`, with CPU time for each message.
+    /// Like `Cut`, with CPU time for each message.
     BusyCut,
 }
 
@@ -75,7 +75,7 @@ fn range(on: On, collective: Collective, name: &str) -> (f64, f64) {
         (On::Odd, "double_binary_tree") => (0.95, 1.35),
         (On::Odd, "binomial") => (0.95, 1.12),
         (On::Odd, "halving_doubling") => (0.9, 1.2),
-        // For prime numbers the mesh is a line, whose ends have all quarters at the same time.
+        // The mesh of a prime number of ranks is a line, whose ends have all quarters at the same time.
         (On::Odd, "mesh_2d") => (0.68, 1.05),
         (On::Odd, _) => EXACT,
 
@@ -216,7 +216,8 @@ fn prices_for_powers_of_two() {
         ELEMENTS,
         80_000,
         |calls, algorithm| {
-            // The trees of thousands of ranks take seconds; those of a single call are compared in the test of their bound.
+            // The trees of thousands of ranks take seconds; those of a single call are compared in the test of their
+            // bound.
             if algorithm.name == double_binary_tree::NAME && calls.ranks() > 1024 {
                 return;
             }

@@ -81,7 +81,7 @@ fn ranks_of_several_caches_reduce_in_the_order_of_caches() {
     assert!(several > 0, "with other orders, operands are exchanged");
 }
 
-/// For each rank: the fetches from ranks of other caches, and their elements.
+/// Returns each rank's fetches from ranks of other caches, and their elements.
 fn far(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Vec<(usize, usize)> {
     let of = |shape: &Shape<'_>| {
         let steps = (algorithm.generate)(shape).unwrap().steps;
@@ -115,8 +115,8 @@ fn little_is_fetched_from_other_caches() {
     assert_eq!(each(Collective::Allreduce, "shared_hierarchical_slices"), (4, 2 * (count / 8 + count / 16)));
     assert_eq!(each(Collective::Barrier, "shared_flat"), (12, 0));
     assert_eq!(each(Collective::Barrier, "shared_hierarchical"), (2, 0));
-    // A block of each of 12 ranks; or two of the other cache of the socket, for this rank and for one of the other socket, and one of
-    // the other socket.
+    // A block of each of 12 ranks; or two of the other cache of the socket, for this rank and for one of the other
+    // socket, and one of the other socket.
     for collective in [Collective::ReduceScatter, Collective::Allgather] {
         assert_eq!(each(collective, "shared_flat"), (12, 12 * count / 16));
         assert_eq!(each(collective, "shared_hierarchical"), (3, 3 * count / 16));
@@ -204,7 +204,8 @@ fn formulas_agree_with_the_simulator() {
                 let moved = [&result.sent, &result.reduced].map(|bytes| bytes.iter().sum::<u64>() as f64);
                 let priced = [cost.sent, cost.reduced];
                 let same = moved.iter().zip(priced).all(|(a, b)| (a - b).abs() <= 1e-9 * b);
-                // What several caches delay depends on the order of the fetches, which only the formulas of the tree know.
+                // What several caches delay depends on the order of the fetches, which only the formulas of the tree
+                // know.
                 let most = match algorithm.name {
                     // All read what rank 0 has published first, but the formula lets it wait for the last.
                     "shared_flat"

@@ -45,7 +45,7 @@ fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(
             let leaders = 2.0 * (m - 1.0) * (alpha + s / (m * b)) + gamma * s * (m - 1.0) / m;
             equal(2.0 * (alpha + s / b) + gamma * (n - 1.0) * s + leaders)
         }
-        // The same within groups; a leader reduces the sums of all groups.
+        // Ranks of a group reduce as `hierarchical` does; a leader reduces the sums of all groups.
         "hierarchical_direct" => {
             let leaders = alpha + (m - 1.0) * (s / b + gamma * s);
             equal(2.0 * (alpha + s / b) + gamma * (n - 1.0) * s + leaders)
@@ -75,7 +75,8 @@ fn simulated_times_are_those_of_the_literature() {
     let mut checked = 0;
     for algorithm in Collective::Allreduce.algorithms() {
         for (size, columns) in of_this_tier([(4, 2), (16, 4), (64, 8), (256, 16), (1024, 32), (4096, 64)]) {
-            // Both latency and bandwidth matter; latency dominates; bandwidth dominates.
+            // In the first case latency and bandwidth matter; in the second latency dominates; in the third bandwidth
+            // does.
             for (alpha, bytes, gamma) in [(10e-6, 4 << 20, 5e-11), (50e-6, 64 << 10, 1e-11), (1e-6, 64 << 20, 0.0)] {
                 let link = Link { latency: alpha, ..LINK };
                 let formula = table(algorithm.name, size as f64, columns as f64, bytes as f64, link, gamma);

@@ -1,6 +1,6 @@
-//! Verifies every algorithm in the lists of all collectives for 1 to 16 ranks, by `make test` to 128, and by `make test-more` for powers of
-//! two and some of their neighbours up to 1024; those on shared memory for as many as can share it. An algorithm that is added to a list is
-//! covered automatically.
+//! Verifies every algorithm in the lists of all collectives for 1 to 16 ranks, by `make test` to 128, and by `make
+//! test-more` for powers of two and some of their neighbours up to 1024; those on shared memory for as many as can
+//! share it. An algorithm that is added to a list is covered automatically.
 
 use super::calls::{Form, Sample, forms, is_full};
 use super::*;

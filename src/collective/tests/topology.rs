@@ -60,8 +60,8 @@ fn prove_topologies<T>(name: &str, size: usize, topologies: &[T], set: impl for<
     in_topologies(size, topologies, set, |shapes, _| drop(prove(shapes, name)));
 }
 
-/// Calls `check` with the shapes of all ranks of calls with each of `topologies`, applied by `set`, with various counts and numbers of
-/// buffers, and with the topology.
+/// Calls `check` with the shapes of all ranks of calls with each of `topologies`, applied by `set`, with various counts
+/// and numbers of buffers, and with the topology.
 pub(super) fn in_topologies<T>(
     size: usize,
     topologies: &[T],
@@ -145,7 +145,7 @@ fn hierarchical_sends_only_between_leaders() {
 
 #[test]
 fn one_message_is_on_the_path_between_leaders_that_send_to_all_others() {
-    // The same groups as above.
+    // The groups are those of the test above.
     let groups = &[4, 0, 4, 4, 1, 0, 1, 4, 1];
     let count = 9 * COUNT;
     let call = Shape { groups, ..shape(Collective::Allreduce, 9, count) };

@@ -4,8 +4,8 @@ use super::calls::{Form, Sample, forms};
 use super::*;
 use crate::schedule::weights::weights;
 
-/// All operands of a reduction have one number of contributions, whichever the algorithm and the form of the call, and all contributions
-/// are in the result, since the last reduction of the elements of an output is of all.
+/// All operands of a reduction have one number of contributions, whichever the algorithm and the form of the call, and
+/// all contributions are in the result, since the last reduction of the elements of an output is of all.
 #[test]
 fn every_average_can_be_a_mean_of_means() {
     let mut reductions = 0;

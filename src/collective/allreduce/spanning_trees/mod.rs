@@ -60,7 +60,7 @@ fn stars(shape: &Shape<'_>) -> Vec<Branch> {
     others().map(|distance| leaf(shape.after(distance))).chain([own]).collect()
 }
 
-/// This rank's position in each tree of a packing.
+/// Returns this rank's position in each tree of a packing.
 fn trees(shape: &Shape<'_>, packing: &Packing) -> Vec<Branch> {
     let output = shape.output(0);
     // The product may exceed 64 bits.
@@ -74,9 +74,9 @@ fn trees(shape: &Shape<'_>, packing: &Packing) -> Vec<Branch> {
     packing.trees.iter().map(branch).collect()
 }
 
-/// For stars `2(α + (P-1)S/(PB)) + γS/P`, or the reductions from the first share to the last if they take longer. With
-/// links given `2hα + S/R`, where `R` is the total rate of the trees, scaled such that the fastest link has the
-/// bandwidth of the network's fastest link.
+/// Stars take `2(α + (P-1)S/(PB)) + γS/P`, or the reductions from the first share to the last if they take longer.
+/// Trees for given links take `2hα + S/R`, where `R` is the total rate of the trees, scaled such that the fastest link
+/// has the bandwidth of the network's fastest link.
 fn cost(case: &Case<'_>) -> Cost {
     let (ranks, bytes, network) = (case.ranks(), case.bytes(), case.network);
     let reduced = (ranks - 1.0) * bytes;

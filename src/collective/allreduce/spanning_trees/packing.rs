@@ -11,9 +11,9 @@ use crate::types::Rank;
 pub(super) struct Tree {
     /// Parent of each rank; `None` for the root.
     pub parents: Vec<Option<Rank>>,
-    /// For each rank, the number of edges to the farthest rank below it.
+    /// The number of edges from each rank to the farthest rank below it.
     heights: Vec<usize>,
-    /// Its share of the data, relative to the sum of all trees' weights.
+    /// The tree's share of the data, relative to the sum of all trees' weights.
     pub weight: u64,
 }
 
@@ -139,7 +139,7 @@ impl Graph<'_> {
     /// Links whose load per bandwidth would be at most `ease` are considered equal.
     fn tree(&self, start: Rank, ease: f64) -> Result<Vec<Option<Rank>>, Rank> {
         let mut parents = vec![None; self.size];
-        // For each rank outside the tree: the load per bandwidth of its best link, and the rank at the other end.
+        // Each rank outside the tree has the load per bandwidth of its best link, and the rank at the other end.
         let mut outside: Vec<Option<(Ratio, Rank)>> = vec![None; self.size];
         let mut inside = vec![false; self.size];
         let mut last = start;
@@ -176,7 +176,8 @@ impl Graph<'_> {
         let mut full = Ratio(0, 1);
         for turn in 0..count {
             let start = turn % self.size;
-            // This tree's part of that rate, plus one tree.
+            // The load per bandwidth of this tree and those before it at that rate, plus that of one tree on the
+            // fastest link.
             let ease = rate.map_or(0.0, |rate| (turn as f64 + 1.0) / rate + 1.0 / self.fastest as f64);
             let tree = self.tree(start, ease).map_err(|rank| (start, rank))?;
             for (child, parent) in tree.iter().enumerate().filter_map(|(child, parent)| Some((child, (*parent)?))) {
