@@ -25,7 +25,8 @@ const VERSION: usize = 1;
 /// Maximum size of a file in bytes: rank 0 publishes its contents as one value in the store.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Upper bound of the memory for a tuning, in lengths of its text: the text itself, and numbers of few digits in lists that grow.
+/// Upper bound of the memory for a tuning, in lengths of its text: the text itself, and numbers of few digits in lists
+/// that grow.
 const TEXT_FACTOR: usize = 64;
 
 /// The name that stands for the cost model's choice.
@@ -199,7 +200,8 @@ fn read_text(path: &Path) -> io::Result<String> {
 /// An upper bound for all numbers, which keeps sums and products finite.
 const MOST: f64 = 1e18;
 
-/// `number`, of which 15 digits count, times 10 to the power of `places`. With so few digits, this is undone exactly by `-places`.
+/// `number`, of which 15 digits count, times 10 to the power of `places`. With so few digits, this is undone exactly by
+/// `-places`.
 fn scaled(number: f64, places: i32) -> f64 {
     let text = format!("{number:.14e}");
     let moved = text.split_once('e').and_then(|(digits, exponent)| {

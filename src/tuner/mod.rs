@@ -32,9 +32,9 @@ pub struct Tuner {
     network: Network,
     constants: Constants,
     max_segment_bytes: usize,
-    /// For each collective: the rules that take precedence over the model.
+    /// The rules of each collective, which take precedence over the model.
     rules: [Vec<Rule>; COLLECTIVES],
-    /// For each collective: the cached decisions, for `auto` and then for each algorithm, by size.
+    /// The cached decisions of each collective, for `auto` and then for each algorithm, by size.
     tables: [OnceLock<Box<[AtomicU64]>>; COLLECTIVES],
 }
 
@@ -104,13 +104,14 @@ impl Tuner {
         Self::new(Tuning::default(), Overrides::default(), Topology::one_rank_per_host(size), max_segment_bytes)
     }
 
-    /// The same parameters with another maximum segment size.
+    /// Returns a tuner with the same parameters and another maximum segment size.
     pub fn inherit(&self, max_segment_bytes: usize) -> Self {
         Self::new(self.tuning.clone(), self.overrides.clone(), self.topology.clone(), max_segment_bytes)
     }
 
-    /// The same parameters for a context of the ranks `ranks`, which have this topology: link constants are kept, bandwidths
-    /// between ranks are those of these ranks, and choices of a tuning file are those for their number.
+    /// Returns a tuner with the same parameters for a context of the ranks `ranks`, which have this topology. Link
+    /// constants are kept, bandwidths between ranks are those of these ranks, and choices of a tuning file are those
+    /// for their number.
     pub fn of_ranks(&self, ranks: &[Rank], topology: Topology) -> Self {
         let (links, size) = (self.links(), self.topology.hosts.len());
         // Bandwidths measured with another number of ranks do not apply to these.
@@ -148,7 +149,7 @@ impl Tuner {
         if self.tuning.links.len() == size * size { &self.tuning.links } else { &[] }
     }
 
-    /// The same for ranks that share memory or not, and with these caches; see [`Shape::domains`].
+    /// Returns this tuner for ranks with these caches, which share memory if `shared` says so; see [`Shape::domains`].
     pub fn with_shared_memory(self, shared: bool, domains: Vec<u32>) -> Self {
         if self.topology.shared == shared && self.topology.domains == domains {
             return self;
@@ -291,7 +292,8 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, topolog
     let of = |choice: &&Choice| {
         choice.collective == collective && near(choice.ranks, size) && choice.hosts.is_none_or(alike)
     };
-    // The numbers with the smallest ratio to these; of two with the same ratio, the smaller. Any number of hosts is the last resort.
+    // The numbers with the smallest ratio to these; of two with the same ratio, the smaller. Any number of hosts is the
+    // last resort.
     let ratio = |one: usize, other: usize| (one.max(other) * 1024 / one.min(other).max(1), one);
     let distance =
         |(ranks, of): &(usize, Option<usize>)| (ratio(*ranks, size), of.map_or((usize::MAX, 0), |of| ratio(of, hosts)));

@@ -116,8 +116,8 @@ pub struct PricedAlgorithm {
     /// CPU seconds per core of a host. If each rank has its own core, this is also part of the path, and is counted
     /// twice.
     pub work: f64,
-    /// Bytes of scratch memory, on the rank and in the form of the call that needs most; 0 until [`PricingInput::complete`], which adds what
-    /// they cost.
+    /// Bytes of scratch memory, on the rank and in the form of the call that needs most; 0 until
+    /// [`PricingInput::complete`], which adds what they cost.
     pub scratch: usize,
 }
 
@@ -209,8 +209,8 @@ impl PricingInput<'_> {
         candidates.iter().map(|priced| self.with_scratch(*priced)).collect()
     }
 
-    /// The algorithm that `auto` selects among `candidates`: the first with the lowest cost, that of its scratch memory included; the first of
-    /// all if none has a finite cost.
+    /// The algorithm that `auto` selects among `candidates`: the first with the lowest cost, that of its scratch memory
+    /// included; the first of all if none has a finite cost.
     pub fn best(&self, candidates: &[PricedAlgorithm]) -> PricedAlgorithm {
         let mut ascending = candidates.to_vec();
         ascending.sort_by(|a, b| a.total.total_cmp(&b.total));
@@ -232,8 +232,8 @@ impl PricingInput<'_> {
         self.is_one_host() && most as f64 > self.constants.memory_scratch_bytes
     }
 
-    /// The same with the scratch memory, and what it costs among ranks of one host: so much memory is given back when the context has not
-    /// needed it for a while, and taken again.
+    /// Returns `priced` with its scratch memory, and what that costs among ranks of one host: above a limit, memory is
+    /// given back when the context has not needed it for a while, and taken again.
     fn with_scratch(&self, priced: PricedAlgorithm) -> PricedAlgorithm {
         let scratch = self.scratch(&priced);
         let costs = self.is_one_host() && scratch as f64 > self.constants.memory_scratch_bytes;
@@ -241,8 +241,8 @@ impl PricingInput<'_> {
         PricedAlgorithm { total: priced.total + if costs { seconds } else { 0.0 }, scratch, ..priced }
     }
 
-    /// Bytes of scratch memory of one algorithm, on the rank that needs most. Some ranks may make the call in place, and all must select the
-    /// same algorithm, so this is for the form in which it needs more.
+    /// Bytes of scratch memory of one algorithm, on the rank that needs most. Some ranks may make the call in place,
+    /// and all must select the same algorithm, so this is for the form in which it needs more.
     fn scratch(&self, priced: &PricedAlgorithm) -> usize {
         let PricedAlgorithm { algorithm, base, .. } = *priced;
         let mut calls = self.calls(self.bytes.min(LARGE_BYTES), base);

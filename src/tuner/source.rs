@@ -16,7 +16,8 @@ pub struct Source {
     pub tuning: Tuning,
     /// The path of the file.
     pub file: Option<PathBuf>,
-    /// Whether missing values are measured when ranks connect, or those of rank 0's processor; otherwise the built-in ones are used.
+    /// Whether missing values are measured when ranks connect, or those of rank 0's processor; otherwise the built-in
+    /// ones are used.
     pub measures: bool,
 }
 

@@ -64,7 +64,7 @@ fn ranks_that_share_memory_use_it() {
         let long = if size == 2 { "shared_flat" } else { "shared_slices" };
         assert_eq!(choice(&topology, Collective::Reduce, 16 << 20), long, "{size} ranks");
         assert!(sizes.iter().all(|bytes| choice(&topology, Collective::Allgather, *bytes) == "shared_flat"));
-        // Not all of them share memory, or not all are on one host.
+        // In these topologies not all ranks share memory, or not all are on one host.
         let apart = [
             Topology { shared: false, ..topology.clone() },
             Topology { hosts: (0..size as u32).collect(), ..topology },
@@ -147,8 +147,9 @@ fn hosts_whose_ranks_share_memory_combine_in_it() {
             let [apart, together] = [&apart, &together].map(|topology| {
                 let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), MIB);
                 let mut candidates = tuner.explain(Collective::Allreduce, bytes).candidates.into_iter();
-                // Simulated messages within a host take no processor time for their bytes, so the segments that a leader of
-                // `hierarchical_direct` receives, sends and reduces at the same time are as fast as the network.
+                // Simulated messages within a host take no processor time for their bytes, so the segments that a
+                // leader of `hierarchical_direct` receives, sends and reduces at the same time are as fast as the
+                // network.
                 let counts = |one: &PricedAlgorithm| topology.shared || one.algorithm.name != "hierarchical_direct";
                 candidates.find(counts).unwrap()
             });
