@@ -13,10 +13,11 @@ type User = *mut c_void;
 
 /// The functions of a store of the caller's, each of which gets `user` last.
 ///
-/// All return a status: 0 for success, `GLOO_RS_ERROR_TIMEOUT` when time is up, or another error's number. They are called
-/// on the threads that use the store, possibly on several at the same time, and must not throw. Pointers that they get are
-/// valid during the call only; keys end with a NUL byte. `timeout_ms` is never negative; 0 asks once, and `INT64_MAX` has no
-/// end. Values go to [`return_value`] with the `sink`, one for each key, in the order of keys, before the function returns.
+/// All return a status: 0 for success, `GLOO_RS_ERROR_TIMEOUT` when time is up, or another error's number. They are
+/// called on the threads that use the store, possibly on several at the same time, and must not throw. Pointers that
+/// they get are valid during the call only; keys end with a NUL byte. `timeout_ms` is never negative; 0 asks once, and
+/// `INT64_MAX` has no end. Values go to [`return_value`] with the `sink`, one for each key, in the order of keys,
+/// before the function returns.
 ///
 /// The C ABI's struct has the same layout.
 #[repr(C)]
@@ -24,7 +25,8 @@ type User = *mut c_void;
 pub struct StoreCallbacks {
     /// The C ABI's.
     pub struct_size: usize,
-    /// Not 0 if a `timeout_ms` of 0 means no timeout to these functions, so that they never get it.
+    /// A value other than 0 says that a `timeout_ms` of 0 means no timeout to these functions, so that they never get
+    /// it.
     pub waits_block: u8,
     /// Given to every function; the library does not look at it.
     pub user: User,
@@ -75,9 +77,9 @@ impl Sink {
     }
 }
 
-/// Hands a value that a callback found to the library, which copies it: for each key one, in the order of keys. The C ABI exports
-/// this as `gloo_rs_store_return_value`. Fails if `sink` is null, or `value` is null and `bytes` is not 0, or if there is no key
-/// left whose value it could be.
+/// Hands a value that a callback found to the library, which copies it: for each key one, in the order of keys. The C
+/// ABI exports this as `gloo_rs_store_return_value`. Fails if `sink` is null, or `value` is null and `bytes` is not 0,
+/// or if there is no key left whose value it could be.
 ///
 /// # Safety
 /// `sink` is null, or what the running callback got; `value` is valid for reads of `bytes`.
@@ -103,15 +105,16 @@ pub unsafe fn return_value(sink: *mut c_void, value: *const c_void, bytes: usize
     sink.keep(value).inspect_err(|error| sink.failed = Some(error.clone()))
 }
 
-/// A store made of the caller's functions. Where one is missing that others can stand in for, they do; where not, calls fail
-/// with `Unsupported` and name it.
+/// A store made of the caller's functions. Where one is missing that others can stand in for, they do; where not, calls
+/// fail with `Unsupported` and name it.
 pub struct CallbackStore {
     callbacks: StoreCallbacks,
     set: unsafe extern "C" fn(Key, *const c_void, usize, User) -> u32,
     get: unsafe extern "C" fn(Key, i64, *mut c_void, User) -> u32,
 }
 
-// SAFETY: who makes a store promises that its functions may be called with `user` on any thread, and on several at once.
+// SAFETY: who makes a store promises that its functions may be called with `user` on any thread, and on several at
+// once.
 unsafe impl Send for CallbackStore {}
 // SAFETY: as above; the store itself never changes.
 unsafe impl Sync for CallbackStore {}
@@ -120,8 +123,8 @@ impl CallbackStore {
     /// A store of these functions. Fails, without calling `destroy`, if `set` or `get` is missing.
     ///
     /// # Safety
-    /// The functions keep to [`StoreCallbacks`], and may be called with `user` on any thread, and on several at once, until
-    /// `destroy` is called.
+    /// The functions keep to [`StoreCallbacks`], and may be called with `user` on any thread, and on several at once,
+    /// until `destroy` is called.
     pub unsafe fn new(callbacks: StoreCallbacks) -> Result<Self> {
         match (callbacks.set, callbacks.get) {
             (Some(set), Some(get)) => Ok(Self { callbacks, set, get }),
@@ -296,7 +299,8 @@ impl Store for CallbackStore {
         self.outcome("append", &[key], status, &began)
     }
 
-    /// Without a callback for it, waits for all, then gets one after another; if one is deleted meanwhile, the wait for it goes on.
+    /// Without a callback for it, waits for all, then gets one after another; if one is deleted meanwhile, the wait for
+    /// it goes on.
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         self.check_wait(timeout)?;
         let (_c_keys, pointers) = self.c_keys(keys)?;
@@ -339,7 +343,8 @@ impl Store for CallbackStore {
         let began = Deadline::after(Duration::ZERO);
         // A byte, since C may write any number into what it takes for a bool.
         let mut existed = 0u8;
-        // SAFETY: the functions' contract (`new`); key and flag live through the call, and a bool has the size of a byte.
+        // SAFETY: the functions' contract (`new`); key and flag live through the call, and a bool has the size of a
+        // byte.
         let status = unsafe { remove(c_key.as_ptr(), (&raw mut existed).cast::<bool>(), self.callbacks.user) };
         self.outcome("remove", &[key], status, &began)?;
         Ok(existed != 0)

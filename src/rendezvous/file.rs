@@ -1,4 +1,5 @@
-//! A store in a directory that all ranks can access: on one host, or on a shared file system with `flock` (NFS, Lustre).
+//! A store in a directory that all ranks can access: on one host, or on a shared file system with `flock` (NFS,
+//! Lustre).
 //!
 //! Every key is one file, which is replaced by renaming, so a reader sees an old or a new value, never a partial one.
 //! Writers are serialized by a lock on one file in the directory; the kernel releases it when the process ends.
@@ -20,11 +21,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::{try_reserve, try_with_capacity, try_zeros};
 use crate::sys;
 
-/// First bytes of a file. Then come the key's length (u32) and the value's (u64), both little-endian, the key, and the value.
+/// First bytes of a file. Then come the key's length (u32) and the value's (u64), both little-endian, the key, and the
+/// value.
 const MAGIC: [u8; 8] = *b"gloo_rs\x01";
 const HEADER_BYTES: usize = 20;
 
-/// File systems allow names of 255 bytes. If the encoded key is longer than this, the file's name contains a hash of the key.
+/// File systems allow names of 255 bytes. If the encoded key is longer than this, the file's name contains a hash of
+/// the key.
 const MAX_ENCODED_BYTES: usize = 200;
 
 /// Prefix of names that contain a hash.
@@ -33,8 +36,8 @@ const HASHED: &str = "gloo_rs.hash.";
 /// A store with one file per key in a directory. Dropping it removes nothing: use a new directory for each job.
 pub struct FileStore {
     directory: PathBuf,
-    /// How long calls without a timeout wait for the lock. A writer holds it only for one small write: if it is held so long, the process that
-    /// holds it is stopped.
+    /// How long calls without a timeout wait for the lock. A writer holds it only for one small write: if it is held so
+    /// long, the process that holds it is stopped.
     timeout: Duration,
     /// Serializes the threads that use this store, so that only one of them at a time polls for the file lock.
     turn: Mutex<()>,
@@ -117,7 +120,8 @@ impl FileStore {
         }
     }
 
-    /// Opens the file of `key` and reads up to its value; also returns the value's length. `None` if there is no such file.
+    /// Opens the file of `key` and reads up to its value; also returns the value's length. `None` if there is no such
+    /// file.
     fn find(&self, key: &str) -> Result<Option<(File, usize)>> {
         let path = self.path(key);
         let mut file = match sys::file::open_without_blocking(&path) {
@@ -240,7 +244,8 @@ fn write_and_close(mut file: File, parts: &[&[u8]]) -> io::Result<()> {
     sys::file::close(file)
 }
 
-/// Name of the file that holds `key`. Different keys have different names, except if hashes collide, which `find` detects.
+/// Name of the file that holds `key`. Different keys have different names, except if hashes collide, which `find`
+/// detects.
 fn file_name(key: &str) -> String {
     let mut name = String::from("gloo_rs.key.");
     for &byte in key.as_bytes() {
@@ -313,7 +318,8 @@ impl Store for FileStore {
             for key in keys {
                 values.extend(self.read(key)?);
             }
-            // Fewer if a key was deleted in between: wait again; this fails if the deadline has passed and the key is still missing.
+            // Fewer if a key was deleted in between: wait again; this fails if the deadline has passed and the key is
+            // still missing.
             if values.len() == keys.len() {
                 return Ok(values);
             }

@@ -62,7 +62,8 @@ impl InProcessStore {
         let mut table = self.lock();
         let mut at = 0;
         loop {
-            // Continues at the key that was missing last, so that keys found before are not looked up after each wake-up.
+            // Continues at the key that was missing last, so that keys found before are not looked up after each
+            // wake-up.
             match (at..keys.len()).chain(0..at).find(|&i| !table.contains(keys[i])) {
                 None => return Ok(table),
                 Some(missing) => at = missing,

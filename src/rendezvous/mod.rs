@@ -34,14 +34,14 @@ pub const MAX_VALUE_BYTES: usize = 64 << 20;
 
 /// A key-value store that all ranks of a job can access. Thread-safe.
 ///
-/// Keys are non-empty UTF-8 without NUL bytes, at most [`MAX_KEY_BYTES`] long; values are any bytes, at most [`MAX_VALUE_BYTES`].
-/// Every error names the key, the store and the elapsed time.
+/// Keys are non-empty UTF-8 without NUL bytes, at most [`MAX_KEY_BYTES`] long; values are any bytes, at most
+/// [`MAX_VALUE_BYTES`]. Every error names the key, the store and the elapsed time.
 pub trait Store: Send + Sync {
     /// Sets `key`, replacing any value it has.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
 
-    /// As [`Store::set`], for callers that can wait only for `timeout`: soon after it the call fails if the store does not answer.
-    /// The default is for stores that answer or fail at once.
+    /// Like [`Store::set`], for callers that can wait only for `timeout`: soon after it the call fails if the store
+    /// does not answer. The default is for stores that answer or fail at once.
     fn set_within(&self, key: &str, value: &[u8], _timeout: Duration) -> Result<()> {
         self.set(key, value)
     }
@@ -59,28 +59,30 @@ pub trait Store: Send + Sync {
     /// Appends to the value of `key` (empty if the key does not exist). Atomic.
     fn append(&self, key: &str, value: &[u8]) -> Result<()>;
 
-    /// As [`Store::append`], for callers that can wait only for `timeout`, and that accept that `value` is appended twice if
-    /// the reply to the first request is lost. The default is for stores that answer or fail at once.
+    /// Like [`Store::append`], for callers that can wait only for `timeout`, and that accept that `value` is appended
+    /// twice if the reply to the first request is lost. The default is for stores that answer or fail at once.
     fn append_within(&self, key: &str, value: &[u8], _timeout: Duration) -> Result<()> {
         self.append(key, value)
     }
 
-    /// As [`Store::append_within`]. If the store's server sees the connection of this process break before the claims are settled, it takes
-    /// `value` back, so that another process may take this one's place; all values that are claimed for a key have one length. The default
-    /// is for stores whose server does not see that.
+    /// Like [`Store::append_within`]. If the store's server sees the connection of this process break before the claims
+    /// are settled, it takes `value` back, so that another process may take this one's place; all values that are
+    /// claimed for a key have one length. The default is for stores whose server does not see that.
     fn claim_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.append_within(key, value, timeout)
     }
 
-    /// What this process has claimed is taken back when its store ends, even if that is in order, unless claims are settled.
+    /// What this process has claimed is taken back when its store ends, even if that is in order, unless claims are
+    /// settled.
     fn disclaim(&self) {}
 
-    /// As [`Store::set_within`]; rank 0 calls it once all ranks are there: claims of all processes last from now on.
+    /// Like [`Store::set_within`]; rank 0 calls it once all ranks are there: claims of all processes last from now on.
     fn set_and_settle_claims(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.set_within(key, value, timeout)
     }
 
-    /// Waits until all `keys` have values, and returns these in the order of `keys`. Fails with `Timeout` after `timeout`.
+    /// Waits until all `keys` have values, and returns these in the order of `keys`. Fails with `Timeout` after
+    /// `timeout`.
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>>;
 
     /// Sets every key of `pairs`.
@@ -98,8 +100,8 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// For errors of ranks that wait for others: what may keep these from the store, as far as this process can tell. May ask the
-    /// system's resolver.
+    /// Returns, for errors of ranks that wait for others, what may keep these from the store, as far as this process
+    /// can tell. May ask the system's resolver.
     fn obstacle(&self) -> Option<String> {
         None
     }

@@ -66,7 +66,8 @@ impl Table {
         Ok(())
     }
 
-    /// Takes back the first of the appended values, all of one length, that equals `value`. The key is removed with its last one.
+    /// Takes back the first of the appended values, all of one length, that equals `value`. The key is removed with its
+    /// last one.
     pub(super) fn take_back(&mut self, key: &str, value: &[u8]) -> Result<()> {
         let Some(current) = self.values.get_mut(key) else { return Ok(()) };
         let length = value.len().max(1);

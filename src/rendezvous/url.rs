@@ -1,4 +1,5 @@
-//! Stores by URL: `tcp://10.0.0.1:29500`, `file:///shared/job-17`, `redis://10.0.0.1/0?prefix=job-17/`, `inproc://test`.
+//! Stores by URL: `tcp://10.0.0.1:29500`, `file:///shared/job-17`, `redis://10.0.0.1/0?prefix=job-17/`,
+//! `inproc://test`.
 
 #[cfg(any(test, fuzzing))]
 #[path = "../testing/fuzz/store_url.rs"]
@@ -81,7 +82,8 @@ pub(super) fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> 
     Ok(Arc::new(store?))
 }
 
-/// The URL for messages: the user, the password and all options, which might contain secrets by mistake, are replaced by stars.
+/// The URL for messages: the user, the password and all options, which might contain secrets by mistake, are replaced
+/// by stars.
 fn without_secrets(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(start);

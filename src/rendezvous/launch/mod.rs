@@ -26,12 +26,13 @@ use crate::net::ports::{self, PORT_RANGE, PortRange};
 use crate::sys;
 use crate::types::Rank;
 
-/// Ports for jobs whose launcher names none, unless [`PORT_RANGE`] does: below the range that systems assign to outgoing connections.
+/// Ports for jobs whose launcher names none, unless [`PORT_RANGE`] does: below the range that systems assign to
+/// outgoing connections.
 const PORTS: std::ops::Range<u16> = 10_000..30_000;
 /// How many of them a job tries.
 const JOB_PORTS: usize = 3;
-/// How many ports of a given range a job tries: other jobs' ranks listen there, too. If each takes the whole of [`PORT_PATIENCE`], the last one's turn
-/// comes within the default timeout.
+/// How many ports of a given range a job tries: other jobs' ranks listen there, too. If each takes the whole of
+/// [`PORT_PATIENCE`], the last one's turn comes within the default timeout.
 const RANGE_PORTS: usize = 12;
 /// How long a server at one of these ports may take to answer before the next one is tried.
 const PORT_PATIENCE: Duration = Duration::from_secs(2);
@@ -76,13 +77,13 @@ impl Launch {
     /// | `PMI_FD`, one host | rank 0 serves a TCP store on a port computed from the launcher's process id, or on another if it is taken |
     /// | Slurm's | the same on the first host of `SLURM_STEP_NODELIST`, with a port computed from job and step |
     ///
-    /// Other ranks try to connect to rank 0's server until `timeout`. Call this once in every process of the job: rank 0
-    /// cannot serve twice at one address. Errors name variables and their values.
+    /// Other ranks try to connect to rank 0's server until `timeout`. Call this once in every process of the job: rank
+    /// 0 cannot serve twice at one address. Errors name variables and their values.
     pub fn from_environment(timeout: Duration) -> Result<Self> {
         Self::from_variables(|name| std::env::var_os(name), timeout)
     }
 
-    /// As [`Launch::from_environment`], with variables from `variable`.
+    /// Like [`Launch::from_environment`], with variables from `variable`.
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, timeout: Duration) -> Result<Self> {
         let variables = Variables(&variable);
         let position = JobPosition::find(&variables)?;
@@ -96,7 +97,8 @@ impl Launch {
         JobPosition::is_known(&Variables(&|name| std::env::var_os(name)))
     }
 
-    /// The rank of this process among those of its host, and their number; each if the launcher sets it. Opens no store.
+    /// The rank of this process among those of its host, and their number; each if the launcher sets it. Opens no
+    /// store.
     pub fn local_from_environment() -> Result<(Option<Rank>, Option<usize>)> {
         let position = JobPosition::find(&Variables(&|name| std::env::var_os(name)))?;
         Ok((position.local_rank, position.local_size))
@@ -160,9 +162,9 @@ fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> Result<Arc<
     open_unused(rank, timeout, |timeout| url::open_tcp(host, port, rank, timeout))
 }
 
-/// Opens rank 0's TCP store by `open`, and checks that no process is `rank` in it. A process that runs a second program after the first
-/// might otherwise connect to the store that rank 0 still serves in the first program. A process that has died while others gather is
-/// replaced, once the server has seen its connection break.
+/// Opens rank 0's TCP store by `open`, and checks that no process is `rank` in it. A process that runs a second program
+/// after the first might otherwise connect to the store that rank 0 still serves in the first program. A process that
+/// has died while others gather is replaced, once the server has seen its connection break.
 fn open_unused(
     rank: Rank,
     timeout: Duration,
@@ -177,7 +179,7 @@ fn open_unused(
         }
         let claimed = claim_rank(&*store, rank, &deadline);
         if claimed.is_err() {
-            // It must not stand in the way of the next process.
+            // The claim must not stand in the way of the next process.
             store.disclaim();
         }
         match claimed {
@@ -212,8 +214,9 @@ fn claim_rank(store: &dyn Store, rank: Rank, deadline: &Deadline) -> Result<()> 
     }
 }
 
-/// Rank 0's TCP store on a port computed from the job's name, or on another one if that is taken. Keys have the name as a prefix, and one key
-/// says that the server is the job's, so ranks of another job that gets the same port do not take this store for theirs.
+/// Rank 0's TCP store on a port computed from the job's name, or on another one if that is taken. Keys have the name as
+/// a prefix, and one key says that the server is the job's, so ranks of another job that gets the same port do not take
+/// this store for theirs.
 fn store_at_job_port(
     job: &str,
     host: &str,

@@ -28,8 +28,9 @@ pub fn first_host(list: &str) -> Result<String> {
     if host.is_empty() { Err(wrong("the first host has no name")) } else { Ok(host) }
 }
 
-/// Fails if rank 0 is not on the `first` host of the list, where the others look for it (an arbitrary distribution, or a step of which only
-/// the job's list of hosts is known): on rank 0, and on the ranks of the first host, as far as Slurm tells them.
+/// Fails if rank 0 is not on the `first` host of the list, where the others look for it (an arbitrary distribution, or
+/// a step of which only the job's list of hosts is known): on rank 0, and on the ranks of the first host, as far as
+/// Slurm tells them.
 pub fn check_rank_0_is_on(first: &str, list: &str, rank: usize, variables: &Variables<'_>) -> Result<()> {
     let [node, ranks, name] = ["SLURM_NODEID", "SLURM_GTIDS", "SLURMD_NODENAME"].map(|name| variables.text(name));
     let (node, ranks, name) = (node?, ranks?, name?);

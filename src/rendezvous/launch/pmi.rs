@@ -1,8 +1,8 @@
 //! Identifies the PMI launcher that started this process (MPICH's and Intel MPI's mpiexec, and others).
 //!
-//! Such a launcher passes every process one end of a socket, PMI_FD. This code sends nothing on it: after the first request, the
-//! launcher treats a process that ends without `finalize` as crashed and kills the others; and `finalize` closes the socket,
-//! so that no MPI could start in the same process, nor in a program that the process executes next.
+//! Such a launcher passes every process one end of a socket, PMI_FD. This code sends nothing on it: after the first
+//! request, the launcher treats a process that ends without `finalize` as crashed and kills the others; and `finalize`
+//! closes the socket, so that no MPI could start in the same process, nor in a program that the process executes next.
 
 use crate::error::{Error, Result};
 
@@ -27,8 +27,8 @@ fn peer(fd: i32) -> Option<i32> {
     // The ends of a socket pair have no addresses, but credentials; a socket that was never connected has neither.
     let mut found = libc::ucred { pid: -1, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `found` and `length` outlive the call, which writes at most `length` bytes to `found`, the size of a ucred; for a
-    // descriptor that is not such a socket it fails without writing.
+    // SAFETY: `found` and `length` outlive the call, which writes at most `length` bytes to `found`, the size of a
+    // ucred; for a descriptor that is not such a socket it fails without writing.
     let result =
         unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut found).cast(), &mut length) };
     (result == 0 && found.uid != u32::MAX && found.pid >= 0).then_some(found.pid)

@@ -46,8 +46,9 @@ impl Names {
     }
 }
 
-/// In order of precedence; the innermost launcher comes first: mpirun and torchrun are started within a Slurm job, rarely the
-/// other way round. Hydra can start its helpers by srun, and srun can set PMI's variables, but only Hydra sets MPI_LOCALNRANKS.
+/// In order of precedence; the innermost launcher comes first: mpirun and torchrun are started within a Slurm job,
+/// rarely the other way round. Hydra can start its helpers by srun, and srun can set PMI's variables, but only Hydra
+/// sets MPI_LOCALNRANKS.
 const LAUNCHERS: [Names; 5] = [
     Names {
         launcher: Launcher::Variables,

@@ -11,8 +11,8 @@ use crate::sys;
 use crate::sys::file::{Until, create_private};
 use crate::types::Rank;
 
-/// The number of programs that this process, which is `rank`, has run in this job before this one. All ranks count in the same
-/// way, so that no rank reads the value that rank 0 has published in an earlier program.
+/// The number of programs that this process, which is `rank`, has run in this job before this one. All ranks count in
+/// the same way, so that no rank reads the value that rank 0 has published in an earlier program.
 pub fn program_number(path: &Path, rank: Rank) -> Result<usize> {
     for number in 0.. {
         let file = with_end(path, &format!("{rank}.{number}"));

@@ -474,13 +474,13 @@ fn two_processes_with_the_same_rank_are_an_error() {
     let rank = |rank| owned(&[&[("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", host), ("MASTER_PORT", &port)]]);
     let [zero, one] = ["0", "1"].map(|number| Launch::from_variables(rank(number), TIMEOUT).unwrap());
     let refused = || {
-        // So long that the server is reached on a busy machine.
+        // The timeout suffices to reach the server on a busy machine.
         let error = Launch::from_variables(rank("1"), Duration::from_secs(2)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.message().contains("two processes have the same rank"), "{error}");
     };
     refused();
-    // It has ended in order, and may run the next program.
+    // The process has ended in order, and may run the next program.
     drop(one);
     refused();
     drop(zero);

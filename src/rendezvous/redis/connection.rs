@@ -1,7 +1,7 @@
 //! One connection to a Redis server: blocking, one request at a time, with a deadline for each.
 //!
-//! The `redis` crate encodes commands and parses replies. Its connection is not used: it would install rustls' crypto provider for
-//! the whole process, and its timeouts restart with every byte.
+//! The `redis` crate encodes commands and parses replies. Its connection is not used: it would install rustls' crypto
+//! provider for the whole process, and its timeouts restart with every byte.
 
 use std::io::{self, ErrorKind as IoErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -20,8 +20,8 @@ use crate::net::handshake::BadCertificate;
 use crate::reserve::{SMALL_BYTES, check_room};
 use crate::sys::{self, AsRaw, OwnedSocket};
 
-/// Time for one attempt to connect, so that an address that drops packets leaves time for the next one; also the longest time
-/// without progress in a reply, after which a new connection is tried.
+/// Time for one attempt to connect, so that an address that drops packets leaves time for the next one; also the
+/// longest time without progress in a reply, after which a new connection is tried.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest part of a server's error text that is shown.
@@ -121,7 +121,8 @@ impl Connection {
         SockRef::from(&timed.socket).peer_addr().ok()?.as_socket()
     }
 
-    /// Connects, authenticates, selects the database and sends `setup` in the same request; its replies are returned too.
+    /// Connects, authenticates, selects the database and sends `setup` in the same request; its replies are returned
+    /// too.
     pub(super) fn open(target: &Target, setup: &Pipeline, limit: &Deadline) -> Result<(Self, Vec<Value>), Fault> {
         let options = &target.options;
         let timed = Timed { socket: connect(&options.host, options.port, limit)?, limit: *limit };

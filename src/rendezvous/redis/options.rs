@@ -41,7 +41,7 @@ pub struct RedisOptions {
 pub struct RedisTls {
     /// The only trusted authorities; `None` for those that the system trusts.
     pub ca_file: Option<PathBuf>,
-    /// This client's certificate, for servers that require one (`tls-auth-clients`); requires `key_file`.
+    /// The client's certificate, for servers that require one (`tls-auth-clients`); requires `key_file`.
     pub cert_file: Option<PathBuf>,
     /// The private key of `cert_file`.
     pub key_file: Option<PathBuf>,

@@ -29,8 +29,8 @@ const GRACE: Duration = Duration::from_millis(900);
 const BATCH_KEYS: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Appends `ARGV[1]` to `KEYS[1]` and sets its lifetime to `ARGV[3]` seconds, unless it would get longer than `ARGV[2]`; returns its
-/// length.
+/// Appends `ARGV[1]` to `KEYS[1]` and sets its lifetime to `ARGV[3]` seconds, unless it would get longer than
+/// `ARGV[2]`; returns its length.
 const APPEND: &str = "local n = redis.call('STRLEN', KEYS[1]) + #ARGV[1] \
     if n > tonumber(ARGV[2]) then return n end \
     redis.call('APPEND', KEYS[1], ARGV[1]) \
@@ -39,17 +39,17 @@ const APPEND: &str = "local n = redis.call('STRLEN', KEYS[1]) + #ARGV[1] \
 
 /// Keys and values in a Redis server (version 5 or newer, not a cluster). Every key has a time to live.
 ///
-/// Each call uses a connection of its own; connections are kept open for later calls. Waits poll after 1 ms at
-/// first, up to every 100 ms later. If the server is down, starting, or does not answer, calls retry until their timeout
-/// and at most 1 s longer, and then fail with `Timeout`; calls without a timeout, after that of [`environment`]. Operations that must not be
-/// repeated (`add`, `append`, `delete`) are sent only once; if the reply is lost they fail with `ConnectionLost` and may or
-/// may not have been executed.
+/// Each call uses a connection of its own; connections are kept open for later calls. Waits poll after 1 ms at first,
+/// up to every 100 ms later. If the server is down, starting, or does not answer, calls retry until their timeout and
+/// at most 1 s longer, and then fail with `Timeout`; calls without a timeout, after that of [`environment`]. Operations
+/// that must not be repeated (`add`, `append`, `delete`) are sent only once; if the reply is lost they fail with
+/// `ConnectionLost` and may or may not have been executed.
 ///
-/// If the server comes back without this store's data (it restarted without persistence, or was emptied), all calls fail with
-/// a `ConnectionLost` that says so: the entries of other ranks are lost, and no other error would show this.
+/// If the server comes back without this store's data (it restarted without persistence, or was emptied), all calls
+/// fail with a `ConnectionLost` that says so: the entries of other ranks are lost, and no other error would show this.
 pub struct RedisStore {
     target: Target,
-    /// For messages.
+    /// The URL without secrets, for error messages.
     url: String,
     /// The value of [`RedisStore::mark`] when the store was opened: if it is still there, the server has the data.
     sign: Vec<u8>,
@@ -80,8 +80,8 @@ enum Twice {
 }
 
 impl RedisStore {
-    /// Connects to the server; retries until `timeout` while it cannot be reached. Fails at once if the server refuses this user or
-    /// this database, or is not a Redis server.
+    /// Connects to the server; retries until `timeout` while it cannot be reached. Fails at once if the server refuses
+    /// this user or this database, or is not a Redis server.
     pub fn connect(options: RedisOptions, timeout: Duration) -> Result<Self> {
         let url = options.url();
         host::check(&options.host)
@@ -124,7 +124,8 @@ impl RedisStore {
         format!("{}{key}", self.target.options.prefix)
     }
 
-    /// The key that shows whether the server still has the data. It contains a NUL byte, which no user's key may contain.
+    /// The key that shows whether the server still has the data. It contains a NUL byte, which no user's key may
+    /// contain.
     fn mark(&self) -> String {
         self.name("\0sign")
     }
@@ -297,8 +298,8 @@ impl RedisStore {
         check_value(|| self.describe(), key, value_bytes)
     }
 
-    /// Fails if there is no memory for a request with values of `bytes`: the `redis` crate copies them into commands, and these into the
-    /// request, which may grow to twice its length.
+    /// Fails if there is no memory for a request with values of `bytes`: the `redis` crate copies them into commands,
+    /// and these into the request, which may grow to twice its length.
     fn check_room(&self, bytes: usize) -> Result<()> {
         if bytes < SMALL_BYTES {
             return Ok(());
@@ -326,8 +327,9 @@ impl RedisStore {
         found.collect()
     }
 
-    /// Polls until all `keys` have values. While one is missing, only that one is requested. When it is found, the number of keys per
-    /// request grows with the number of keys found, so the total work is proportional to the number of keys.
+    /// Polls until all `keys` have values. While one is missing, only that one is requested. When it is found, the
+    /// number of keys per request grows with the number of keys found, so the total work is proportional to the number
+    /// of keys.
     fn await_keys(&self, keys: &[&str], time: &Time) -> Result<()> {
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
         let mut at = 0;
@@ -453,7 +455,8 @@ impl Store for RedisStore {
                 for reply in self.ask(&doing, &commands, Twice::Harmless, &time)? {
                     match reply {
                         Value::BulkString(value) => values.push(value),
-                        // Deleted in between: wait again; this fails if the deadline has passed and the key is still missing.
+                        // Deleted in between: wait again; this fails if the deadline has passed and the key is still
+                        // missing.
                         Value::Nil => continue 'again,
                         other => return Err(self.nonsense(&doing, Some(&other))),
                     }

@@ -210,7 +210,7 @@ fn a_server_that_is_not_redis_is_detected() {
     }
     let http = stranger(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
     is(&refused(&format!("redis://:secret@{http}"), LONG), ErrorKind::Mismatch, &["not a Redis server", &http]);
-    // It echoes the password, which must not be shown.
+    // The other end echoes the password, which must not be shown.
     let echo = stranger(None);
     is(&refused(&format!("redis://:secret@{echo}"), LONG), ErrorKind::Mismatch, &["as a Redis server does"]);
     let parrot = stranger(Some(
@@ -352,7 +352,7 @@ fn operations_that_may_have_been_executed_are_not_repeated() {
     // The server closes idle connections: this is detected before a request is sent.
     server.ask("CLIENT KILL TYPE normal SKIPME yes");
     assert_eq!(store.add("n", 1).unwrap(), 2);
-    // It closes the connection in the middle of an addition, which it has executed.
+    // The relay closes the connection in the middle of an addition, which the server has executed.
     let address = server.address();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let between = listener.local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! TLS to a Redis server, by rustls with ring. The crypto provider is passed explicitly: none is installed for the process.
+//! TLS to a Redis server, by rustls with ring. The crypto provider is passed explicitly: none is installed for the
+//! process.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,8 @@ use crate::sys::file::Until;
 /// Most bytes of a file of certificates, or of a key.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The TLS configuration. The error says what is wrong and names the file. `until`: how long a file that is a pipe is waited for.
+/// The TLS configuration. The error says what is wrong and names the file. `until`: how long a file that is a pipe is
+/// waited for.
 pub(super) fn client(tls: &RedisTls, until: Until) -> Result<Arc<ClientConfig>> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone());
@@ -60,8 +62,8 @@ fn authorities(file: Option<&Path>, until: Until) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// The certificates in what the [`SYSTEM_VARIABLES`] name, or else those that the system has. Some may be unreadable; it is enough if one
-/// can be used.
+/// The certificates in what the [`SYSTEM_VARIABLES`] name, or else those that the system has. Some may be unreadable;
+/// it is enough if one can be used.
 fn system_authorities([file, folders]: [Option<OsString>; 2], until: Until) -> Result<RootCertStore> {
     let folders = folders.iter().flat_map(std::env::split_paths).filter(|folder| !folder.as_os_str().is_empty());
     let folders: Vec<PathBuf> = folders.collect();
@@ -73,7 +75,7 @@ fn system_authorities([file, folders]: [Option<OsString>; 2], until: Until) -> R
     let [by_file, by_folders] = SYSTEM_VARIABLES;
     let named = file.iter().map(|file| read(Path::new(file), by_file, until));
     let in_folders = folders.iter().flat_map(|folder| match fs::read_dir(folder) {
-        // It may contain folders and other things, too.
+        // A folder may contain folders and other things, too.
         Ok(entries) => {
             let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
             files.map(|file| read(&file, by_folders, until)).collect()
@@ -109,7 +111,7 @@ fn read(file: &Path, by: &str, until: Until) -> Result<Vec<u8>> {
 
 fn unreadable(file: &Path, by: &str, error: &io::Error) -> Error {
     let failed = Error::io(format_args!("cannot use {} ({by})", file.display()), error);
-    // Of anything but a lack of descriptors or memory, who has named it is the cause.
+    // A lack of descriptors or memory is the process's; any other failure is the fault of who named the file.
     if failed.kind() == ErrorKind::ResourceExhausted { failed } else { Error::invalid(failed.message()) }
 }
 

@@ -33,7 +33,8 @@ pub(super) enum Fault {
     Silent,
     /// The server's host does not respond: the host or the network may recover.
     Unreachable(io::Error),
-    /// The server closed the connection during the handshake: it runs, and has no room for more connections or is about to end.
+    /// The server closed the connection during the handshake: it runs, and has no room for more connections or is about
+    /// to end.
     TurnedAway(io::Error),
     /// This process has no descriptor for a connection; nothing is known about the server.
     NoDescriptor(io::Error),
@@ -46,8 +47,9 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// The fault for an error of an attempt to connect. `address`: that of the attempt; `None` if the name was not resolved. A timeout says
-    /// nothing about the server: it does not distinguish a listener with a full queue from a broken network.
+    /// The fault for an error of an attempt to connect. `address`: that of the attempt; `None` if the name was not
+    /// resolved. A timeout says nothing about the server: it does not distinguish a listener with a full queue from a
+    /// broken network.
     pub(super) fn connecting(error: io::Error, address: Option<SocketAddr>) -> Self {
         match error.kind() {
             _ if address.is_some_and(|address| sys::connect::lacks_ports(&error, address)) => Self::NoPort(error),
@@ -153,7 +155,7 @@ impl Connection {
         Ok(instance)
     }
 
-    /// As [`Connection::end`]; the server keeps what was claimed.
+    /// Like [`Connection::end`]; the server keeps what was claimed.
     pub(super) fn end_and_keep(mut self) {
         // The socket has room, as below.
         if let Ok(keep) = Request::Keep.encode() {
@@ -162,17 +164,17 @@ impl Connection {
         self.end();
     }
 
-    /// Ends the connection in an orderly way, which TLS distinguishes from one that was cut; not to be called in a child by fork, whose
-    /// parent goes on with the session.
+    /// Ends the connection in an orderly way, which TLS distinguishes from one that was cut; not to be called in a
+    /// child by fork, whose parent goes on with the session.
     pub(super) fn end(mut self) {
         self.stream.close();
         // The socket has room, since the server has taken every request.
         let _ = self.stream.flush();
     }
 
-    /// Sends a request, which includes its length, and returns the reply's frame without its length. After the request has been
-    /// sent, the reply must begin within `patience`; while it is being sent, the server must read some of it within that time. After an
-    /// error the connection must not be used again.
+    /// Sends a request, which includes its length, and returns the reply's frame without its length. After the request
+    /// has been sent, the reply must begin within `patience`; while it is being sent, the server must read some of it
+    /// within that time. After an error the connection must not be used again.
     pub(super) fn exchange(&mut self, request: &[u8], patience: Duration) -> Result<Vec<u8>, Fault> {
         let mut rest = request;
         while !rest.is_empty() {

@@ -1,5 +1,5 @@
-//! The handshake of a store's client and server, by which they prove to each other that they have the job's token, before any
-//! request is read. Without I/O.
+//! The handshake of a store's client and server, by which they prove to each other that they have the job's token,
+//! before any request is read. Without I/O.
 //!
 //! | from | bytes |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | client | proof (32) |
 //! | server | 1 (accepted) |
 //!
-//! Flag 1: the sender has a token. Each proof covers all bytes sent before it. Without a token on either side the same bytes
-//! are exchanged but prove nothing: then every process that can reach the port is accepted.
+//! Flag 1: the sender has a token. Each proof covers all bytes sent before it. Without a token on either side the same
+//! bytes are exchanged but prove nothing: then every process that can reach the port is accepted.
 
 use super::protocol::{CLIENT_HELLO_BYTES, MAGIC, SERVER_HELLO_BYTES, client_hello, server_hello};
 use crate::net::gate::{Handshake, Refused};

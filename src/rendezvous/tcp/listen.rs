@@ -11,8 +11,8 @@ use crate::sys;
 /// - an address: on that address. If it is not one of this host, because a router or load balancer forwards it: on all
 ///   addresses of its family;
 /// - `localhost`: on the first loopback address;
-/// - another name: on all addresses of this host, since other hosts may resolve it to another address (a host's own table
-///   often maps its name to 127.0.1.1).
+/// - another name: on all addresses of this host, since other hosts may resolve it to another address (a host's own
+///   table often maps its name to 127.0.1.1).
 ///
 /// If `port` is 0, a range or the system gives one.
 pub(super) fn listen(host: &str, port: u16, range: Option<&PortRange>) -> io::Result<TcpListener> {
@@ -42,8 +42,8 @@ fn listen_on_first(addresses: &[IpAddr], port: u16, range: Option<&PortRange>) -
     result
 }
 
-/// If none of the addresses of `host` is this one's: a text that says so. Other ranks reach the server only if something forwards them,
-/// such as a load balancer. Asks the system's resolver.
+/// If none of the addresses of `host` is this one's: a text that says so. Other ranks reach the server only if
+/// something forwards them, such as a load balancer. Asks the system's resolver.
 pub(super) fn elsewhere(host: &str) -> Option<String> {
     let addresses: Vec<SocketAddr> = match (host, 0).to_socket_addrs() {
         Ok(addresses) => addresses.collect(),
@@ -66,8 +66,9 @@ pub(super) fn elsewhere(host: &str) -> Option<String> {
     ))
 }
 
-/// The addresses at which this host reaches a listener at `address`, which are tried in turn: `address`, or loopback for a listener on all
-/// addresses. One for both families can be bound where IPv6 is switched off, and then loopback has only an IPv4 address.
+/// The addresses at which this host reaches a listener at `address`, which are tried in turn: `address`, or loopback
+/// for a listener on all addresses. One for both families can be bound where IPv6 is switched off, and then loopback
+/// has only an IPv4 address.
 pub(super) fn reachable(address: SocketAddr) -> Vec<SocketAddr> {
     let loopback: &[IpAddr] = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],

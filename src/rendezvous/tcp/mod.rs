@@ -45,16 +45,16 @@ const GRACE: Duration = Duration::from_millis(900);
 
 /// A client of a store's server and, on the rank that serves, the server. Thread-safe.
 ///
-/// Each call uses a connection of its own, so a wait on one thread does not block the others. Connections
-/// are kept open for later calls. A server that has ended is not replaced: calls fail with `ConnectionLost`, and a new server at the
-/// same address is not taken for the old one. If the server does not answer, calls fail with `Timeout` at most 1 s after their
-/// timeout; calls without a timeout after that of [`environment::TIMEOUT`].
+/// Each call uses a connection of its own, so a wait on one thread does not block the others. Connections are kept open
+/// for later calls. A server that has ended is not replaced: calls fail with `ConnectionLost`, and a new server at the
+/// same address is not taken for the old one. If the server does not answer, calls fail with `Timeout` at most 1 s
+/// after their timeout; calls without a timeout after that of [`environment::TIMEOUT`].
 ///
-/// Dropping the store of the rank that serves ends the server after all other clients have disconnected, or after 2 s, so
-/// that ranks that are slightly behind can still read their keys.
+/// Dropping the store of the rank that serves ends the server after all other clients have disconnected, or after 2 s,
+/// so that ranks that are slightly behind can still read their keys.
 ///
-/// The server needs one descriptor for each client. With a job token, both sides prove that they have it before any request is
-/// read; without one, every process that can reach the server's port can read and change every key.
+/// The server needs one descriptor for each client. With a job token, both sides prove that they have it before any
+/// request is read; without one, every process that can reach the server's port can read and change every key.
 pub struct TcpStore {
     /// The URL as given by the user.
     url: String,
@@ -80,7 +80,8 @@ pub struct TcpStoreOptions {
     pub token: Option<JobToken>,
     /// Callback for log messages about connections that the server drops. Called from the server's thread.
     pub log: Option<LogCallback>,
-    /// What carries the bytes of connections: the same on all ranks. `None`: as [`crate::net::stream::TRANSPORT`] says, else TCP.
+    /// What carries the bytes of connections: the same on all ranks. `None`: as [`crate::net::stream::TRANSPORT`] says,
+    /// else TCP.
     pub transport: Option<Transport>,
 }
 
@@ -91,16 +92,16 @@ impl TcpStoreOptions {
 }
 
 impl TcpStore {
-    /// Starts a server and connects to it. With `port` 0 it is one of [`ports::PORT_RANGE`], or the system chooses it; [`TcpStore::port`]
-    /// returns it.
+    /// Starts a server and connects to it. With `port` 0 it is one of [`ports::PORT_RANGE`], or the system chooses it;
+    /// [`TcpStore::port`] returns it.
     ///
-    /// `host` is the name or address by which the other ranks connect. The server listens on it if it is an IP address of this host,
-    /// or `localhost`; otherwise it listens on all addresses.
+    /// `host` is the name or address by which the other ranks connect. The server listens on it if it is an IP address
+    /// of this host, or `localhost`; otherwise it listens on all addresses.
     pub fn serve(host: &str, port: u16) -> Result<Self> {
         Self::serve_with(host, port, &TcpStoreOptions::default())
     }
 
-    /// As [`TcpStore::serve`], with options.
+    /// Like [`TcpStore::serve`], with options.
     pub fn serve_with(host: &str, port: u16, options: &TcpStoreOptions) -> Result<Self> {
         Self::start(host, port, options, Limits::default())
     }
@@ -138,7 +139,8 @@ impl TcpStore {
         Ok(Self::over((address, connection), url, host, (key, security, timeout), Some(server), mark))
     }
 
-    /// A store whose server is at the address of `connection`, the first to it, and is `server` if this process runs it.
+    /// A store whose server is at the address of `connection`, the first to it, and is `server` if this process runs
+    /// it.
     fn over(
         (address, connection): (SocketAddr, Connection),
         url: String,
@@ -159,12 +161,12 @@ impl TcpStore {
         Self::connect_with(host, port, timeout, &TcpStoreOptions::default())
     }
 
-    /// As [`TcpStore::connect`], with options.
+    /// Like [`TcpStore::connect`], with options.
     pub fn connect_with(host: &str, port: u16, timeout: Duration, options: &TcpStoreOptions) -> Result<Self> {
         Self::reach(host, port, (timeout, true), options)
     }
 
-    /// As [`TcpStore::connect`], but tries once: fails at once if nobody listens there.
+    /// Like [`TcpStore::connect`], but tries once: fails at once if nobody listens there.
     pub(super) fn connect_once(host: &str, port: u16, timeout: Duration) -> Result<Self> {
         Self::reach(host, port, (timeout, false), &TcpStoreOptions::default())
     }
@@ -235,8 +237,8 @@ impl TcpStore {
         Ok(frame)
     }
 
-    /// Opens another connection to this store's server. If it refuses the connection, it has ended. If it cannot be reached, or
-    /// has no room for this client, tries again until `deadline`.
+    /// Opens another connection to this store's server. If it refuses the connection, it has ended. If it cannot be
+    /// reached, or has no room for this client, tries again until `deadline`.
     fn connect_again(&self, deadline: &Deadline) -> Result<Connection, Fault> {
         let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
         loop {
@@ -266,7 +268,8 @@ impl TcpStore {
         self.read_reply(doing, &frame, read)?.map_err(|_| self.failed(doing, &protocol::invalid()))
     }
 
-    /// A request that waits for keys. Returns the values, or how many keys are missing and the positions of the first ones.
+    /// A request that waits for keys. Returns the values, or how many keys are missing and the positions of the first
+    /// ones.
     fn ask_for_keys<T>(
         &self,
         doing: &str,
@@ -454,7 +457,8 @@ impl Store for TcpStore {
         let deadline = Deadline::after(timeout);
         let (mut count, mut missing) = (0, Vec::new());
         for batch in batches(keys, |key| 2 + key.len()) {
-            // After the deadline, the remaining keys are requested without waiting, so that the error names all missing keys.
+            // After the deadline, the remaining keys are requested without waiting, so that the error names all missing
+            // keys.
             let timeout = deadline.remaining();
             let doing = doing("wait for", batch.iter().copied());
             let request = self.request(&doing, batch, |keys| Request::Wait { timeout, keys })?;

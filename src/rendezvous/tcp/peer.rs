@@ -31,7 +31,8 @@ pub(super) const GONE: u32 = PEER_ENDED | BROKEN | HANGUP;
 pub(super) struct Peer {
     pub(super) registration: Registration,
     pub(super) stream: Stream,
-    /// Received bytes that have not been processed. Grows only with the bytes received, to one frame and one read at most.
+    /// Received bytes that have not been processed. Grows only with the bytes received, to one frame and one read at
+    /// most.
     pub(super) input: Vec<u8>,
     /// Bytes to come of a request for which there is no memory.
     discards: usize,
@@ -64,8 +65,8 @@ impl Peer {
         }
     }
 
-    /// Whether the client may send. The server processes one request at a time, which bounds the memory that a client can make it
-    /// use.
+    /// Whether the client may send. The server processes one request at a time, which bounds the memory that a client
+    /// can make it use.
     pub(super) fn may_ask(&self) -> bool {
         self.waiting.is_none() && self.output.is_empty()
     }
@@ -92,7 +93,8 @@ impl Peer {
         }
     }
 
-    /// Stores received bytes. A request for which there is no memory is read to its end and refused, so that its client hears why.
+    /// Stores received bytes. A request for which there is no memory is read to its end and refused, so that its client
+    /// hears why.
     fn take_in(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
         if self.discards == 0 && self.input.try_reserve(bytes.len()).is_err() {
             let mut head = [0; 4];
@@ -139,7 +141,8 @@ impl Peer {
         self.answer([Chunk::Own(protocol::reply_refused(error))]);
     }
 
-    /// Queues a reply; no chunk may be empty. Takes no more memory for a long list if none is queued, as after each request.
+    /// Queues a reply; no chunk may be empty. Takes no more memory for a long list if none is queued, as after each
+    /// request.
     pub(super) fn answer(&mut self, chunks: impl Into<VecDeque<Chunk>>) {
         let chunks = chunks.into();
         if self.output.is_empty() {
@@ -151,7 +154,8 @@ impl Peer {
 }
 
 impl Drop for Peer {
-    /// Whatever the reason, the server sends no more: with TLS, the client can tell that nobody else has cut the connection.
+    /// Whatever the reason, the server sends no more: with TLS, the client can tell that nobody else has cut the
+    /// connection.
     fn drop(&mut self) {
         self.stream.close();
         let _ = self.stream.flush();

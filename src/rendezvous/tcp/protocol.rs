@@ -8,8 +8,8 @@
 //! | server | magic (8), version (u32), instance (u64: random, distinguishes the servers that have used an address) |
 //!
 //! Then the client sends requests, each after the reply to the one before. A request and a reply are a length (u32) and
-//! that many bytes. A key is a length (u16) and UTF-8; a value is a length (u32) and bytes; a list is a count (u32) and its
-//! elements.
+//! that many bytes. A key is a length (u16) and UTF-8; a value is a length (u32) and bytes; a list is a count (u32) and
+//! its elements.
 //!
 //! | request | first byte | then | reply, after a zero byte |
 //! |---|---|---|---|
@@ -22,11 +22,12 @@
 //! | claim | 7 | key, value | |
 //! | keep | 8 | | |
 //!
-//! A claim is an append that the server takes back if the connection on which it was made ends before the key [`GATHERED`] has a value, and
-//! without a keep before: the client's process has died while others gather, and another one may take its place.
+//! A claim is an append that the server takes back if the connection on which it was made ends before the key
+//! [`GATHERED`] has a value, and without a keep before: the client's process has died while others gather, and another
+//! one may take its place.
 //!
-//! A reply that begins with 1 is a timeout: the number of missing keys (u32), and a list of the positions (u32 each)
-//! of the first ones in the request. A reply that begins with 2 is a refusal: 1 for an invalid argument, 2 for an invalid
+//! A reply that begins with 1 is a timeout: the number of missing keys (u32), and a list of the positions (u32 each) of
+//! the first ones in the request. A reply that begins with 2 is a refusal: 1 for an invalid argument, 2 for an invalid
 //! operation, 3 if the server has no memory for it, then the message (u16 length, UTF-8).
 
 use std::sync::Arc;
@@ -130,7 +131,8 @@ impl<'a> Request<'a> {
         Ok(out.finish())
     }
 
-    /// Decodes a frame without its length. `ResourceExhausted` if there is no memory for that, else it violates the protocol.
+    /// Decodes a frame without its length. `ResourceExhausted` if there is no memory for that, else it violates the
+    /// protocol.
     pub(super) fn decode(frame: &'a [u8]) -> Result<Self> {
         let mut input = Reader(frame);
         let request = match input.u8()? {
@@ -260,7 +262,8 @@ pub(super) enum Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Decodes a frame without its length. `ResourceExhausted` if there is no memory for that, else it violates the protocol.
+    /// Decodes a frame without its length. `ResourceExhausted` if there is no memory for that, else it violates the
+    /// protocol.
     pub(super) fn decode(frame: &'a [u8]) -> Result<Self> {
         let mut input = Reader(frame);
         match input.u8()? {
@@ -292,7 +295,7 @@ impl Writer {
         Self(vec![0; 4])
     }
 
-    /// As [`Writer::new`], with room for `bytes` bytes in all.
+    /// Like [`Writer::new`], with room for `bytes` bytes in all.
     fn with_room(bytes: usize) -> Result<Self> {
         let mut out = try_with_capacity(bytes, "a request to the server")?;
         out.extend_from_slice(&[0; 4]);

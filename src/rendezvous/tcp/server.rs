@@ -1,9 +1,9 @@
 //! The server: one thread that owns the table and replies to every client.
 //!
-//! A waiting request is stored here until its keys have values or its timeout has passed. So a waiting client needs no polling
-//! and no thread, and setting a key wakes only the clients that wait for it. A client that violates the protocol, or makes no
-//! progress in the middle of a request or a reply, is dropped. With a job token a client must first prove that it has it; without
-//! one, every process that can reach the port can read and change every key.
+//! A waiting request is stored here until its keys have values or its timeout has passed. So a waiting client needs no
+//! polling and no thread, and setting a key wakes only the clients that wait for it. A client that violates the
+//! protocol, or makes no progress in the middle of a request or a reply, is dropped. With a job token a client must
+//! first prove that it has it; without one, every process that can reach the port can read and change every key.
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../testing/fuzz/store_protocol.rs"]
@@ -37,11 +37,11 @@ use crate::sys::{self, ForkMark, Poller, PollerKind, Registration, Waker};
 /// Time limits of the server.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// For a new client's handshake.
+    /// The limit of a new client's handshake.
     pub(super) hello: Duration,
-    /// In the middle of a request or a reply, without progress.
+    /// The limit without progress in the middle of a request or a reply.
     pub(super) stall: Duration,
-    /// For the remaining clients to disconnect after the store was dropped.
+    /// How long the server waits for its clients to disconnect after the store was dropped.
     pub(super) linger: Duration,
 }
 
@@ -54,7 +54,8 @@ impl Default for Limits {
 const STOP: u64 = 0;
 const FIRST_CLIENT: u64 = 1;
 
-/// A running server. Dropping it waits for the clients to disconnect, at most for `linger`, then closes all and joins the thread.
+/// A running server. Dropping it waits for the clients to disconnect, at most for `linger`, then closes all and joins
+/// the thread.
 pub(super) struct Server {
     address: SocketAddr,
     listeners: Listeners,
@@ -111,7 +112,8 @@ impl Drop for Server {
 #[derive(Default)]
 struct State {
     table: Table,
-    /// For each key without a value: the clients with a waiting request that is registered for it; each is registered for one key.
+    /// The clients with a waiting request that is registered for each key without a value; each client is registered
+    /// for one key.
     waiters: HashMap<String, Vec<u64>>,
     /// Clients whose key has got a value.
     woken: Vec<u64>,
@@ -120,7 +122,7 @@ struct State {
 struct Loop {
     limits: Limits,
     poller: Poller,
-    /// Of `stop`.
+    /// The registration of `stop` with the poller.
     _stopped: Registration,
     gate: Gate<Stream, Acceptor>,
     stop: Arc<Waker>,
@@ -159,8 +161,8 @@ impl Loop {
         }
     }
 
-    /// Serves until it is stopped. If polling fails, as it does if the program closes the descriptor, it ends too, and the connections of all
-    /// clients are closed.
+    /// Serves until it is stopped. If polling fails, as it does if the program closes the descriptor, it ends too, and
+    /// the connections of all clients are closed.
     fn run(mut self) {
         let mut events = [Event::default(); 256];
         loop {
@@ -232,7 +234,8 @@ impl Loop {
         }
     }
 
-    /// Does `work` with a client, then processes its requests and updates what the poller watches for; or removes the client.
+    /// Does `work` with a client, then processes its requests and updates what the poller watches for; or removes the
+    /// client.
     fn with_client(&mut self, token: u64, work: impl FnOnce(&mut Self, &mut Peer) -> Result<(), Gone>) {
         let Some(mut peer) = self.clients.remove(&token) else { return };
         let result = work(self, &mut peer)
@@ -466,7 +469,8 @@ impl State {
         }
     }
 
-    /// The first key without a value, from `at` on and wrapping around, so that keys that were found are not checked again.
+    /// The first key without a value, from `at` on and wrapping around, so that keys that were found are not checked
+    /// again.
     fn next_missing<K: AsRef<str>>(&self, keys: &[K], at: usize) -> Option<usize> {
         (at..keys.len()).chain(0..at).find(|&i| !self.table.contains(keys[i].as_ref()))
     }

@@ -44,7 +44,7 @@ fn no_key() -> SecretKey {
     handshake::key(&JobToken::none())
 }
 
-/// The same after the handshake.
+/// A connection like that of [`raw`], after the handshake.
 fn after_handshake(store: &TcpStore) -> TcpStream {
     let mut stream = raw(store);
     let client = handshake::client(&no_key(), &[1; 32]);
@@ -473,7 +473,8 @@ fn no_write_raises_a_signal() {
     let server = serve_impatiently();
     let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
     drop(server);
-    // The first write may still fit into buffers; then the connection is reset, and all connections of the pool are used up.
+    // The first write may still fit into buffers; then the connection is reset, and all connections of the pool are
+    // used up.
     let value = vec![1; 8 << 20];
     for _ in 0..3 {
         assert_eq!(client.set("k", &value).unwrap_err().kind(), ErrorKind::ConnectionLost);
@@ -531,7 +532,8 @@ fn a_server_without_descriptors_goes_on_when_there_are_some() {
     assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
     drop((files, waiting));
     works(&server);
-    // One log line for each time: the server's own connection, 10 that wait, the silent one, and those of `works` come in between.
+    // One log line for each time: the server's own connection, 10 that wait, the silent one, and those of `works` come
+    // in between.
     let lines = lines.lock().unwrap();
     let told = lines.iter().filter(|line| line.starts_with("store: cannot accept connections for a while: Too many"));
     assert!((1..=15).contains(&told.count()), "{lines:#?}");

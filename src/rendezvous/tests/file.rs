@@ -148,7 +148,8 @@ fn a_failed_write_leaves_the_old_value() {
         return;
     };
     let limit = libc::rlimit { rlim_cur: 100_000, rlim_max: 100_000 };
-    // SAFETY: the struct lives until the call returns; no other code of this process, which runs only this test, needs the limit.
+    // SAFETY: the struct lives until the call returns; no other code of this process, which runs only this test, needs
+    // the limit.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);

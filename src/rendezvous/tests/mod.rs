@@ -116,7 +116,8 @@ fn timeout(milliseconds: i64) -> Duration {
 }
 
 unsafe fn base<'a>(user: *mut c_void) -> &'a InProcessStore {
-    // SAFETY: `user` is the pointer that `callbacks_over` made from an `Arc`, whose reference `c_destroy` releases last.
+    // SAFETY: `user` is the pointer that `callbacks_over` made from an `Arc`, whose reference `c_destroy` releases
+    // last.
     unsafe { &*user.cast::<InProcessStore>() }
 }
 

@@ -26,7 +26,8 @@ fn work(store: &dyn Store, process: usize) {
     store.add("left", 1).unwrap();
 }
 
-/// The same test as a helper process, with `number url` as the role.
+/// Runs the part of a helper process, which runs the same test with `number url` as its role. Returns whether this is
+/// one.
 fn worked_in_this_role() -> bool {
     let Some(role) = role() else { return false };
     let (process, store) = role.split_once(' ').unwrap();

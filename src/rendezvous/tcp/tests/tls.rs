@@ -34,7 +34,8 @@ fn a_store_serves_over_tls() {
     assert_eq!((statistics.accepted, statistics.refused()), (4, 0), "{statistics:?}");
 }
 
-/// A process between a client and a server that keeps what it passes on: what the client has sent, then what the server has.
+/// A process between a client and a server that keeps what it passes on: what the client has sent, then what the server
+/// has.
 fn relay(port: u16) -> (u16, std::thread::JoinHandle<[Vec<u8>; 2]>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -58,7 +59,7 @@ fn relay(port: u16) -> (u16, std::thread::JoinHandle<[Vec<u8>; 2]>) {
     (own, relaying)
 }
 
-/// Of the last of the TLS records in `bytes`.
+/// Returns the last of the TLS records in `bytes`.
 fn last_record(mut bytes: &[u8]) -> &[u8] {
     loop {
         let (record, rest) = bytes.split_at(5 + usize::from(u16::from_be_bytes([bytes[3], bytes[4]])));
@@ -73,7 +74,8 @@ fn last_record(mut bytes: &[u8]) -> &[u8] {
 fn a_store_that_is_dropped_ends_its_sessions() {
     let authority = Authority::new();
     let options = over(Transport::Tls(authority.member()));
-    // An alert of two bytes, its type and an authentication tag, in a record of application data. No request or reply has two bytes.
+    // An alert of two bytes, its type and an authentication tag, in a record of application data. No request or reply
+    // has two bytes.
     let close_notify = [0x17, 3, 3, 0, 19];
     for server_ends_first in [false, true] {
         let mut server = Some(TcpStore::serve_with("127.0.0.1", 0, &options).unwrap());
@@ -92,7 +94,8 @@ fn a_store_that_is_dropped_ends_its_sessions() {
     }
 }
 
-/// It has the session's keys and numbers of records, and so has its parent.
+/// The child has the session's keys and numbers of records, as its parent has: what it sent would break the parent's
+/// session.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_child_by_fork_does_not_end_its_parents_session() {
@@ -101,8 +104,8 @@ fn a_child_by_fork_does_not_end_its_parents_session() {
     let server = TcpStore::serve_with("127.0.0.1", 0, &options).unwrap();
     let client = TcpStore::connect_with("127.0.0.1", server.port(), LONG, &options).unwrap();
     client.set("k", b"v").unwrap();
-    // SAFETY: after fork, the child drops the store, which frees memory and closes a descriptor, and ends without anything else; its copy
-    // of the store is not used again.
+    // SAFETY: after fork, the child drops the store, which frees memory and closes a descriptor, and ends without
+    // anything else; its copy of the store is not used again.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -182,7 +185,8 @@ fn openssl_as_a_client_gets_as_far_as_its_certificate() {
     let old = client(&["-tls1_2"], true);
     assert!(old.contains("protocol version"), "{old}");
     let statistics = server.statistics().unwrap();
-    // Not this protocol, and TLS 1.2; no certificate.
+    // Foreign are the connection without this protocol and the one with TLS 1.2; unproven is the one without a
+    // certificate.
     assert_eq!((statistics.foreign, statistics.unproven, statistics.refused()), (2, 1, 3), "{statistics:?}");
     server.set("k", b"v").unwrap();
 }
