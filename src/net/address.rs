@@ -115,8 +115,8 @@ impl Address {
         one.get(..17) == other.get(..17)
     }
 
-    /// The sockets of this rank to which a rank with the address `from` can connect, in this rank's order: on the same host all,
-    /// otherwise those that are not loopback and whose family that rank has too.
+    /// The sockets of this rank to which a rank with the address `from` can connect, in this rank's order: on the same
+    /// host all, otherwise those that are not loopback and whose family that rank has too.
     pub fn ways_from(&self, from: &Address) -> Vec<SocketAddr> {
         let one_host = self.host == from.host;
         let usable = |address: &Address| -> Vec<SocketAddr> {
@@ -129,9 +129,9 @@ impl Address {
     }
 }
 
-/// The cores on which this process may run: their number in the low 16 bits (fewer if its CPU time is limited), and above it a
-/// digest of the set. Launchers bind each rank to its own cores, so the cores of one rank do not give the number of cores of
-/// the host.
+/// The cores on which this process may run: their number in the low 16 bits (fewer if its CPU time is limited), and
+/// above it a digest of the set. Launchers bind each rank to its own cores, so the cores of one rank do not give the
+/// number of cores of the host.
 pub fn cores() -> u64 {
     // If the system does not say, the set is empty, on all ranks.
     let cores = affinity().unwrap_or_default().into_iter().map(u64::from);
@@ -163,9 +163,9 @@ fn number<T: Eq + Hash>(values: impl Iterator<Item = T>) -> Vec<u32> {
     values.map(number).collect()
 }
 
-/// The last-level cache of each rank of one host, and in the upper 16 bits its socket: equal numbers are one cache. Both are numbered in the
-/// order of their first ranks. Caches count only if those of all ranks are known, and sockets as well. Empty if all ranks have the same
-/// number, or if there are several hosts.
+/// The last-level cache of each rank of one host, and in the upper 16 bits its socket: equal numbers are one cache.
+/// Both are numbered in the order of their first ranks. Caches count only if those of all ranks are known, and sockets
+/// as well. Empty if all ranks have the same number, or if there are several hosts.
 pub fn number_caches(addresses: &[Address]) -> Vec<u32> {
     let one_host = addresses.windows(2).all(|pair| pair[0].host == pair[1].host);
     if !one_host || addresses.len() > 1 << 16 {
@@ -235,8 +235,8 @@ pub fn check(addresses: &[Address], named: &dyn Fn(Rank) -> Rank) -> Result<()> 
     check_are_distinct(addresses, named)
 }
 
-/// Fails if a rank has only addresses that a rank on another host has as well: bridges of containers and virtual machines often have the
-/// same on every host. Whoever connects to it reaches a process of his own host.
+/// Fails if a rank has only addresses that a rank on another host has as well: bridges of containers and virtual
+/// machines often have the same on every host. Whoever connects to it reaches a process of his own host.
 fn check_are_distinct(addresses: &[Address], named: &dyn Fn(Rank) -> Rank) -> Result<()> {
     let known = || addresses.iter().enumerate().filter(|(_, address)| address.network != 0);
     let ips_of = |address: &Address| -> Vec<IpAddr> {

@@ -24,11 +24,11 @@ pub struct ConnectionStatistics {
     pub other_version: u64,
     /// Named a context that does not exist here, or no longer.
     pub unknown_context: u64,
-    /// Failed to authenticate: another token, a token on one side only, a replayed or forged proof, or a certificate that one side does not
-    /// accept.
+    /// Failed to authenticate: another token, a token on one side only, a replayed or forged proof, or a certificate
+    /// that one side does not accept.
     pub unproven: u64,
-    /// Ended before or during the handshake: port scans, ranks that used another connection to the same peer instead, and what this process
-    /// could not serve for lack of memory or descriptors.
+    /// Ended before or during the handshake: port scans, ranks that used another connection to the same peer instead,
+    /// and what this process could not serve for lack of memory or descriptors.
     pub incomplete: u64,
     /// Did not finish the handshake in time.
     pub timed_out: u64,
@@ -56,7 +56,7 @@ pub enum Refusal {
     TimedOut,
     /// Dropped in favour of a newer connection.
     CrowdedOut,
-    /// This process could not serve it, by the system's error of this number; 0 if it has none.
+    /// The process could not serve the connection, by the system's error of this number; 0 if it has none.
     Unserved(i32),
 }
 
@@ -111,12 +111,12 @@ impl Counters {
 
 /// Most connections to one listener in the handshake at the same time, whatever the descriptor limit.
 const MAX_HANDSHAKES: usize = 1024;
-/// They may use the process's descriptor limit divided by this. The program, the ranks' own connections and other listeners
-/// need the other descriptors.
+/// Handshakes may use the process's descriptor limit divided by this. The program, the ranks' own connections and other
+/// listeners need the other descriptors.
 const PART_OF_DESCRIPTORS: u64 = 8;
 
-/// The most connections to one listener that may be in the handshake at the same time; beyond that, one is dropped for each new
-/// one. Computed for each connection, since the descriptor limit may change while the program runs.
+/// The most connections to one listener that may be in the handshake at the same time; beyond that, one is dropped for
+/// each new one. Computed for each connection, since the descriptor limit may change while the program runs.
 pub fn max_handshakes() -> usize {
     max_handshakes_for(sys::descriptor_limit())
 }
@@ -125,8 +125,8 @@ fn max_handshakes_for(descriptors: u64) -> usize {
     (descriptors / PART_OF_DESCRIPTORS).clamp(1, MAX_HANDSHAKES as u64) as usize
 }
 
-/// The origin by which connections are counted: the address, or for IPv6 its network of 64 bits, since one host may have any number
-/// of its addresses.
+/// The origin by which connections are counted: the address, or for IPv6 its network of 64 bits, since one host may
+/// have any number of its addresses.
 pub fn origin(address: Option<SocketAddr>) -> IpAddr {
     match address.map(|address| address.ip().to_canonical()) {
         Some(IpAddr::V6(v6)) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
@@ -135,10 +135,10 @@ pub fn origin(address: Option<SocketAddr>) -> IpAddr {
     }
 }
 
-/// Which of `handshakes`, ordered from the oldest, is dropped to make room: one of the origin that has most of them, so that one
-/// address cannot use up the room of others. Of that origin, the oldest that has not named a context or store yet, or else the
-/// oldest: a rank needs only two round trips, so it is among the youngest. Each item has its number, its origin, and
-/// whether it has named what it seeks.
+/// Which of `handshakes`, ordered from the oldest, is dropped to make room: one of the origin that has most of them, so
+/// that one address cannot use up the room of others. Among those of that origin, it is the oldest that has not named a
+/// context or store yet, or else the oldest: a rank needs only two round trips, so it is among the youngest. Each item
+/// has its number, its origin, and whether it has named what it seeks.
 pub fn connection_to_drop(handshakes: impl Iterator<Item = (u64, IpAddr, bool)> + Clone) -> Option<u64> {
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
     handshakes.clone().for_each(|(_, origin, _)| *counts.entry(origin).or_default() += 1);
@@ -176,7 +176,8 @@ impl Admissions {
         self.counters.0.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts and logs a connection from `from` that was dropped. `claims` is the rank that it claimed for a context that exists here.
+    /// Counts and logs a connection from `from` that was dropped. `claims` is the rank that it claimed for a context
+    /// that exists here.
     pub fn refused(&mut self, from: &str, claims: Option<u32>, refusal: Refusal) {
         let counts = &self.counters.0;
         let count = match refusal {
@@ -255,7 +256,8 @@ mod tests {
         // With a single origin, the oldest; of equal ones, the oldest.
         assert_eq!(of(&[(1, 0, false), (2, 0, false)]), Some(1));
         assert_eq!(of(&[(1, 1, false), (2, 0, false)]), Some(1));
-        // The origin with most connections, though younger; and of these the one that has named nothing, though younger.
+        // The origin with most connections, though younger; and of these the one that has named nothing, though
+        // younger.
         assert_eq!(of(&[(1, 1, false), (2, 0, false), (3, 0, false)]), Some(2));
         assert_eq!(of(&[(1, 1, false), (2, 0, true), (3, 0, false)]), Some(3));
         assert_eq!(of(&[(1, 1, false), (2, 0, true), (3, 0, true)]), Some(2));

@@ -1,8 +1,8 @@
 //! Selects the addresses of this host on which a device listens.
 //!
-//! If the options name addresses or interfaces, they are selected when the device is created. Otherwise they are selected when a
-//! context connects, because the addresses of the store and of the other ranks are known then: loopback if all ranks are on this
-//! host, else the addresses from which this host reaches them.
+//! If the options name addresses or interfaces, they are selected when the device is created. Otherwise they are
+//! selected when a context connects, because the addresses of the store and of the other ranks are known then: loopback
+//! if all ranks are on this host, else the addresses from which this host reaches them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -40,11 +40,12 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// Makes the selection for a list of interfaces and a host name, as a device's options have them. If both are absent, the
-    /// list is the value of the environment variable [`INTERFACES`].
+    /// Makes the selection for a list of interfaces and a host name, as a device's options have them. If both are
+    /// absent, the list is the value of the environment variable [`INTERFACES`].
     ///
-    /// Fails with `InvalidArgument` and a list of the interfaces if nothing matches; with `Io` if there is a list of interfaces, and the
-    /// system does not tell which it has. Resolves host names by the system's resolver, which may block.
+    /// Fails with `InvalidArgument` and a list of the interfaces if nothing matches; with `Io` if there is a list of
+    /// interfaces, and the system does not tell which it has. Resolves host names by the system's resolver, which may
+    /// block.
     pub fn make(interfaces: Option<&str>, hostname: Option<&str>) -> Result<Self> {
         let neither = interfaces.is_none() && hostname.is_none();
         let variable = std::env::var_os(INTERFACES).filter(|value| neither && !value.is_empty());
@@ -100,8 +101,8 @@ fn named(
     Ok(Choice::Named(best(candidates).into_iter().map(|c| c.chosen(&why)).collect()))
 }
 
-/// As [`named`], for a host name alone, where the system does not tell which interfaces it has: in a sandbox. `is_own` says of an address
-/// whether it is one of this host.
+/// Like [`named`], for a host name alone, where the system does not tell which interfaces it has: in a sandbox.
+/// `is_own` says of an address whether it is one of this host.
 fn named_unlisted(
     host: &str,
     lookup: &dyn Fn(&str) -> io::Result<Vec<SocketAddr>>,
@@ -131,7 +132,7 @@ fn owned(addresses: &[SocketAddr], is_own: &dyn Fn(SocketAddr) -> io::Result<boo
 fn resolve(host: &str, lookup: &dyn Fn(&str) -> io::Result<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>> {
     lookup(host).map_err(|error| {
         let failed = Error::io(format_args!("cannot resolve the device's host name {host:?}"), &error);
-        // Of anything but a lack of descriptors or memory, the name is the cause.
+        // A lack of descriptors or memory is the process's; any other failure is the fault of the name.
         if failed.kind() == ErrorKind::ResourceExhausted { failed } else { Error::invalid(failed.message()) }
     })
 }
@@ -175,9 +176,9 @@ impl Candidate {
     }
 }
 
-/// The best candidate, followed by the best of the other family: in order of preference, others before loopback, IPv4 before IPv6.
-/// Loopback is not combined with other addresses. Link-local addresses, which are not valid on another host, are used only if there
-/// are no others.
+/// The best candidate, followed by the best of the other family: in order of preference, others before loopback, IPv4
+/// before IPv6. Loopback is not combined with other addresses. Link-local addresses, which are not valid on another
+/// host, are used only if there are no others.
 fn best(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     if candidates.iter().any(|c| !is_link_local(c.address.ip())) {
         candidates.retain(|c| !is_link_local(c.address.ip()));
@@ -238,7 +239,8 @@ fn nothing_fits(patterns: &Patterns, interfaces: &[Interface]) -> Error {
 /// Finds the source address for a destination.
 type Route<'a> = dyn Fn(SocketAddr) -> io::Result<Option<IpAddr>> + 'a;
 
-/// The state of this host when a context connects through a device whose options name nothing, or only exclude interfaces.
+/// The state of this host when a context connects through a device whose options name nothing, or only exclude
+/// interfaces.
 pub struct Surroundings<'a> {
     interfaces: Vec<Interface>,
     /// Why the system does not tell which interfaces it has; then there are none in the list, and none are named.
@@ -277,16 +279,17 @@ impl<'a> Surroundings<'a> {
         Ok(found.into_iter().map(|c| c.chosen("all ranks are on this host")).collect())
     }
 
-    /// The addresses from which this host reaches the store's server. None if the server is on this host, because then its address
-    /// does not show how other hosts are reached.
+    /// The addresses from which this host reaches the store's server. None if the server is on this host, because then
+    /// its address does not show how other hosts are reached.
     pub fn towards_store(&self, store: SocketAddr) -> Result<Vec<Chosen>> {
         let mut found: Vec<Chosen> = self.reaching(store, "it reaches the store")?.into_iter().collect();
         self.complete(&mut found);
         Ok(found)
     }
 
-    /// The addresses if ranks are on several hosts: those from which this host reaches the store's server; else those from which it
-    /// reaches the ranks on `other` hosts; else those of the default route; else any that is not loopback.
+    /// The addresses if ranks are on several hosts: those from which this host reaches the store's server; else those
+    /// from which it reaches the ranks on `other` hosts; else those of the default route; else any that is not
+    /// loopback.
     pub fn on_several_hosts(
         &self,
         store: Option<SocketAddr>,

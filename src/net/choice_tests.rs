@@ -11,7 +11,8 @@ fn interface(name: &str, address: &str, scope: u32) -> Interface {
     Interface { name: name.to_owned(), address, up: true, loopback: name == "lo", speed_mbps: None }
 }
 
-/// A host with loopback, an interface with all kinds of addresses (IPv6 first), two more interfaces, and one that is down.
+/// A host with loopback, an interface with all kinds of addresses (IPv6 first), two more interfaces, and one that is
+/// down.
 fn host() -> Vec<Interface> {
     vec![
         interface("lo", "127.0.0.1", 0),

@@ -1,7 +1,7 @@
 //! Incoming connections up to their authentication: accepting, admission, handshake.
 //!
-//! A device and a store's server have one [`Gate`] each, on their own thread and poller. The thread passes the gate's events
-//! to the gate, which returns authenticated connections.
+//! A device and a store's server have one [`Gate`] each, on their own thread and poller. The thread passes the gate's
+//! events to the gate, which returns authenticated connections.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -33,8 +33,9 @@ pub fn owns(number: u64) -> bool {
     number >= LISTENER
 }
 
-/// The byte stream of a connection, from the handshake on: a socket, or a wrapper around one, such as TLS. It is watched for
-/// readability, so it must return all bytes that it has buffered before it returns [`io::ErrorKind::WouldBlock`].
+/// The byte stream of a connection, from the handshake on: a socket, or a wrapper around one, such as TLS. It is
+/// watched for readability, so it must return all bytes that it has buffered before it returns
+/// [`io::ErrorKind::WouldBlock`].
 pub trait Stream: AsRaw {
     /// Reads without blocking. Returns 0 at the end of the stream.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
@@ -82,8 +83,8 @@ pub struct Refused(pub Fault, pub Option<Vec<u8>>);
 /// Listens at `address`, which is for `both` families if it is an IPv6 one; non-blocking.
 pub fn listen(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
     let socket = sys::socket::stream(Domain::for_address(address))?;
-    // A job that restarts can use its port while connections of the earlier one are in TIME_WAIT. On Windows it can without the option,
-    // which there lets two processes listen at one port.
+    // A job that restarts can use its port while connections of the earlier one are in TIME_WAIT. On Windows it can
+    // without the option, which there lets two processes listen at one port.
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
@@ -305,7 +306,8 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
                 }
                 Err(Refused(fault, answer)) => {
                     if let Some(answer) = answer {
-                        // Another version may have sent more: if the socket were closed with unread bytes, the reply would be lost.
+                        // Another version may have sent more: if the socket were closed with unread bytes, the reply
+                        // would be lost.
                         let _ = stream.receive(&mut [0; 1024]);
                         let _ = stream.send(&answer);
                     }

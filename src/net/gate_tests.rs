@@ -59,8 +59,8 @@ fn one_address_does_not_use_up_the_room_of_others() {
     (1..=3).for_each(|number| assert!(gate.handshakes.contains_key(&(LISTENER + number))));
 }
 
-/// A wrapper like TLS: no data passes until both sides have sent a first byte; then every bit is inverted. It reads all available
-/// bytes from its socket and buffers them.
+/// A wrapper like TLS: no data passes until both sides have sent a first byte; then every bit is inverted. It reads all
+/// available bytes from its socket and buffers them.
 struct Wrapped {
     socket: OwnedSocket,
     open: bool,

@@ -1,8 +1,8 @@
-//! The handshake of a connection between two contexts, by which both sides prove that they belong to the same job before anything
-//! else is read. Without I/O.
+//! The handshake of a connection between two contexts, by which both sides prove that they belong to the same job
+//! before anything else is read. Without I/O.
 //!
-//! Numbers are little-endian. The positions of the magic and the version are the same in every version of this protocol. Which version of
-//! the library a rank runs is known before it connects: what it publishes begins with that.
+//! Numbers are little-endian. The positions of the magic and the version are the same in every version of this
+//! protocol. Which version of the library a rank runs is known before it connects: what it publishes begins with that.
 //!
 //! | from | message | bytes |
 //! |---|---|---|
@@ -13,10 +13,11 @@
 //!
 //! An acceptor that refuses without a challenge sends the last message at once. Flag 1: the sender has a job token.
 //!
-//! A handle is a digest of a context's [`Identity`], which is published in the store and never sent over a connection. The key of all
-//! proofs is derived from the acceptor's identity and the job's token. Each proof covers all bytes sent before it, including both
-//! sides' fresh nonces, so a recorded proof cannot be replayed; the acceptor's and the connector's proofs have different
-//! labels, so neither can be reflected. The number in the headers of the connection's frames is derived from the same key.
+//! A handle is a digest of a context's [`Identity`], which is published in the store and never sent over a connection.
+//! The key of all proofs is derived from the acceptor's identity and the job's token. Each proof covers all bytes sent
+//! before it, including both sides' fresh nonces, so a recorded proof cannot be replayed; the acceptor's and the
+//! connector's proofs have different labels, so neither can be reflected. The number in the headers of the connection's
+//! frames is derived from the same key.
 
 mod fault;
 
@@ -76,7 +77,7 @@ pub enum Reason {
     Stranger = 5,
     /// The context is closed, or its connection to this peer has ended.
     Closed = 6,
-    /// There is already a connection to this peer.
+    /// The rank has a connection to this peer already.
     Connected = 7,
 }
 
@@ -225,7 +226,7 @@ fn flag(byte: u8) -> Result<bool, Fault> {
 pub struct Proven {
     /// The context to which it connects.
     pub to: Handle,
-    /// Its own context.
+    /// The connector's own context.
     pub from: Handle,
     /// The rank that it claims.
     pub rank: u32,
@@ -273,7 +274,7 @@ struct Challenged {
 }
 
 impl Acceptor {
-    /// For one connection. `nonce` must be random and never used before.
+    /// Makes the acceptor of one connection. `nonce` must be random and never used before.
     pub fn new(nonce: Nonce) -> Self {
         Self { nonce, wire: [0; HELLO_BYTES], have: 0, challenged: None }
     }
@@ -286,13 +287,14 @@ impl Acceptor {
         }
     }
 
-    /// The rank that the connector claims, once it has named a context that exists here, unless a fault has occurred since.
+    /// The rank that the connector claims, once it has named a context that exists here, unless a fault has occurred
+    /// since.
     pub fn claims(&self) -> Option<u32> {
         self.challenged.as_ref().map(|challenged| challenged.hello.rank)
     }
 
-    /// Processes received bytes, at most [`Acceptor::wanted`]. `find` returns the key of a context that exists here. After a
-    /// fault the connection must not be used again.
+    /// Processes received bytes, at most [`Acceptor::wanted`]. `find` returns the key of a context that exists here.
+    /// After a fault the connection must not be used again.
     pub fn take(
         &mut self,
         bytes: &[u8],
@@ -364,7 +366,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// For one connection, to a context with this `key`.
+    /// Makes the connector of one connection, to a context with this `key`.
     pub fn new(key: SecretKey, hello: &Hello) -> Self {
         let hello = Hello { has_token: key.has_token(), ..*hello }.encode();
         Self { key, bound: false, hello, wire: [0; CHALLENGE_BYTES], have: 0, frames: None }
@@ -387,8 +389,8 @@ impl Connector {
         self.hello[77]
     }
 
-    /// The number that the headers of the connection's frames contain, once the proof has been made: from then on the acceptor may
-    /// consider the connection as established.
+    /// The number that the headers of the connection's frames contain, once the proof has been made: from then on the
+    /// acceptor may consider the connection as established.
     pub fn connection(&self) -> Option<u32> {
         self.frames
     }

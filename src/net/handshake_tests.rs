@@ -138,7 +138,7 @@ fn both_sides_report_a_token_on_one_side_only() {
 
 #[test]
 fn without_a_token_the_identity_still_protects() {
-    // It knows the handle, which it has seen on a connection, but not the identity.
+    // The stranger knows the handle, which it has seen on a connection, but not the identity.
     let (mut acceptor, mut stranger) = (acceptor(), connector_with(key(&token(""), &OTHER)));
     let challenge = challenge(&mut acceptor, &stranger, "");
     assert_eq!(stranger.take(&challenge), Err(Fault::Proof));

@@ -2,8 +2,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Why no resolver could find a host by `text`: a text with a port, a scheme, brackets or spaces is a mistake of who wrote it, and no wait
-/// mends it. A name that only this resolver does not know is not refused. The reason does not quote the text.
+/// Why no resolver could find a host by `text`: a text with a port, a scheme, brackets or spaces is a mistake of who
+/// wrote it, and no wait mends it. A name that only this resolver does not know is not refused. The reason does not
+/// quote the text.
 pub fn check(text: &str) -> Result<(), &'static str> {
     let (address, zone) = text.split_once('%').map_or((text, None), |(address, zone)| (address, Some(zone)));
     let is_ipv6 = address.parse::<Ipv6Addr>().is_ok() && zone != Some("");

@@ -1,5 +1,5 @@
-//! How processes connect on a network and prove that they belong to one job: addresses and their selection, the gate for
-//! incoming connections, admission, handshakes. Shared by contexts and the TCP store.
+//! How processes connect on a network and prove that they belong to one job: addresses and their selection, the gate
+//! for incoming connections, admission, handshakes. Shared by contexts and the TCP store.
 
 pub mod address;
 pub mod admission;

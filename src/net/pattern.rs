@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 
 /// A list of interfaces or addresses: those to use, the preferred ones first, or those not to use.
 ///
-/// Items are separated by commas. Each is an interface's name, in which `*` stands for any characters; an IP address; or a
-/// network such as `10.0.0.0/8` or `fd00::/8`. A `^` before the list excludes all its items.
+/// Items are separated by commas. Each is an interface's name, in which `*` stands for any characters; an IP address;
+/// or a network such as `10.0.0.0/8` or `fd00::/8`. A `^` before the list excludes all its items.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Patterns {
     items: Vec<Item>,

@@ -9,7 +9,8 @@ use super::gate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 
-/// The environment variable with the range of ports, `20000-20100`, for all that listens at a port that nobody has named.
+/// The environment variable with the range of ports, `20000-20100`, for all that listens at a port that nobody has
+/// named.
 pub const PORT_RANGE: &str = "GLOO_RS_PORT_RANGE";
 
 /// A range of ports, and who has given it.
@@ -62,12 +63,14 @@ impl PortRange {
     }
 }
 
-/// Whether `error`, of listening at a port, leaves hope for another port: another process has this one, or it is not for this user.
+/// Whether `error`, of listening at a port, leaves hope for another port: another process has this one, or it is not
+/// for this user.
 pub fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
 }
 
-/// Listens as [`gate::listen`] does. If the port of `address` is 0: at the first free one of `range`, or where the system chooses.
+/// Listens as [`gate::listen`] does. If the port of `address` is 0: at the first free one of `range`, or where the
+/// system chooses.
 ///
 /// Where the range has none, the error is that of the last port, and its text names the range and the last address.
 pub fn listen(mut address: SocketAddr, both: bool, range: Option<&PortRange>) -> io::Result<TcpListener> {

@@ -35,7 +35,8 @@ pub enum Transport {
     By(PollerKind),
 }
 
-/// The environment variable that names a transport, `tcp`, `uv`, `tls` or `ibverbs`, for devices and stores whose options do not.
+/// The environment variable that names a transport, `tcp`, `uv`, `tls` or `ibverbs`, for devices and stores whose
+/// options do not.
 pub const TRANSPORT: &str = "GLOO_RS_TRANSPORT";
 
 /// Why a build has no `ibverbs`, if it has none.
@@ -82,7 +83,7 @@ impl Transport {
         }
     }
 
-    /// Its name, as [`Transport::named`] takes it.
+    /// Returns the transport's name, as [`Transport::named`] takes it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -97,8 +98,8 @@ impl Transport {
         }
     }
 
-    /// Whether its links may have several connections. Those of `ibverbs` have one for each port, and the socket only tells that a peer is
-    /// there.
+    /// Whether its links may have several connections. Those of `ibverbs` have one for each port, and the socket only
+    /// tells that a peer is there.
     pub fn has_streams(&self) -> bool {
         self.name() != "ibverbs"
     }
@@ -136,7 +137,7 @@ pub enum Security {
 }
 
 impl Security {
-    /// That of `transport`. Reads the files that TLS needs.
+    /// Returns the security of `transport`. Reads the files that TLS needs.
     pub fn of(transport: &Transport, log: Option<&LogCallback>) -> Result<Self> {
         let _ = log;
         match transport {
@@ -170,7 +171,8 @@ impl Security {
     }
 }
 
-/// A stream over a non-blocking socket. With TLS, the handshake takes place in [`Stream::receive`] and [`Stream::send`].
+/// A stream over a non-blocking socket. With TLS, the handshake takes place in [`Stream::receive`] and
+/// [`Stream::send`].
 pub struct Stream {
     socket: OwnedSocket,
     #[cfg(feature = "tls")]
@@ -213,15 +215,16 @@ macro_rules! with_session {
 }
 
 impl Stream {
-    /// Fills `parts` from the front without blocking; returns 0 at the end of the stream. Returns fewer bytes than there is room for only
-    /// if no more have arrived.
+    /// Fills `parts` from the front without blocking; returns 0 at the end of the stream. Returns fewer bytes than
+    /// there is room for only if no more have arrived.
     #[inline]
     pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let fd = self.socket.raw();
         with_session!(self, |session| session.receive(fd, parts), sys::receive(fd, parts))
     }
 
-    /// As [`Stream::receive`], but passes the bytes to `take` where they were decrypted, until it returns false. `None` without TLS.
+    /// Receives like [`Stream::receive`], but passes the bytes to `take` where they were decrypted, until it returns
+    /// false. `None` without TLS.
     #[inline]
     pub fn receive_in_place(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Option<io::Result<usize>> {
         let fd = self.socket.raw();

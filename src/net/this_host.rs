@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use crate::error::{Error, Result};
 use crate::sys;
 
-/// Identifies the host: processes get the same number if the boot id, the host name and the network namespace are equal.
+/// Identifies the host: processes get the same number if the boot id, the host name and the network namespace are
+/// equal.
 pub fn host() -> Result<u64> {
     let (boot, namespace) = (boot()?, namespace()?);
     let name = sys::host_name().map_err(|error| untold("ask for its name", &error))?;
@@ -19,8 +20,8 @@ pub fn host() -> Result<u64> {
     Ok(digest(&bytes))
 }
 
-/// Identifies what an address belongs to: processes get the same number if the boot id and the network namespace are equal, as in
-/// containers with names of their own that use their host's network; 0 if that is not known.
+/// Identifies what an address belongs to: processes get the same number if the boot id and the network namespace are
+/// equal, as in containers with names of their own that use their host's network; 0 if that is not known.
 pub fn network() -> Result<u32> {
     let (boot, namespace) = (boot()?, namespace()?);
     if boot.is_empty() || namespace.as_os_str().is_empty() {
@@ -47,13 +48,13 @@ fn namespace() -> Result<PathBuf> {
     told("read /proc/self/ns/net", std::fs::read_link("/proc/self/ns/net"))
 }
 
-/// What the system said, or nothing if it hides it, as from all processes in a sandbox. A rank that could not ask must not take itself for
-/// another host, so any other error is one.
+/// What the system said, or nothing if it hides it, as from all processes in a sandbox. A rank that could not ask must
+/// not take itself for another host, so any other error is one.
 fn told<T: Default>(what: &str, answer: io::Result<T>) -> Result<T> {
     use io::ErrorKind::{InvalidInput, NotADirectory, NotFound, PermissionDenied, Unsupported};
     answer.or_else(|error| match error.kind() {
         NotFound | NotADirectory | PermissionDenied | Unsupported | InvalidInput => Ok(T::default()),
-        // There is no such family of sockets, by which interfaces are listed.
+        // The system does not have the family of sockets by which interfaces are listed.
         _ if sys::socket::is_foreign_address(&error) => Ok(T::default()),
         _ => Err(untold(what, &error)),
     })

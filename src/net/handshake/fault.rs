@@ -15,35 +15,35 @@ const ONE_TLS: &str = "it uses TLS, and this process does not: GLOO_RS_TRANSPORT
 /// What is wrong with the other side's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It does not begin like this protocol.
+    /// The other end does not begin like this protocol.
     Foreign,
-    /// It has this version instead of [`VERSION`].
+    /// The other end has this version instead of [`VERSION`].
     Version(u8),
-    /// It has the right magic and version, but is malformed.
+    /// The message has the right magic and version, but is malformed.
     Malformed,
-    /// It names a context that does not exist here.
+    /// The message names a context that does not exist here.
     NoContext,
     /// One side has a job token and the other none.
     OneToken {
         /// Whether the other side has it.
         theirs: bool,
     },
-    /// Its proof is invalid.
+    /// The other end's proof is invalid.
     Proof,
-    /// Its certificate is not accepted, and why.
+    /// The other end's certificate is not accepted, and why.
     Certificate(BadCertificate),
-    /// It does not accept this side's certificate, or its TLS, and why.
+    /// The other end does not accept this side's certificate, or its TLS, and why.
     Alert(&'static str),
-    /// What else is wrong with its TLS.
+    /// What else is wrong with the other end's TLS.
     Tls(&'static str),
 }
 
 /// Why a certificate is not accepted, in words after its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadCertificate {
-    /// It was valid until then.
+    /// The certificate was valid until this time.
     Expired(Utc),
-    /// It will be valid from then on.
+    /// The certificate will be valid from this time on.
     NotYetValid(Utc),
     /// Anything else.
     Otherwise(&'static str),

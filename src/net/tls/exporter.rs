@@ -37,7 +37,8 @@ impl KeyLog for Exporter {
 }
 
 impl Exporter {
-    /// As RFC 8446 says in 7.5, with an empty context. `None` until the handshake is over. `connection` is the one that logs here.
+    /// Returns the exported keying material of RFC 8446, 7.5, with an empty context; `None` until the handshake is
+    /// over. `connection` is the one that logs here.
     pub fn binding(&self, connection: &CommonState) -> Option<Binding> {
         if connection.is_handshaking() {
             return None;

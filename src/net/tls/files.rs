@@ -15,7 +15,7 @@ use crate::sys::file::{Stamp, Until, open_to_others, stamp};
 
 /// What [`read`] has read.
 pub struct Files {
-    /// This rank's certificate first.
+    /// The chain begins with this rank's certificate.
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
     pub roots: RootCertStore,

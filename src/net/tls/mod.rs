@@ -1,9 +1,10 @@
-//! TLS 1.3 for connections between ranks and to the TCP store, by rustls with ring. The crypto provider is passed explicitly: none is installed for
-//! the process.
+//! TLS 1.3 for connections between ranks and to the TCP store, by rustls with ring. The crypto provider is passed
+//! explicitly: none is installed for the process.
 //!
-//! Both sides present a certificate. A peer is whoever the authority has signed, whatever host it is on: ranks find each other by
-//! addresses that they exchange, not by names. [`Options::names`] narrows that. The job's token is proven as without TLS, and its
-//! proofs cover the session ([`Session::binding`]), so they cannot be relayed from one session into another.
+//! Both sides present a certificate. A peer is whoever the authority has signed, whatever host it is on: ranks find
+//! each other by addresses that they exchange, not by names. [`Options::names`] narrows that. The job's token is proven
+//! as without TLS, and its proofs cover the session ([`Session::binding`]), so they cannot be relayed from one session
+//! into another.
 
 mod exporter;
 mod files;
@@ -45,13 +46,13 @@ const VARIABLES: [[&str; 2]; 4] = [
 /// Environment variable of [`Options::names`], separated by commas.
 const NAMES: &str = "GLOO_RS_TLS_NAMES";
 
-/// The files of this rank's identity and of its authority, all in PEM format. The text of a file, which begins with `-----BEGIN`, may take the
-/// place of its path: so a launcher passes them on without files.
+/// The files of this rank's identity and of its authority, all in PEM format. The text of a file, which begins with
+/// `-----BEGIN`, may take the place of its path: so a launcher passes them on without files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// This rank's certificate, and those between it and the authority.
+    /// The certificate of this rank, and those between it and the authority.
     pub cert: Option<PathBuf>,
-    /// Its private key: PKCS#8, PKCS#1 or SEC1, not encrypted.
+    /// The certificate's private key: PKCS#8, PKCS#1 or SEC1, not encrypted.
     pub key: Option<PathBuf>,
     /// Certificates of authorities.
     pub ca_file: Option<PathBuf>,
@@ -69,7 +70,8 @@ impl Options {
         list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
-    /// These, and what the environment says where they say nothing. `ca_file` and `ca_path` together replace the environment's.
+    /// These, and what the environment says where they say nothing. `ca_file` and `ca_path` together replace the
+    /// environment's.
     pub fn or_environment(mut self) -> Self {
         let names_authority = self.ca_file.is_some() || self.ca_path.is_some();
         let named = [self.cert.is_some(), self.key.is_some(), names_authority, names_authority];
@@ -94,7 +96,7 @@ struct Configs {
     server: Arc<ServerConfig>,
 }
 
-/// This process's certificate, its key, and the authority. Thread-safe.
+/// The certificate of this process, its key, and the authority. Thread-safe.
 pub struct Credentials {
     options: Options,
     log: Option<LogCallback>,
@@ -102,7 +104,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Reads the files. Errors name the file, and the line where there is one; a key that others can read is a warning in `log`.
+    /// Reads the files. Errors name the file, and the line where there is one; a key that others can read is a warning
+    /// in `log`.
     pub fn new(options: Options, log: Option<LogCallback>) -> Result<Arc<Self>> {
         let stamps = Stamps::of(&options);
         // What reads the files has no timeout of its own: it is a part of starting.
@@ -125,8 +128,8 @@ impl Credentials {
         Session::server(&self.configs().server)
     }
 
-    /// From the files as they are now: certificates may be renewed while the job runs. If what is new cannot be used, what was read
-    /// before still is.
+    /// From the files as they are now: certificates may be renewed while the job runs. If what is new cannot be used,
+    /// what was read before still is.
     fn configs(&self) -> Configs {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = Stamps::of(&self.options);
@@ -182,7 +185,7 @@ fn read_for(options: &Options, provider: Arc<CryptoProvider>, until: Until) -> R
     Ok((Configs { client: Arc::new(client), server: Arc::new(server) }, warning))
 }
 
-/// This rank's certificate with its key, if they belong together.
+/// Returns this rank's certificate with its key, if they belong together.
 fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,

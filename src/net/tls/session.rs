@@ -1,5 +1,5 @@
-//! TLS over one non-blocking socket, by rustls' unbuffered connections: records are decrypted where they were read, and encrypted into the buffer
-//! that is sent.
+//! TLS over one non-blocking socket, by rustls' unbuffered connections: records are decrypted where they were read, and
+//! encrypted into the buffer that is sent.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,16 +14,16 @@ use rustls::{ClientConfig, CommonState, Error as TlsError, ServerConfig};
 use super::exporter::{Binding, Exporter};
 use crate::sys::{self, RawSocket};
 
-/// Bytes that are read from the socket at once: the more, the fewer system calls, and the fewer records that end in another read. Only
-/// pages that were written take memory.
+/// Bytes that are read from the socket at once: the more, the fewer system calls, and the fewer records that end in
+/// another read. Only pages that were written take memory.
 const READ_BYTES: usize = 128 << 10;
-/// So much room there is at least when the socket is read.
+/// The buffer has at least this much room when the socket is read.
 const LEAST_ROOM: usize = 32 << 10;
-/// Most plain bytes that are encrypted before they are sent: with a message's header and what each record adds, one segment of loopback, 65483
-/// bytes. A few bytes more make a second segment, which takes 6 us or more.
+/// Most plain bytes that are encrypted before they are sent: with a message's header and what each record adds, one
+/// segment of loopback, 65483 bytes. A few bytes more make a second segment, which takes 6 us or more.
 const WRITE_BYTES: usize = 63 << 10;
-/// What is not longer, as a message of 64 KiB with its header, is encrypted and sent by halves: a peer decrypts the first half while the
-/// second one is encrypted.
+/// What is not longer, as a message of 64 KiB with its header, is encrypted and sent by halves: a peer decrypts the
+/// first half while the second one is encrypted.
 const SHORT_BYTES: usize = (64 << 10) + 256;
 const HALF_BYTES: usize = 32 << 10;
 /// Plain bytes of the longest record, and how many more it takes at most.
@@ -58,11 +58,11 @@ pub struct Session {
     incoming: Box<[u8]>,
     begin: usize,
     end: usize,
-    /// There is no whole record in it, but for those of a message of the session that has not come as a whole.
+    /// Whether `incoming` has no whole record, except those of a message of the session that has not come as a whole.
     starved: bool,
-    /// There are such records.
+    /// Whether `incoming` has records of such a message.
     joins: bool,
-    /// The last read of this call has taken all that the socket had.
+    /// Whether the last read of this call has taken all that the socket had.
     drained: bool,
     /// Decrypted bytes that were not received.
     plain: Buffer,
@@ -189,7 +189,7 @@ impl Sink for InPlace<'_> {
 
 /// What a connection has done.
 enum Step {
-    /// So many decrypted bytes were taken, and others may follow.
+    /// This many decrypted bytes were taken, and others may follow.
     Decrypted(usize),
     /// Something of the session itself.
     Own,
@@ -257,18 +257,21 @@ impl Session {
         !self.outgoing.is_empty() && self.cut.is_none()
     }
 
-    /// Fills `parts` from the front, as far as it can without blocking, and returns the number of bytes. Returns 0 at the end of the
-    /// session, and fails with [`ErrorKind::UnexpectedEof`] if the connection ends before that, which anyone on the way can cause.
+    /// Fills `parts` from the front, as far as it can without blocking, and returns the number of bytes. Returns 0 at
+    /// the end of the session, and fails with [`ErrorKind::UnexpectedEof`] if the connection ends before that, which
+    /// anyone on the way can cause.
     pub fn receive(&mut self, socket: RawSocket, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         self.pass(socket, &mut Parts { parts, index: 0, at: 0 })
     }
 
-    /// As [`Session::receive`], but passes the bytes to `take` where they were decrypted, until it returns false.
+    /// Receives like [`Session::receive`], but passes the bytes to `take` where they were decrypted, until it returns
+    /// false.
     pub fn receive_in_place(&mut self, socket: RawSocket, take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<usize> {
         self.pass(socket, &mut InPlace { take, full: false })
     }
 
-    /// Passes on what is decrypted, decrypts what was read, and reads what has arrived, until the sink is full or there is no more.
+    /// Passes on what is decrypted, decrypts what was read, and reads what has arrived, until the sink is full or there
+    /// is no more.
     fn pass(&mut self, socket: RawSocket, sink: &mut dyn Sink) -> io::Result<usize> {
         // The answer to a peer's message of the session may not have been sent. An error is found by what is sent next.
         let _ = self.flush(socket);
@@ -375,11 +378,12 @@ impl Session {
         while self.tls.state().wants_write() && self.step(Order::Rest, &mut Parts::default()).is_ok() {}
     }
 
-    /// Lets the connection do one thing: bytes that were decrypted go into `sink`, those that it does not take into `plain`.
+    /// Lets the connection do one thing: bytes that were decrypted go into `sink`, those that it does not take into
+    /// `plain`.
     fn step(&mut self, order: Order<'_>, sink: &mut dyn Sink) -> Result<Step, TlsError> {
         let Self { tls, incoming, begin, end, plain, outgoing, joins, .. } = self;
-        // A connection that is to encrypt would first decrypt what it sees. It must see records that it has in part: but for these, an order
-        // comes only after bytes for the caller, with which no such message begins.
+        // A connection that is to encrypt would first decrypt what it sees. It must see records that it has in part:
+        // but for these, an order comes only after bytes for the caller, with which no such message begins.
         let hides = !matches!(order, Order::Rest) && !tls.state().is_handshaking() && !*joins;
         let records = &mut incoming[*begin..if hides { *begin } else { *end }];
         let (discard, step) = match tls {
@@ -390,9 +394,9 @@ impl Session {
         step
     }
 
-    /// Takes bytes from the front of `parts`, as many as it can without blocking, and returns their number. Bytes that the socket has not
-    /// taken then ([`Session::has_unsent`]) are sent by later calls of any method. During the handshake, takes few bytes, which
-    /// follow it.
+    /// Takes bytes from the front of `parts`, as many as it can without blocking, and returns their number. Bytes that
+    /// the socket has not taken then ([`Session::has_unsent`]) are sent by later calls of any method. During the
+    /// handshake, takes few bytes, which follow it.
     pub fn send(&mut self, socket: RawSocket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut taken = 0;
@@ -536,7 +540,7 @@ fn handle<T>(
                 }
             }
         }
-        // It is in the buffer, which is sent in its order.
+        // The data is in the buffer, which is sent in its order.
         Ok(ConnectionState::TransmitTlsData(data)) => {
             data.done();
             Ok(Step::Own)

@@ -75,8 +75,8 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// The files of a rank with a certificate for `rank.example`. They exist as long as the authority; what has read them goes on with what
-    /// it has read.
+    /// The files of a rank with a certificate for `rank.example`. They exist as long as the authority; what has read
+    /// them goes on with what it has read.
     pub fn member(&self) -> Options {
         self.issue("rank", &Terms::default())
     }
@@ -130,7 +130,7 @@ pub(super) fn sockets() -> [OwnedFd; 2] {
     })
 }
 
-/// Both ends of a connection: the one that connects first.
+/// Returns both ends of a connection, first the one that connects.
 pub(crate) fn pair(client: Options, server: Options) -> [Stream; 2] {
     let [left, right] = sockets();
     [security(client).connect(left.into()).unwrap(), security(server).accept(right.into()).unwrap()]
@@ -303,7 +303,7 @@ impl MessageEncrypter for Encrypter {
     }
 }
 
-/// Both ends of a session that encrypts `most` records with a key.
+/// Returns both ends of a session that encrypts `most` records with a key.
 fn pair_by(most: u64) -> ([Stream; 2], &'static Cipher) {
     let original = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13().unwrap();
     let cipher = Cipher { original: original.aead_alg, keys: AtomicUsize::new(0), disguises: Arc::default() };
@@ -455,7 +455,7 @@ fn the_end_of_the_session_is_the_end_of_the_stream() {
     ends[0].flush().unwrap();
     let mut into = [0; 100];
     assert_eq!(ends[1].receive(&mut [IoSliceMut::new(&mut into)]).unwrap(), 0);
-    // It can still be sent the other way.
+    // The other direction is still open.
     send(&mut ends[1], b"more").unwrap();
     assert_eq!(ends[0].receive(&mut [IoSliceMut::new(&mut into)]).unwrap(), 4);
 }
@@ -464,7 +464,7 @@ fn the_end_of_the_session_is_the_end_of_the_stream() {
 fn certificates_that_are_not_accepted_are_named_on_both_sides() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let good = ours.member();
-    // Its owner trusts our authority, which has not signed it.
+    // The owner of this certificate trusts our authority, which has not signed it.
     let foreign = || {
         let mut foreign = theirs.issue("foreign", &Terms::default());
         fs::write(
@@ -532,7 +532,7 @@ fn what_is_not_tls_is_refused_at_once() {
         let error = server.receive(&mut [IoSliceMut::new(&mut [0; 10])]).unwrap_err();
         let Some(Fault::Tls(why)) = crate::net::stream::fault(&error) else { panic!("{error}") };
         assert!(why.starts_with("what it sends is not TLS"), "{why}");
-        // It gets an alert, which a side without TLS recognises.
+        // The other end gets an alert, which a side without TLS recognises.
         let mut answer = [0; 7];
         UnixStream::from(left).read_exact(&mut answer).unwrap();
         assert_eq!(Fault::foreign(&answer[..1]), Fault::foreign(&[0x15]));
@@ -737,7 +737,7 @@ fn a_folder_of_authorities_may_contain_other_files() {
     let in_folder = || Options { ca_file: None, ca_path: Some(folder.path().into()), ..authority.member() };
     fs::write(folder.path().join("README"), "not a certificate").unwrap();
     assert!(refused(in_folder()).ends_with("there is no certificate in any file of this folder"));
-    // As OpenSSL's rehash names it.
+    // OpenSSL's rehash gives certificates such names.
     std::os::unix::fs::symlink(authority.path("ca.pem"), folder.path().join("0a1b2c3d.0")).unwrap();
     let mut ends = pair(in_folder(), authority.member());
     send(&mut ends[0], b"hello").unwrap();

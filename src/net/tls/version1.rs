@@ -1,5 +1,5 @@
-//! Certificates of X.509 version 1, which have no extensions. rustls' verifier refuses them, but `openssl x509 -req` of OpenSSL 3.0 makes them
-//! unless a file of extensions is named, and Gloo's own tests use such.
+//! Certificates of X.509 version 1, which have no extensions. rustls' verifier refuses them, but `openssl x509 -req` of
+//! OpenSSL 3.0 makes them unless a file of extensions is named, and Gloo's own tests use such.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,8 @@ impl Version1 {
     pub fn check(&self, roots: &RootCertStore, now: UnixTime, known: &WebPkiSupportedAlgorithms) -> Result<(), Error> {
         let issuer = encoded(self.0.tbs_certificate().issuer())?;
         let issuer = AnyRef::from_der(&issuer).map_err(malformed)?.value();
-        // A certificate without extensions does not tell whether it is for the names to which an authority is constrained.
+        // A certificate without extensions does not tell whether it is for the names to which an authority is
+        // constrained.
         let anchors =
             roots.roots.iter().filter(|root| root.subject.as_ref() == issuer && root.name_constraints.is_none());
         let mut result = Err(CertificateError::UnknownIssuer.into());

@@ -100,7 +100,7 @@ fn it_is_refused_where_another_one_is() {
     let early = refused(member(&authority, &of(2, 3)));
     assert!(early.contains("this certificate is not valid before 2"), "{early}");
 
-    // It is for no name.
+    // The certificate is for no name.
     let narrow = Options { names: vec!["rank.example".into()], ..authority.member() };
     let said = faults(member(&authority, &Terms::default()), narrow);
     assert_eq!(
@@ -174,7 +174,7 @@ fn its_signature_must_be_the_authoritys() {
     assert_eq!(check(&forged, &roots_of, now), bad);
     let stranger = version_1(&impostor, &der(&impostor.member()), |_| {});
     assert_eq!(check(&stranger, &roots_of, now), Err(CertificateError::UnknownIssuer.into()));
-    // Both places must name the same algorithm.
+    // The signed part and the outer one must name the same algorithm.
     let sha384: [u8; 12] = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3];
     let unlike = version_1(&authority, &original, |signed| signed[SIGNATURE_ALGORITHM] = sha384.into());
     assert_eq!(check(&unlike, &roots_of, now), bad);
