@@ -12,7 +12,8 @@ use super::socket::{self, AsRaw, is_in_progress};
 
 /// A socket, which does not block, for a connection to an address of this `domain`.
 ///
-/// If the system gives it the very port of a server that does not listen yet, that server can bind to the port all the same.
+/// If the system gives it the very port of a server that does not listen yet, that server can bind to the port all the
+/// same.
 pub fn client(domain: Domain) -> io::Result<Socket> {
     let socket = socket::stream(domain)?;
     // On Windows, where it means something else, such a server must try again.
@@ -21,8 +22,9 @@ pub fn client(domain: Domain) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Lets connections of `socket` leave from `address`, whose port must be 0. Where the system can, the port is chosen when it connects: then one
-/// local port serves connections to several destinations, so that ports do not run out early.
+/// Lets connections of `socket` leave from `address`, whose port must be 0. Where the system can, the port is chosen
+/// when it connects: then one local port serves connections to several destinations, so that ports do not run out
+/// early.
 pub fn leave_from(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
@@ -66,8 +68,9 @@ pub fn connect(to: SocketAddr, time: Duration) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Fails as a port without a listener does if `socket` is connected to itself: without a listener, that happens if its own port is the target
-/// port. It is then closed by a reset, since the port would else be in TIME_WAIT when the server wants to listen there.
+/// Fails as a port without a listener does if `socket` is connected to itself: without a listener, that happens if its
+/// own port is the target port. It is then closed by a reset, since the port would else be in TIME_WAIT when the server
+/// wants to listen there.
 pub fn refuse_self_connection<T>(socket: &T) -> io::Result<()>
 where
     for<'a> SockRef<'a>: From<&'a T>,
@@ -81,7 +84,8 @@ where
     Ok(())
 }
 
-/// Whether `error`, of connecting to `to`, says that no local port is left, and not that there is no way to that address.
+/// Whether `error`, of connecting to `to`, says that no local port is left, and not that there is no way to that
+/// address.
 pub fn lacks_ports(error: &io::Error, to: SocketAddr) -> bool {
     use io::ErrorKind::{AddrInUse, AddrNotAvailable};
     matches!(error.kind(), AddrInUse | AddrNotAvailable) && !matches!(source(to), Ok(None))
@@ -108,7 +112,8 @@ pub fn source(to: SocketAddr) -> io::Result<Option<IpAddr>> {
     Ok(socket::told(leaving)?.map(|address| address.ip()))
 }
 
-/// Whether `address`, whose port must be 0, is one of this host. Fails if the system could not be asked, as [`socket::told`].
+/// Whether `address`, whose port must be 0, is one of this host. Fails if the system could not be asked, as
+/// [`socket::told`].
 pub fn is_own(address: SocketAddr) -> io::Result<bool> {
     match UdpSocket::bind(address) {
         Err(error) if socket::is_exhausted(&error) => Err(error),

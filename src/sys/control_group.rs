@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use super::socket::told;
 
-/// The folders of the control groups of this process with `controller`, and of those above them. A folder that does not exist may be
-/// among them. Fails if the system could not be asked, as [`told`].
+/// The folders of the control groups of this process with `controller`, and of those above them. A folder that does not
+/// exist may be among them. Fails if the system could not be asked, as [`told`].
 pub(super) fn groups(controller: &str) -> io::Result<Vec<PathBuf>> {
     let list = told(read_to_string("/proc/self/cgroup"))?.unwrap_or_default();
     Ok(below(Path::new("/sys/fs/cgroup"), &list, controller))
 }
 
-/// What [`groups`] returns if `list` is `/proc/self/cgroup`. In a container, what is mounted at `root` may be a group itself, whose path is
-/// then not found below it.
+/// What [`groups`] returns if `list` is `/proc/self/cgroup`. In a container, what is mounted at `root` may be a group
+/// itself, whose path is then not found below it.
 pub(super) fn below(root: &Path, list: &str, controller: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in list.lines() {
@@ -33,7 +33,8 @@ pub(super) fn below(root: &Path, list: &str, controller: &str) -> Vec<PathBuf> {
     found
 }
 
-/// How many cores' time all threads of this process's control groups get together; `None` if nothing limits it, or that is not known.
+/// How many cores' time all threads of this process's control groups get together; `None` if nothing limits it, or that
+/// is not known.
 pub fn processor_quota() -> Option<f64> {
     least_quota(groups("cpu").unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! Waking other processes of this host: a socket for datagrams, which takes a descriptor in the process that is woken, and none in those
-//! that wake it.
+//! Waking other processes of this host: a socket for datagrams, which takes a descriptor in the process that is woken,
+//! and none in those that wake it.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,11 +8,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use super::{NotInherited, check, random};
 
-/// The name of a doorbell, which the kernel shows to everyone, and the key without which it does not ring; half of the bytes each.
+/// The name of a doorbell, which the kernel shows to everyone, and the key without which it does not ring; half of the
+/// bytes each.
 pub type Bell = [u8; 32];
 const NAME_BYTES: usize = 16;
 
-/// So many rings are taken by one call.
+/// One call takes this many rings.
 const AT_ONCE: usize = 16;
 /// Most such calls to silence a doorbell: who rings without end must not keep its owner there.
 const MAX_CALLS: u32 = 16;
@@ -62,7 +63,7 @@ impl Doorbell {
         &self.bell
     }
 
-    /// Its descriptor, which is readable once it has rung.
+    /// The doorbell's descriptor, which is readable once it has rung.
     pub fn raw(&self) -> RawFd {
         self.socket.as_raw_fd()
     }

@@ -22,7 +22,7 @@ pub struct Until {
 }
 
 impl Until {
-    /// So long after now.
+    /// The time `timeout` from now.
     pub fn after(timeout: Duration) -> Self {
         Self { began: Instant::now(), timeout }
     }
@@ -32,13 +32,13 @@ impl Until {
     }
 }
 
-/// The content of a file that a user has named, at most `most` bytes. It is a regular file, or a pipe, whose writer must end it by
-/// `until`: reading anything else might block (a FIFO without a writer) or never end (a device).
+/// The content of a file that a user has named, at most `most` bytes. It is a regular file, or a pipe, whose writer
+/// must end it by `until`: reading anything else might block (a FIFO without a writer) or never end (a device).
 pub fn read(path: &Path, most: u64, until: Until) -> io::Result<Vec<u8>> {
     read_until(path, most, Some(until))
 }
 
-/// As [`read`], of a regular file only.
+/// Like [`read`], of a regular file only.
 pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_until(path, most, None)
 }
@@ -145,7 +145,7 @@ pub type Stamp = [i64; 5];
 #[cfg(not(unix))]
 pub type Stamp = (u64, Option<std::time::SystemTime>);
 
-/// That of a file with this metadata.
+/// The stamp of a file with this metadata.
 pub fn stamp(of: &Metadata) -> Stamp {
     #[cfg(unix)]
     {

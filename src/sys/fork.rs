@@ -106,7 +106,8 @@ pub unsafe fn in_a_child(body: impl FnOnce() -> bool) -> bool {
 /// What `body` returns in a child by fork in which no descriptor can be opened. It must not panic.
 #[cfg(all(test, target_os = "linux"))]
 pub fn without_descriptors(body: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child may allocate memory: the only other threads are those of tests, and glibc's allocator works in a child.
+    // SAFETY: the child may allocate memory: the only other threads are those of tests, and glibc's allocator works in
+    // a child.
     unsafe {
         in_a_child(|| {
             let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -1,8 +1,9 @@
 //! The descriptors that a child by fork does not keep.
 //!
-//! While a child has a copy of a connection's socket, the peer does not see that the parent has ended. So there is one register of such
-//! descriptors in a process, the only state of this library that belongs to no object, and `fork` calls [`give_up_all`] in the child. The
-//! register is empty while no device and no store lives. If the library is unloaded, the system forgets the function.
+//! While a child has a copy of a connection's socket, the peer does not see that the parent has ended. So there is one
+//! register of such descriptors in a process, the only state of this library that belongs to no object, and `fork`
+//! calls [`give_up_all`] in the child. The register is empty while no device and no store lives. If the library is
+//! unloaded, the system forgets the function.
 
 use std::os::fd::RawFd;
 use std::sync::Once;
@@ -11,13 +12,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Higher descriptors are not registered. The register takes memory only for those that are used: pages of zeros.
 const MAX_DESCRIPTORS: usize = 1 << 20;
 
-/// A bit for each descriptor. Atomic words and no lock: in the child, another thread of the parent might hold it for ever.
+/// A bit for each descriptor. Atomic words and no lock: in the child, another thread of the parent might hold it for
+/// ever.
 static REGISTERED: [AtomicU64; MAX_DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
 /// How many words have had a bit.
 static WORDS: AtomicUsize = AtomicUsize::new(0);
 static AT_FORK: Once = Once::new();
 
-/// The registration of a descriptor. Whoever owns both drops this first: another one may get the number once the descriptor is closed.
+/// The registration of a descriptor. Whoever owns both drops this first: another one may get the number once the
+/// descriptor is closed.
 #[derive(Debug)]
 pub struct NotInherited(RawFd);
 
@@ -25,7 +28,8 @@ impl NotInherited {
     /// Registers an open descriptor.
     pub fn new(fd: RawFd) -> Self {
         AT_FORK.call_once(|| {
-            // SAFETY: the function may run in a child of a process with several threads. If it cannot be registered, children keep copies.
+            // SAFETY: the function may run in a child of a process with several threads. If it cannot be registered,
+            // children keep copies.
             unsafe { libc::pthread_atfork(None, None, Some(give_up_all)) };
         });
         if let Some((word, bit)) = place(fd) {
@@ -54,9 +58,10 @@ fn unconnected() -> RawFd {
     unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }
 }
 
-/// Puts a socket that is connected to nothing in the place of all registered descriptors. Their numbers stay in use, because objects of the
-/// parent, which the child may destroy, close them. The child's register is empty afterwards: it may use the numbers for files of its own, which
-/// its own children keep. Runs in the child, and only makes system calls that may be made there.
+/// Puts a socket that is connected to nothing in the place of all registered descriptors. Their numbers stay in use,
+/// because objects of the parent, which the child may destroy, close them. The child's register is empty afterwards: it
+/// may use the numbers for files of its own, which its own children keep. Runs in the child, and only makes system
+/// calls that may be made there.
 extern "C" fn give_up_all() {
     let mut nothing = -1;
     let words = WORDS.load(Ordering::Relaxed).min(REGISTERED.len());
@@ -65,7 +70,8 @@ extern "C" fn give_up_all() {
         while bits != 0 {
             let fd = (index * 64) as RawFd + bits.trailing_zeros() as RawFd;
             bits &= bits - 1;
-            // SAFETY: the calls access no memory, and the descriptor is of this library: it is registered only while it is open.
+            // SAFETY: the calls access no memory, and the descriptor is of this library: it is registered only while it
+            // is open.
             unsafe {
                 nothing = if nothing < 0 { unconnected() } else { nothing };
                 if nothing >= 0 {
@@ -96,7 +102,8 @@ mod tests {
     use super::*;
     use crate::sys::fork;
 
-    /// Runs `body` in a child, which lives until `release` is dropped, and `meanwhile` here; returns the child's status.
+    /// Runs `body` in a child, which lives until `release` is dropped, and `meanwhile` here; returns the child's
+    /// status.
     fn held_in_a_child(body: impl FnOnce() -> bool, meanwhile: impl FnOnce()) -> i32 {
         let (release, mut held) = UnixStream::pair().unwrap();
         // SAFETY: after fork, the child makes async-signal-safe system calls only.

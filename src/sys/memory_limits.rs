@@ -7,8 +7,8 @@ use std::path::Path;
 use super::control_group;
 use super::socket::told;
 
-/// Most bytes: the host's memory and swap, or less where a control group limits this process. `None` if that is unknown. Fails if the
-/// system could not be asked, as [`told`].
+/// Most bytes: the host's memory and swap, or less where a control group limits this process. `None` if that is
+/// unknown. Fails if the system could not be asked, as [`told`].
 pub fn most_bytes() -> io::Result<Option<u64>> {
     let Some((memory, swap)) = of_host() else { return Ok(None) };
     let mut most = memory.saturating_add(swap);
@@ -18,8 +18,8 @@ pub fn most_bytes() -> io::Result<Option<u64>> {
     Ok(Some(most))
 }
 
-/// Whether the system promises no more memory than there is, so that memory that is only counted when it is written may lack then. Fails
-/// as [`most_bytes`].
+/// Whether the system promises no more memory than there is, so that memory that is only counted when it is written may
+/// lack then. Fails as [`most_bytes`].
 pub fn is_strict() -> io::Result<bool> {
     Ok(told(fs::read_to_string("/proc/sys/vm/overcommit_memory"))?.is_some_and(|mode| mode.trim() == "2"))
 }

@@ -1,5 +1,6 @@
-//! The system: every system call that the standard library lacks, with one contract for all systems. Linux has all; on others, what needs
-//! shared memory is absent. All descriptors are close-on-exec. Calls interrupted by a signal are repeated.
+//! The system: every system call that the standard library lacks, with one contract for all systems. Linux has all; on
+//! others, what needs shared memory is absent. All descriptors are close-on-exec. Calls interrupted by a signal are
+//! repeated.
 
 mod fork;
 #[cfg(target_os = "linux")]
@@ -61,9 +62,9 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// How long a thread sleeps that the system refuses to tell when to wake up.
 const BLIND_SLEEP: Duration = Duration::from_millis(1);
 
-/// Waits until one of `sources` is readable, for at most `timeout`, or until a signal arrives. Returns whether the first is readable. If the
-/// system refuses to wait, as it does for lack of memory or in a process that may have no more descriptors, a short sleep takes its place: the
-/// caller looks again, and does not keep a core busy.
+/// Waits until one of `sources` is readable, for at most `timeout`, or until a signal arrives. Returns whether the
+/// first is readable. If the system refuses to wait, as it does for lack of memory or in a process that may have no
+/// more descriptors, a short sleep takes its place: the caller looks again, and does not keep a core busy.
 pub fn poll(sources: &[Pollable], timeout: Duration) -> bool {
     let mut few = [entries::NO_ENTRY; 4];
     // Without memory from the heap, as a thread sleeps often.
@@ -166,8 +167,8 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Calls `body` with the address of `symbol` in `library`; `None` if this process has not loaded the library, or it has no such
-/// symbol. The library stays loaded during the call.
+/// Calls `body` with the address of `symbol` in `library`; `None` if this process has not loaded the library, or it has
+/// no such symbol. The library stays loaded during the call.
 #[cfg(unix)]
 pub fn with_loaded_symbol<T>(library: &CStr, symbol: &CStr, body: impl FnOnce(*mut c_void) -> T) -> Option<T> {
     // SAFETY: strings that end with NUL. With RTLD_NOLOAD no code of the library runs.

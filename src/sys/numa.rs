@@ -18,17 +18,19 @@ pub struct Nearness {
 }
 
 impl Nearness {
-    /// That of the calling thread: of the node that has all CPUs on which it may run, else of the node where it runs now.
+    /// The nearness of the calling thread: of the node that has all CPUs on which it may run, else of the node where it
+    /// runs now.
     pub fn here() -> io::Result<Self> {
         Self::of(&topology::affinity().unwrap_or_default(), current_cpu(), Path::new("/sys/devices/system/node"))
     }
 
-    /// For a thread on node `node`, with a distance for each node.
+    /// The nearness of a thread on node `node`, with a distance for each node.
     pub fn on(node: u32, distances: &[(u32, u32)]) -> Self {
         Self { node: Some(node), distances: distances.to_vec() }
     }
 
-    /// For a thread that may run on `cpus` and runs on `current`; `folder` is `/sys/devices/system/node` or one like it.
+    /// The nearness of a thread that may run on `cpus` and runs on `current`; `folder` is `/sys/devices/system/node` or
+    /// one like it.
     fn of(cpus: &BTreeSet<u32>, current: Option<u32>, folder: &Path) -> io::Result<Self> {
         let nodes = nodes(folder)?;
         let all = nodes.iter().find(|(_, of_node)| !cpus.is_empty() && cpus.is_subset(of_node));

@@ -53,15 +53,15 @@ pub struct Process(OwnedFd);
 impl Process {
     /// The process with this number.
     pub fn open(process: u32) -> io::Result<Self> {
-        // SAFETY: the call takes no pointers. `check` ensures that the descriptor is valid, and nothing else owns it. The kernel makes
-        // it close-on-exec.
+        // SAFETY: the call takes no pointers. `check` ensures that the descriptor is valid, and nothing else owns it.
+        // The kernel makes it close-on-exec.
         unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, process as libc::pid_t, 0);
             Ok(Self(OwnedFd::from_raw_fd(check(fd as libc::c_int)?)))
         }
     }
 
-    /// Its descriptor.
+    /// The process's descriptor.
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -77,8 +77,8 @@ pub fn descriptors() -> io::Result<u64> {
     Ok(super::Waker::new()?.as_raw_fd() as u64)
 }
 
-/// Reads another process's memory, from `address` on; returns the number of bytes, which may be less than `bytes`. Needs the
-/// permission to trace that process.
+/// Reads another process's memory, from `address` on; returns the number of bytes, which may be less than `bytes`.
+/// Needs the permission to trace that process.
 ///
 /// # Safety
 /// `into` is valid for writes of `bytes`.
@@ -89,7 +89,8 @@ pub unsafe fn read_memory(process: u32, address: u64, into: *mut u8, bytes: usiz
     retry(|| unsafe { libc::process_vm_readv(process as libc::pid_t, &local, 1, &remote, 1, 0) })
 }
 
-/// Whether the system lets processes read each other's memory: asked for this process's own, apart from what the library finds out.
+/// Whether the system lets processes read each other's memory: asked for this process's own, apart from what the
+/// library finds out.
 #[cfg(test)]
 pub fn may_read_memory() -> bool {
     let (from, mut into) = ([7u8; 1], [0u8; 1]);
@@ -124,8 +125,8 @@ fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// What Yama demands of a process that traces another one of its user: `kernel.yama.ptrace_scope`. 1: that it is an ancestor, or one of the
-/// [`Tracers`]. `None`: the system has no Yama.
+/// What Yama demands of a process that traces another one of its user: `kernel.yama.ptrace_scope`. 1: that it is an
+/// ancestor, or one of the [`Tracers`]. `None`: the system has no Yama.
 pub fn ptrace_scope() -> Option<u32> {
     std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
 }
@@ -149,8 +150,8 @@ impl Tracers {
     }
 }
 
-/// Lets `tracers` trace this process, in place of those that an earlier call has named, whoever made it. Fails without Yama. A child by
-/// fork begins without tracers.
+/// Lets `tracers` trace this process, in place of those that an earlier call has named, whoever made it. Fails without
+/// Yama. A child by fork begins without tracers.
 pub fn set_tracers(tracers: Tracers) -> io::Result<()> {
     let unused: libc::c_ulong = 0;
     // SAFETY: the call takes no pointers. The kernel reads five arguments, four of them unsigned long.

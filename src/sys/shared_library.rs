@@ -3,7 +3,8 @@
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::NonNull;
 
-/// A library that is loaded until the process ends: it may have started threads, or registered destructors, which must not be unmapped.
+/// A library that is loaded until the process ends: it may have started threads, or registered destructors, which must
+/// not be unmapped.
 pub struct SharedLibrary {
     handle: NonNull<c_void>,
 }
@@ -17,8 +18,8 @@ impl SharedLibrary {
     /// Loads the library with this name or path; the error is the loader's.
     pub fn open(name: &str) -> Result<Self, String> {
         let path = CString::new(name).map_err(|_| format!("{name:?} is no file name"))?;
-        // SAFETY: `path` is a string that ends with zero. The library's initialisation runs; that of what this project loads has no
-        // preconditions.
+        // SAFETY: `path` is a string that ends with zero. The library's initialisation runs; that of what this project
+        // loads has no preconditions.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(|handle| Self { handle }).ok_or_else(last_error)
     }

@@ -42,7 +42,8 @@ impl SharedMemory {
         Ok(Self(file))
     }
 
-    /// Opens another process's memory for reading. Fails if the descriptor is not such memory, or the memory could shrink.
+    /// Opens another process's memory for reading. Fails if the descriptor is not such memory, or the memory could
+    /// shrink.
     pub fn open(descriptor: Descriptor) -> io::Result<Self> {
         // Opening a file of another kind could have effects.
         if !descriptor.target()?.starts_with(LINK) {
@@ -93,8 +94,8 @@ impl SharedMemory {
         unsafe { Mapping::new(std::ptr::null_mut(), bytes, access.protection(), libc::MAP_SHARED, self.0.as_raw_fd()) }
     }
 
-    /// [`SharedMemory::map`] for large amounts of data: with huge pages, if the memory is as long as one and the system allows
-    /// them.
+    /// [`SharedMemory::map`] for large amounts of data: with huge pages, if the memory is as long as one and the system
+    /// allows them.
     pub fn map_data(&self, bytes: usize, access: Access) -> io::Result<Mapping> {
         Mapping::for_data(bytes, access, libc::MAP_SHARED, self.0.as_raw_fd())
     }
@@ -108,7 +109,8 @@ impl SharedMemory {
             let done = unsafe { libc::fallocate(self.0.as_raw_fd(), 0, at as libc::off_t, length as libc::off_t) };
             match check(done) {
                 Ok(_) => at += length,
-                // A call that a signal interrupts gives back all that it has taken: a shorter one may end before the next signal.
+                // A call that a signal interrupts gives back all that it has taken: a shorter one may end before the
+                // next signal.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => part = (part / 2).max(page_bytes() as u64),
                 Err(error) => return Err(error),
             }
@@ -128,7 +130,7 @@ impl SharedMemory {
         self.0.write_all_at(data, offset)
     }
 
-    /// Its descriptor in this process.
+    /// The memory's descriptor in this process.
     pub fn descriptor(&self) -> Descriptor {
         Descriptor { process: std::process::id(), number: self.0.as_raw_fd() as u32 }
     }
@@ -191,8 +193,8 @@ impl Mapping {
         // SAFETY: the range lies in the reserved memory, which nothing else uses.
         let mapping = unsafe { Self::new(start.cast(), bytes, access.protection(), flags | libc::MAP_FIXED, fd) }?;
         std::mem::forget(reserved);
-        // SAFETY: the rest of the reserved memory; the advice does not change what the memory contains. Without huge pages the
-        // memory can be used as well.
+        // SAFETY: the rest of the reserved memory; the advice does not change what the memory contains. Without huge
+        // pages the memory can be used as well.
         unsafe {
             if before > 0 {
                 libc::munmap(start.wrapping_sub(before).cast(), before);
@@ -243,12 +245,12 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start.cast()).expect("no mapping is at address 0"), bytes })
     }
 
-    /// Its first byte, aligned to a page.
+    /// The mapping's first byte, aligned to a page.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Its length in bytes.
+    /// The mapping's length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -325,7 +327,7 @@ mod tests {
         }
     }
 
-    /// So much that taking all pages by one call takes longer than the time between two signals.
+    /// There is so much memory that taking all pages by one call takes longer than the time between two signals.
     #[test]
     fn pages_are_taken_though_signals_come() {
         const BYTES: u64 = 64 << 20;

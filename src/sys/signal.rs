@@ -12,8 +12,8 @@ pub fn block_signals() {
     }
 }
 
-/// Runs `write` so that a pipe without readers is an error of it and no signal, which would end a host program that left
-/// SIGPIPE as it was. For descriptors that are no sockets; [`send`](super::send) does without signals.
+/// Runs `write` so that a pipe without readers is an error of it and no signal, which would end a host program that
+/// left SIGPIPE as it was. For descriptors that are no sockets; [`send`](super::send) does without signals.
 #[cfg(unix)]
 pub fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` may be zeroed, and each call gets valid sets of this function's.
@@ -76,8 +76,8 @@ pub fn interrupted<T: Send>(pause: std::time::Duration, work: impl FnOnce() -> T
     extern "C" fn ignore(_: libc::c_int) {}
     let (say, hear) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        // SAFETY: a handler that does nothing, without flags: calls that it interrupts are not restarted. No other test uses the signal. The
-        // thread is not joined while it is sent signals.
+        // SAFETY: a handler that does nothing, without flags: calls that it interrupts are not restarted. No other test
+        // uses the signal. The thread is not joined while it is sent signals.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;

@@ -179,16 +179,16 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Sends from several buffers with one system call, without SIGPIPE if the peer has closed. Returns the number of bytes sent; does not
-/// block, since the socket is non-blocking.
+/// Sends from several buffers with one system call, without SIGPIPE if the peer has closed. Returns the number of bytes
+/// sent; does not block, since the socket is non-blocking.
 #[cfg(not(target_os = "linux"))]
 pub fn send(fd: RawSocket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
     // Where there is no flag against the signal, socket2 sets the socket's option when it creates or accepts it.
     retry(|| with_socket(fd, |socket| socket.send_vectored(parts)))
 }
 
-/// Receives into several buffers with one system call. Returns the number of bytes received; does not block, since the socket is
-/// non-blocking.
+/// Receives into several buffers with one system call. Returns the number of bytes received; does not block, since the
+/// socket is non-blocking.
 #[cfg(not(target_os = "linux"))]
 pub fn receive(fd: RawSocket, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     retry(|| with_socket(fd, |mut socket| io::Read::read_vectored(&mut socket, parts)))
@@ -241,8 +241,8 @@ pub fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| numbers.contains(&number))
 }
 
-/// What the system said; `None` if it does not tell. Fails if it could not be asked, for lack of descriptors or memory: another time, the
-/// answer may be another.
+/// What the system said; `None` if it does not tell. Fails if it could not be asked, for lack of descriptors or memory:
+/// another time, the answer may be another.
 pub fn told<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -270,7 +270,8 @@ pub fn is_unreachable(error: &io::Error) -> bool {
     matches!(error.kind(), HostUnreachable | NetworkUnreachable | NetworkDown) || error.raw_os_error() == Some(down)
 }
 
-/// Whether `error` says that no socket of this host can have an address: it is no local one, or there is no such family.
+/// Whether `error` says that no socket of this host can have an address: it is no local one, or there is no such
+/// family.
 pub fn is_foreign_address(error: &io::Error) -> bool {
     #[cfg(unix)]
     let numbers = [libc::EADDRNOTAVAIL, libc::EAFNOSUPPORT];
@@ -284,8 +285,8 @@ pub fn has_ended(fd: RawSocket) -> bool {
     with_socket(fd, |socket| matches!(socket.peek(&mut [std::mem::MaybeUninit::uninit()]), Ok(0)))
 }
 
-/// Number of bytes sent on a socket that the peer's kernel has not acknowledged. Fails with [`io::ErrorKind::Unsupported`] where the
-/// system does not tell.
+/// Number of bytes sent on a socket that the peer's kernel has not acknowledged. Fails with
+/// [`io::ErrorKind::Unsupported`] where the system does not tell.
 pub fn unacknowledged(fd: RawSocket) -> io::Result<usize> {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,5 @@
-//! Which last-level cache and which socket the calling thread may use: `/sys/devices/system/cpu`, and the thread's CPU affinity.
+//! Which last-level cache and which socket the calling thread may use: `/sys/devices/system/cpu`, and the thread's CPU
+//! affinity.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +11,8 @@ use super::socket;
 /// Where a thread runs. Numbers are those of this host; threads with equal numbers share the cache, or the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The first CPU of the last-level cache; `None` if the thread may run on CPUs of several caches, or if the system does not say.
+    /// The first CPU of the last-level cache; `None` if the thread may run on CPUs of several caches, or if the system
+    /// does not say.
     pub cache: Option<u32>,
     /// The socket, in the same way.
     pub socket: Option<u32>,
@@ -36,7 +38,8 @@ pub fn place() -> io::Result<Place> {
 }
 
 impl Place {
-    /// For a thread that may run on `cpus`, as `folder`, which is `/sys/devices/system/cpu` or one like it, describes them.
+    /// The place of a thread that may run on `cpus`, as `folder`, which is `/sys/devices/system/cpu` or one like it,
+    /// describes them.
     fn of_cpus(cpus: &BTreeSet<u32>, folder: &Path) -> io::Result<Self> {
         let Some(first) = cpus.first() else { return Ok(Self::default()) };
         let cpu = folder.join(format!("cpu{first}"));
@@ -64,7 +67,7 @@ impl Place {
         })
     }
 
-    /// For other ranks: eight bytes.
+    /// Encodes the place in eight bytes for other ranks.
     pub fn serialize(&self) -> [u8; 8] {
         let number = |number: Option<u32>| number.unwrap_or(u32::MAX).to_le_bytes();
         let (cache, socket) = (number(self.cache), number(self.socket));

@@ -26,7 +26,7 @@ impl Doorbell {
         match *self {}
     }
 
-    /// Its descriptor.
+    /// The doorbell's descriptor.
     pub fn raw(&self) -> RawSocket {
         match *self {}
     }

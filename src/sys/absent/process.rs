@@ -1,4 +1,5 @@
-//! Other processes of this host, on a system where they cannot be reached: every call fails, so that ranks share no memory.
+//! Other processes of this host, on a system where they cannot be reached: every call fails, so that ranks share no
+//! memory.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -52,7 +53,7 @@ impl Process {
         unsupported()
     }
 
-    /// Its descriptor.
+    /// The process's descriptor.
     pub fn raw(&self) -> RawSocket {
         match *self {}
     }

@@ -66,7 +66,7 @@ impl SharedMemory {
         match *self {}
     }
 
-    /// Its descriptor in this process.
+    /// The memory's descriptor in this process.
     pub fn descriptor(&self) -> Descriptor {
         match *self {}
     }
@@ -114,12 +114,12 @@ impl Mapping {
         Ok(())
     }
 
-    /// Its first byte, aligned to a page.
+    /// The mapping's first byte, aligned to a page.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Its length in bytes.
+    /// The mapping's length in bytes.
     pub fn bytes(&self) -> usize {
         self.layout.size()
     }

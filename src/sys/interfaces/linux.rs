@@ -10,7 +10,8 @@ pub fn list() -> io::Result<Vec<Interface>> {
     let list = AddressList::get()?;
     let mut found: Vec<Interface> = Vec::new();
     for entry in list.iter() {
-        // SAFETY: `entry` is a node of a list that is not freed yet; the kernel's addresses have the length of their family.
+        // SAFETY: `entry` is a node of a list that is not freed yet; the kernel's addresses have the length of their
+        // family.
         let Some(address) = (unsafe { socket_address(entry.ifa_addr) }) else { continue };
         // SAFETY: getifaddrs gives every node a name that ends in NUL and lives as long as the list.
         let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();

@@ -12,8 +12,8 @@ pub use linux::{exists, list};
 #[cfg(not(target_os = "linux"))]
 pub use other::{exists, list};
 
-/// One address of one network interface. An interface with several addresses has several entries, one without addresses has
-/// none.
+/// One address of one network interface. An interface with several addresses has several entries, one without addresses
+/// has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Name: `eth0`.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Event, Pollable, Poller, milliseconds};
 use crate::sys::check;
 
-/// So many events are taken by one call.
+/// One call takes this many events.
 const AT_ONCE: usize = 64;
 
 /// An epoll instance; clones share it.
@@ -23,7 +23,7 @@ impl Epoll {
         Ok(Self(Arc::new(fd)))
     }
 
-    /// Its descriptor, which is readable while there are events.
+    /// The instance's descriptor, which is readable while there are events.
     pub(super) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -49,7 +49,7 @@ impl Epoll {
     }
 
     pub(super) fn remove(&self, fd: RawFd) {
-        // It fails only if the descriptor is not watched.
+        // The call fails only if the descriptor is not watched.
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 

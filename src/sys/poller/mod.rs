@@ -1,5 +1,5 @@
-//! Waiting for sockets, with one contract for every way that a system offers: epoll (Linux), poll (every system), libuv (cargo feature
-//! `uv`). All are level-triggered: what is ready is reported at each wait until it is no longer ready.
+//! Waiting for sockets, with one contract for every way that a system offers: epoll (Linux), poll (every system), libuv
+//! (cargo feature `uv`). All are level-triggered: what is ready is reported at each wait until it is no longer ready.
 
 pub mod entries;
 #[cfg(target_os = "linux")]
@@ -24,12 +24,12 @@ use uv::Uv;
 pub const READ: u32 = 0x1;
 /// Interest in, or readiness for, writing.
 pub const WRITE: u32 = 0x4;
-/// Of an event: the connection has failed. Reported whatever the interest is, unless that is 0.
+/// Readiness of a connection that has failed. Reported whatever the interest is, unless that is 0.
 pub const BROKEN: u32 = 0x8;
-/// Of an event: both directions have ended. Reported as [`BROKEN`] is.
+/// Readiness of a connection of which both directions have ended. Reported like [`BROKEN`].
 pub const HANGUP: u32 = 0x10;
-/// Interest in the end of what the peer sends, without interest in the bytes before it, where the system can tell (Linux); elsewhere
-/// only [`HANGUP`] is reported.
+/// Interest in the end of what the peer sends, without interest in the bytes before it, where the system can tell
+/// (Linux); elsewhere only [`HANGUP`] is reported.
 pub const PEER_ENDED: u32 = 0x2000;
 
 /// What is ready.
@@ -106,8 +106,9 @@ impl Poller {
         })
     }
 
-    /// Starts watching `what`; `number` is returned with its events. A socket must not be registered twice at one poller.
-    /// Fails with [`io::ErrorKind::Unsupported`] for a poller that this kind cannot watch ([`PollerKind::of_pollers`]).
+    /// Starts watching `what`; `number` is returned with its events. A socket must not be registered twice at one
+    /// poller. Fails with [`io::ErrorKind::Unsupported`] for a poller that this kind cannot watch
+    /// ([`PollerKind::of_pollers`]).
     pub fn add(&self, what: impl Into<Pollable>, interest: u32, number: u64) -> io::Result<Registration> {
         let what = what.into();
         let key = match self {
@@ -120,8 +121,8 @@ impl Poller {
         Ok(Registration { poller: self.clone(), key: Some(key) })
     }
 
-    /// Waits for events and fills `events` from the front. Returns their number; 0 after `timeout`, after a signal, or if only the
-    /// registrations have changed. `None` waits indefinitely.
+    /// Waits for events and fills `events` from the front. Returns their number; 0 after `timeout`, after a signal, or
+    /// if only the registrations have changed. `None` waits indefinitely.
     pub fn wait(&self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
         match self {
             #[cfg(target_os = "linux")]
@@ -135,8 +136,8 @@ impl Poller {
 
 #[cfg(all(test, target_os = "linux"))]
 impl Poller {
-    /// Puts a file that is never readable in the place of epoll's descriptor, so that waits fail, and nothing wakes who sleeps until the
-    /// poller is readable.
+    /// Puts a file that is never readable in the place of epoll's descriptor, so that waits fail, and nothing wakes who
+    /// sleeps until the poller is readable.
     pub fn break_down(&self) {
         let Self::Epoll(epoll) = self else { panic!("only epoll has a descriptor") };
         let (other, writer) = std::io::pipe().unwrap();
@@ -148,8 +149,8 @@ impl Poller {
 }
 
 impl Pollable {
-    /// The only entry of poll's list that asks whether this is readable; `None` if there are several, or if other threads must know that
-    /// this one sleeps.
+    /// The only entry of poll's list that asks whether this is readable; `None` if there are several, or if other
+    /// threads must know that this one sleeps.
     pub(super) fn entry(&self) -> Option<entries::Entry> {
         match self {
             Self::Socket(socket) => Some(entries::entry(*socket, READ)),
@@ -189,7 +190,8 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Changes the interest and the number. With interest 0 nothing is reported, but on Linux that the connection has failed or ended.
+    /// Changes the interest and the number. With interest 0 nothing is reported, but on Linux that the connection has
+    /// failed or ended.
     pub fn set(&self, interest: u32, number: u64) -> io::Result<()> {
         match (&self.poller, self.key) {
             #[cfg(target_os = "linux")]
@@ -217,8 +219,8 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         match (&self.poller, self.key) {
-            // The kernel does it when the descriptor is closed. In a child by fork it does not, and must not: the parent's poller,
-            // which is the same, watches on.
+            // The kernel does it when the descriptor is closed. In a child by fork it does not, and must not: the
+            // parent's poller, which is the same, watches on.
             #[cfg(target_os = "linux")]
             (Poller::Epoll(_), _) => {}
             (Poller::Poll(poll), Some(Key::Entry(entry))) => poll.remove(entry),
@@ -249,7 +251,8 @@ impl Watched {
             return Ok(());
         }
         match &self.registration {
-            // Without a registration: with empty interest, epoll would still report a broken connection, and wake its user repeatedly.
+            // Without a registration: with empty interest, epoll would still report a broken connection, and wake its
+            // user repeatedly.
             _ if interest == 0 => self.registration.take().into_iter().for_each(Registration::end),
             Some(registration) => registration.set(interest, number)?,
             None => self.registration = Some(poller.add(socket, interest, number)?),
@@ -264,7 +267,8 @@ impl Watched {
     }
 }
 
-/// Milliseconds for the system's calls, rounded up, so that a deadline has passed when the wait for it returns; -1 for `None`.
+/// Milliseconds for the system's calls, rounded up, so that a deadline has passed when the wait for it returns; -1 for
+/// `None`.
 pub(super) fn milliseconds(timeout: Option<Duration>) -> i32 {
     timeout.map_or(-1, |timeout| timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32)
 }

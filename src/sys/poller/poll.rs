@@ -1,7 +1,8 @@
 //! poll: the poller of systems without epoll, and the list of what a loop of libuv watches.
 //!
-//! Each wait passes all sockets to the system anew. So a thread that sleeps must be woken when another one changes what is watched: a
-//! [`Waker`] is among the sockets of every sleep, and is readable from a change until all that slept then have woken up.
+//! Each wait passes all sockets to the system anew. So a thread that sleeps must be woken when another one changes what
+//! is watched: a [`Waker`] is among the sockets of every sleep, and is readable from a change until all that slept then
+//! have woken up.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,7 +121,7 @@ impl Poll {
             self.sleep(timeout)?;
         }
         let mut entries: Vec<Entry> = Vec::new();
-        // For each entry, what it belongs to. A poller is asked by itself.
+        // The number to which each entry belongs. A poller has no entry: it is asked by itself.
         let mut numbers = Vec::new();
         let mut found = 0;
         for watched in self.state().watched.iter().filter(|watched| watched.interest != 0) {

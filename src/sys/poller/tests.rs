@@ -229,8 +229,8 @@ fn a_child_by_fork_leaves_the_parents_poller_alone() {
     each(|poller| {
         let [ours, theirs] = pair();
         let mut parts = Some((poller.add(&ours, READ, 1).unwrap(), poller.clone()));
-        // SAFETY: the child drops objects, which may free memory: the only other threads are those of tests, and glibc's allocator
-        // works in a child.
+        // SAFETY: the child drops objects, which may free memory: the only other threads are those of tests, and
+        // glibc's allocator works in a child.
         let status = unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -247,7 +247,8 @@ fn a_child_by_fork_leaves_the_parents_poller_alone() {
     });
 }
 
-/// For lack of memory, say: whoever waits neither fails nor keeps a core busy, and a poller says why it does not wait.
+/// The system may refuse for lack of memory, for example: whoever waits neither fails nor keeps a core busy, and a
+/// poller says why it does not wait.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_wait_that_the_system_refuses_takes_time_or_fails() {

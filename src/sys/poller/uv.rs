@@ -1,5 +1,6 @@
-//! A loop of libuv. Sockets that are ready are found by the loop, which never blocks; a thread that has nothing to do sleeps in the
-//! system's poll with the same sockets, since a loop can be run by one thread only, and other threads change what it watches.
+//! A loop of libuv. Sockets that are ready are found by the loop, which never blocks; a thread that has nothing to do
+//! sleeps in the system's poll with the same sockets, since a loop can be run by one thread only, and other threads
+//! change what it watches.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -98,7 +99,7 @@ impl Uv {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same sockets, for a thread that sleeps.
+    /// The watched sockets, for a thread that sleeps.
     pub(super) fn watched(&self) -> &Poll {
         &self.0.watched
     }
@@ -186,8 +187,8 @@ impl State {
     fn close(&mut self, entry: u64) {
         self.ready.retain(|(of, _)| *of != entry);
         if let Some(handle) = self.handles.remove(&entry) {
-            // SAFETY: an open handle, which is closed once. The loop forgets its socket at once, and the memory is freed when the loop
-            // has run.
+            // SAFETY: an open handle, which is closed once. The loop forgets its socket at once, and the memory is
+            // freed when the loop has run.
             unsafe {
                 sys::uv_poll_stop(handle.cast());
                 sys::uv_close(handle.cast(), Some(on_closed));
@@ -197,7 +198,8 @@ impl State {
 
     fn run(&mut self, mode: sys::uv_run_mode) {
         let ready: *mut _ = &mut self.ready;
-        // SAFETY: the handles live as long as they are in the table. While the loop runs, only its callbacks use `ready`.
+        // SAFETY: the handles live as long as they are in the table. While the loop runs, only its callbacks use
+        // `ready`.
         unsafe {
             self.handles.values().for_each(|handle| (**handle).ready = ready);
             sys::uv_run(&mut *self.uv, mode);
