@@ -78,8 +78,8 @@ fn between_devices(shared_memory: bool, transport: tcp::Transport, streams: u32)
     pair([device(), device()], Box::new(step))
 }
 
-/// The variable that names ports of this host's devices, as `GLOO_RS_IB_HCA` does: if it is set, the tests run over queue pairs of these
-/// ports alone. `scripts/test-ibverbs.sh` sets it where there are some.
+/// The variable that names ports of this host's devices, as `GLOO_RS_IB_HCA` does: if it is set, the tests run over
+/// queue pairs of these ports alone. `scripts/test-ibverbs.sh` sets it where there are some.
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 const PORTS: &str = "GLOO_RS_TEST_IBVERBS";
 
@@ -116,7 +116,7 @@ fn over_memory(reads_above: Option<usize>, places_above: Option<usize>) -> Pair 
     over_network(SEED.fetch_add(1, Ordering::Relaxed), reads_above, places_above)
 }
 
-/// As [`over_memory`], with the network of this seed.
+/// Like [`over_memory`], with the network of this seed.
 fn over_network(seed: u64, reads_above: Option<usize>, places_above: Option<usize>) -> Pair {
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
     let network = Network::new(seed, LinkModel { delay, capacity: 100_000, piece: 5000, reads_above, places_above });
@@ -190,8 +190,8 @@ fn each(check: impl Fn(Pair)) {
 }
 
 impl Pair {
-    /// Whether the ranks share memory. Then links are established by themselves, and a descriptor is readable only while a rank
-    /// says that it sleeps.
+    /// Whether the ranks share memory. Then links are established by themselves, and a descriptor is readable only
+    /// while a rank says that it sleeps.
     fn shares_memory(&self) -> bool {
         self.connections.iter().all(|connector| connector.local_ranks().is_some())
     }
@@ -257,7 +257,7 @@ fn receive(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
     Ok(first)
 }
 
-/// The same in place, if the link can: until `most` bytes have come, or more.
+/// Receives like [`receive`], in place if the link can: until `most` bytes have come, or more.
 fn receive_in_place(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
     let mut all = Vec::new();
     let received = link.receive_in_place(&mut |bytes| {
@@ -274,7 +274,7 @@ fn receive_all(pair: &Pair, link: &mut dyn Link, wanted: usize) -> (Vec<u8>, boo
     receive_sent(pair, None, link, wanted)
 }
 
-/// As [`receive_all`], with the other end, which may hold some of the bytes.
+/// Like [`receive_all`], with the other end, which may hold some of the bytes.
 fn receive_sent(pair: &Pair, mut sender: Option<&mut dyn Link>, link: &mut dyn Link, wanted: usize) -> (Vec<u8>, bool) {
     let mut all = Vec::new();
     for _ in 0..TRIES {
@@ -483,7 +483,7 @@ impl Ranks {
     fn progress(&mut self) {
         let now = (self.step)();
         for (messenger, events) in self.messengers.iter_mut().zip(&mut self.events) {
-            // There is no context here that the device could notify.
+            // The test has no context that the device could notify.
             messenger.arrived(now);
             messenger.progress(now, events);
         }
@@ -590,7 +590,8 @@ fn messages_of_all_sizes_pass_whether_or_not_the_receive_is_posted_first() {
     });
 }
 
-/// A message that is announced to a receive which is then cancelled, or whose send is: the links keep nothing of either.
+/// A message that is announced to a receive which is then cancelled, or whose send is: the links keep nothing of
+/// either.
 #[test]
 fn what_was_exposed_for_cancelled_messages_is_used_again() {
     each(|pair| {
@@ -949,7 +950,7 @@ fn a_message_has_been_sent_if_its_receiver_ends_the_link_after_it() {
             }
             ranks.done(1, 1);
             ranks.messengers[1].close(&Error::invalid("the end"), None);
-            // Its last bytes arrive before the sender looks again.
+            // The receiver's last bytes arrive before the sender looks again.
             for _ in 0..10 {
                 (ranks.step)();
             }
@@ -962,7 +963,8 @@ fn a_message_has_been_sent_if_its_receiver_ends_the_link_after_it() {
 /// A message without memory is offered if the one before it is, because it must not overtake it.
 #[test]
 fn an_empty_message_cancelled_behind_an_offer_still_arrives() {
-    // With this seed the memory of the first message can be registered. If it could not, the second one would not be offered.
+    // With this seed the memory of the first message can be registered. If it could not, the second one would not be
+    // offered.
     let mut ranks = Ranks::new(over_network(7, Some(1000), None));
     let (sent, mut got) = (noise(12, 200_000), vec![0; 200_000]);
     let nothing = Send { from: std::ptr::null(), bytes: 0, ..send(&sent, 1, 3, 2) };

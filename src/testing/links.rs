@@ -1,4 +1,5 @@
-//! For tests and fuzzing: a link over a socket pair, and a connector without connections. Tests pass links to the messenger.
+//! Links for tests and fuzzing: a link over a socket pair, and a connector without connections. Tests pass links to the
+//! messenger.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -136,8 +137,8 @@ impl Link for StreamLink {
     }
 }
 
-/// A link over one end of a socket pair that pretends to place messages: it accesses the memory, and checks that keys and tickets
-/// are used as they should be. Its peer can say of any message that it has been placed.
+/// A link over one end of a socket pair that pretends to place messages: it accesses the memory, and checks that keys
+/// and tickets are used as they should be. Its peer can say of any message that it has been placed.
 pub struct PlacingLink {
     stream: StreamLink,
     /// The memory exposed under a key, or null for `own`, and its length.
@@ -153,7 +154,7 @@ pub struct PlacingLink {
 unsafe impl Send for PlacingLink {}
 
 impl PlacingLink {
-    /// As [`StreamLink::new`].
+    /// Like [`StreamLink::new`].
     pub fn new(stream: UnixStream, ended: Ended) -> Self {
         let stream = StreamLink::new(stream, ended);
         Self { stream, exposed: HashMap::new(), withdrawn: HashSet::new(), own: Vec::new(), placing: VecDeque::new() }

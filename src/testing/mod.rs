@@ -1,5 +1,6 @@
-//! What only this crate's own tests and its fuzz targets link: simulation of whole jobs, links in memory and a provider of verbs in memory,
-//! the suite that every transport must pass, bodies of fuzz targets, and what several modules' tests share. The tests of a module that look inside it stand beside it.
+//! What only this crate's own tests and its fuzz targets link: simulation of whole jobs, links in memory and a provider
+//! of verbs in memory, the suite that every transport must pass, bodies of fuzz targets, and what several modules'
+//! tests share. The tests of a module that look inside it stand beside it.
 
 #[cfg(test)]
 mod conformance;

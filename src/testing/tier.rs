@@ -1,5 +1,5 @@
-//! How much the library's own tests prove. `make check` and plain `cargo test` prove the least; `make test` and `make test-more` set
-//! the environment variable `GLOO_RS_TEST_TIER`.
+//! How much the library's own tests prove. `make check` and plain `cargo test` prove the least; `make test` and `make
+//! test-more` set the environment variable `GLOO_RS_TEST_TIER`.
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tier {

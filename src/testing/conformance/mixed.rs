@@ -67,7 +67,7 @@ fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Co
     ranks_with((None, Some(500)), size, over_memory, &work);
 }
 
-/// As [`ranks`], with in-memory links that read or place messages longer than these.
+/// Like [`ranks`], with in-memory links that read or place messages longer than these.
 fn ranks_with(
     above: (Option<usize>, Option<usize>),
     size: usize,

@@ -87,7 +87,8 @@ fn listed(fabric: &Arc<Shared>, place: Place, name: &str) -> *mut ffi::ibv_devic
 
 unsafe extern "C" fn free_device_list(list: *mut *mut ffi::ibv_device) {
     let mut devices = 0;
-    // SAFETY: the list ends with null; it and its devices were made by `Box::into_raw` and are freed once. Contexts have devices of their own.
+    // SAFETY: the list ends with null; it and its devices were made by `Box::into_raw` and are freed once. Contexts
+    // have devices of their own.
     unsafe {
         while !(*list.add(devices)).is_null() {
             drop(Box::from_raw((*list.add(devices)).cast::<ListedDevice>()));
@@ -141,7 +142,8 @@ unsafe extern "C" fn open_device(device: *mut ffi::ibv_device) -> *mut ffi::ibv_
 }
 
 unsafe extern "C" fn close_device(context: *mut ffi::ibv_context) -> c_int {
-    // SAFETY: the caller guarantees that the context exists, and does not use it if it is closed. Its device is its own.
+    // SAFETY: the caller guarantees that the context exists, and does not use it if it is closed. Its device is its
+    // own.
     unsafe {
         let device = (*context).device;
         let result = destroy(context, State::close);

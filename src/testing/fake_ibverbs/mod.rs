@@ -1,12 +1,14 @@
-//! A provider of verbs in memory, for simulations of whole jobs and for tests: a [`Library`] whose functions simulate devices, queue pairs,
-//! completion queues and memory regions.
+//! A provider of verbs in memory, for simulations of whole jobs and for tests: a [`Library`] whose functions simulate
+//! devices, queue pairs, completion queues and memory regions.
 //!
-//! A [`Fabric`] has nodes, one per process, each with its devices. Time is that of a loopback [`Network`], or another clock. The fabric does what
-//! is due whenever one of its functions is called; what happens is a function of its seed, the calls, and their times. Queue pairs obey the
-//! InfiniBand specification for reliable connections; where that leaves freedom, the fabric is unkind: data is read as late as permitted, completions
-//! of different queues come in any order, those of failed requests have random opcodes, and those of destroyed queue pairs may still come.
+//! A [`Fabric`] has nodes, one per process, each with its devices. Time is that of a loopback [`Network`], or another
+//! clock. The fabric does what is due whenever one of its functions is called; what happens is a function of its seed,
+//! the calls, and their times. Queue pairs obey the InfiniBand specification for reliable connections; where that
+//! leaves freedom, the fabric is unkind: data is read as late as permitted, completions of different queues come in any
+//! order, those of failed requests have random opcodes, and those of destroyed queue pairs may still come.
 //!
-//! Failures are scripted: requests can fail, ports go down, devices vanish, registration be limited or slow, and nodes crash or become silent.
+//! Failures are scripted: requests can fail, ports go down, devices vanish, registration be limited or slow, and nodes
+//! crash or become silent.
 
 mod functions;
 mod node;
@@ -37,9 +39,9 @@ pub type Status = ffi::ibv_wc_status::Type;
 /// A device of a node, with its limits.
 #[derive(Clone, Debug)]
 pub struct DeviceModel {
-    /// Its name, as `mlx5_0`.
+    /// The device's name, such as `mlx5_0`.
     pub name: String,
-    /// Its ports, of which the first has number 1.
+    /// The device's ports, of which the first has number 1.
     pub ports: Vec<PortModel>,
     /// Most work requests in a queue.
     pub max_requests: u32,
@@ -81,8 +83,8 @@ pub struct PortModel {
 }
 
 impl DeviceModel {
-    /// An InfiniBand device with one port of 100 Gbit/s, whose longest message has 100,000 bytes. Its addresses are `lid`, and a GID that
-    /// contains it.
+    /// An InfiniBand device with one port of 100 Gbit/s, whose longest message has 100,000 bytes. Its addresses are
+    /// `lid`, and a GID that contains it.
     pub fn infiniband(name: &str, lid: u16) -> Self {
         let port = PortModel {
             link_layer: LinkLayer::InfiniBand,
@@ -98,7 +100,8 @@ impl DeviceModel {
         Self::with_port(name, port)
     }
 
-    /// As [`DeviceModel::infiniband`], with RoCE; `host` is part of its GIDs: link-local, of version 1 and 2, and a global one of version 2.
+    /// Like [`DeviceModel::infiniband`], with RoCE; `host` is part of its GIDs: link-local, of version 1 and 2, and a
+    /// global one of version 2.
     pub fn roce(name: &str, host: u16) -> Self {
         let (local, global) = (gid([0xfe, 0x80], host), gid([0xfd, 0x00], host));
         let gids = [
@@ -176,7 +179,7 @@ pub struct Alive {
     pub domains: usize,
     /// Memory regions.
     pub regions: usize,
-    /// Their bytes.
+    /// The bytes of the regions.
     pub registered_bytes: u64,
     /// Completion channels.
     pub channels: usize,
@@ -250,8 +253,8 @@ thread_local! {
 pub struct Fabric(Arc<Shared>);
 
 impl Fabric {
-    /// A fabric beside `network`, by its time. The fabric's node with a number belongs to the process whose first node there has it, and shares
-    /// its status. Each step of a packet takes a time in `delay`.
+    /// A fabric beside `network`, by its time. The fabric's node with a number belongs to the process whose first node
+    /// there has it, and shares its status. Each step of a packet takes a time in `delay`.
     pub fn beside(network: &Network, seed: u64, delay: Range<Duration>) -> Self {
         Self::new(Time::Of(network.clone()), State::new(network.now(), seed, delay))
     }
@@ -284,12 +287,13 @@ impl Fabric {
         result
     }
 
-    /// Opens the devices of `node`, and makes a rail of each port that is up: with its last GID, which for RoCE is one of version 2.
+    /// Opens the devices of `node`, and makes a rail of each port that is up: with its last GID, which for RoCE is one
+    /// of version 2.
     pub fn rails(&self, node: usize) -> Vec<Arc<Rail>> {
         self.rails_or_error(node).expect("the devices open")
     }
 
-    /// As [`Fabric::rails`]; the error is that of a device that does not open.
+    /// Like [`Fabric::rails`]; the error is that of a device that does not open.
     pub fn rails_or_error(&self, node: usize) -> io::Result<Vec<Arc<Rail>>> {
         let open = |name: &str, open: &dyn Fn() -> io::Result<Arc<DeviceContext>>| {
             open().map(|device| rails_of(name, &device))
@@ -318,7 +322,8 @@ impl Fabric {
         self.0.call(|state| state.node(node).most_registered = limit);
     }
 
-    /// Takes a port down or up, and tells all who have opened the device. `device` is an index, `port` a number from 1 on.
+    /// Takes a port down or up, and tells all who have opened the device. `device` is an index, `port` a number from 1
+    /// on.
     pub fn set_port(&self, node: usize, device: usize, port: u8, up: bool) {
         self.0.call(|state| state.set_port(node, device, port, up));
     }
@@ -328,7 +333,8 @@ impl Fabric {
         self.0.call(|state| state.remove_device(node, device));
     }
 
-    /// Changes the status of a node of a fabric that is not beside a network; see [`NodeStatus`]. The devices of a silent node still answer.
+    /// Changes the status of a node of a fabric that is not beside a network; see [`NodeStatus`]. The devices of a
+    /// silent node still answer.
     pub fn fail(&self, node: usize, status: NodeStatus) {
         assert!(matches!(self.0.time, Time::By(_)), "the network decides on the status");
         self.0.call(|state| state.set_status(node, status));
@@ -339,7 +345,7 @@ impl Fabric {
         self.0.call(|state| state.node(node).counts)
     }
 
-    /// Which objects `node` has.
+    /// The objects that `node` has.
     pub fn alive(&self, node: usize) -> Alive {
         self.0.call(|state| state.alive(node))
     }
@@ -369,8 +375,8 @@ impl Fabric {
         self.0.call(|state| state.events.keys().next().map(|(at, _)| *at))
     }
 
-    /// Starts a thread that calls [`Fabric::progress`] every 100 µs until the result is dropped, for programs that sleep until a channel's
-    /// descriptor is readable.
+    /// Starts a thread that calls [`Fabric::progress`] every 100 µs until the result is dropped, for programs that
+    /// sleep until a channel's descriptor is readable.
     pub fn in_background(&self) -> Background {
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (fabric, stopped) = (self.clone(), stop.clone());

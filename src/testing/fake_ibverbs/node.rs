@@ -58,7 +58,8 @@ impl LeftBehind {
     }
 }
 
-/// A node of `network`, as [`Node::new`], whose links are made into those by queue pairs of the fabric's node of the same number.
+/// A node of `network`, as [`Node::new`], whose links are made into those by queue pairs of the fabric's node of the
+/// same number.
 pub fn fabric_node(
     network: &Network,
     fabric: &Fabric,

@@ -85,14 +85,15 @@ pub struct Channel {
 pub struct Completion {
     pub pair: Id,
     pub receive: bool,
-    /// The request's number in its queue; the places of this one and of all before are free once the completion is polled.
+    /// The request's number in its queue; the places of this one and of all before are free once the completion is
+    /// polled.
     pub sequence: u64,
     /// The message asked for the receiver's attention, or it failed.
     pub solicited: bool,
     pub content: WorkCompletion,
 }
 
-/// For which completions a queue has been armed.
+/// The completions for which a queue has been armed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Armed {
     Solicited,
@@ -396,7 +397,7 @@ impl State {
         }
     }
 
-    /// As [`State::tell`], to all who have opened the device.
+    /// Like [`State::tell`], to all who have opened the device.
     fn tell_all(&mut self, place: Place, event: AsyncEvent) {
         let at = |context: &&Id| self.contexts[*context].place == place;
         let contexts: Vec<Id> = self.contexts.keys().filter(at).copied().collect();
@@ -430,7 +431,8 @@ impl State {
         }
     }
 
-    /// A crashed node's queue pairs are destroyed, and its memory is not accessed any more; a silent one's devices work on.
+    /// A crashed node's queue pairs are destroyed, and its memory is not accessed any more; a silent one's devices work
+    /// on.
     pub fn set_status(&mut self, node: usize, status: NodeStatus) {
         let before = std::mem::replace(&mut self.node(node).status, status);
         if status != NodeStatus::Crashed || before == NodeStatus::Crashed {
@@ -443,7 +445,8 @@ impl State {
         self.fail_pairs(|pair| pair.place.node == node);
     }
 
-    /// Lets the network wake `node` at `at`; if its process does not run any more, all others, so that time goes on for them.
+    /// Lets the network wake `node` at `at`; if its process does not run any more, all others, so that time goes on for
+    /// them.
     pub fn wake(&mut self, node: usize, at: Instant) {
         let runs = |node: &Node| node.status == NodeStatus::Running;
         if self.nodes.get(&node).is_some_and(runs) {

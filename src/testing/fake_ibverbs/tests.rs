@@ -215,7 +215,7 @@ impl Two {
         (self.buffers[node].address(), self.buffers[node].region.remote_key)
     }
 
-    /// Both queue pairs are in the error state: what is posted is flushed.
+    /// Asserts that both queue pairs are in the error state: what is posted is flushed.
     fn assert_failed(&self, node: usize) {
         self.ends[node].send(99, &self.buffers[node], 1).unwrap();
         self.settle();

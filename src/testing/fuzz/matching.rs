@@ -31,7 +31,7 @@ struct Model {
     granted: [[Vec<(u32, bool)>; SLOTS]; RANKS],
     /// Messages without a receive, or that were still arriving when they matched one.
     unexpected: [[Vec<(u32, Message)>; SLOTS]; RANKS],
-    /// For a rank with unexpected messages: when the first was queued, or when a receive from several ranks last took one,
+    /// When the first unexpected message of each rank was queued, or when a receive from several ranks last took one,
     /// whichever is later. The rank with the earliest time is next.
     waits_since: [[Option<u32>; SLOTS]; RANKS],
     /// By rank: the receive into which its message is arriving, and its index in `Receives`.
@@ -207,7 +207,7 @@ fn post(
             model.posted.push((owner, ranks, slot));
         }
         (Posting::Waits { grant, .. }, Some((rank, at))) => {
-            // It has matched a message that is arriving.
+            // The receive has matched a message that is arriving.
             assert_eq!(grant, None);
             let matched = real.ops().find(|(_, op)| op.recv.token.owner == owner).and_then(|(_, op)| op.matched);
             let place = &mut model.unexpected[rank][slot][at].1;

@@ -1,6 +1,6 @@
 //! The bodies of the fuzz targets in `fuzz/`: each accepts any bytes, and panics if a requirement is violated. Built
-//! for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`. A body that looks inside a
-//! module is one of its modules, by `#[path]`.
+//! for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`. A body that looks
+//! inside a module is one of its modules, by `#[path]`.
 
 mod handshake;
 mod matching;

@@ -1,4 +1,5 @@
-//! Fuzz bodies: options structs of any bytes, and collective calls with any numbers and pointers that a caller may pass.
+//! Fuzz bodies: options structs of any bytes, and collective calls with any numbers and pointers that a caller may
+//! pass.
 
 use std::sync::OnceLock;
 
@@ -14,11 +15,12 @@ use crate::ffi::status::GLOO_RS_OK;
 use crate::ffi::store_callbacks::gloo_rs_store_callbacks_t;
 use crate::testing::fuzz::Input;
 
-/// A struct is read without a look past its `struct_size`, and refused exactly if that is too little, too much, or no whole
-/// number of words, or if a word behind those that this version knows is not zero. `init` writes `struct_size` bytes and no more, of a size that is too much only the struct's own.
+/// A struct is read without a look past its `struct_size`, and refused exactly if that is too little, too much, or no
+/// whole number of words, or if a word behind those that this version knows is not zero. `init` writes `struct_size`
+/// bytes and no more, of a size that is too much only the struct's own.
 fn any_struct<T: Options>(size: usize, data: &[u8]) {
     let words = size.min(options::MOST_BYTES).div_ceil(size_of::<usize>());
-    // Not one word more, so that a sanitizer detects reads past the end.
+    // The block has not one word more, so that a sanitizer detects reads past the end.
     let mut block = vec![0usize; words.max(1)];
     let bytes = block.iter_mut().zip(data.chunks_exact(size_of::<usize>()));
     bytes.for_each(|(word, bytes)| *word = usize::from_ne_bytes(bytes.try_into().expect("a word")));

@@ -36,8 +36,8 @@ const CALLS: [(Collective, &str); 8] = [
     (Collective::Scan, "shared_flat"),
 ];
 
-/// Numbers of elements: published in line, in a cell, and as a stream; the last but one is reduced in several pieces if it is read by
-/// reference.
+/// Numbers of elements: published in line, in a cell, and as a stream; the last but one is reduced in several pieces if
+/// it is read by reference.
 const COUNTS: [usize; 5] = [1, 8, 100, 40_000, 300_000];
 
 const LAYOUT: Layout = match Layout::from_size_align(TABLE_BYTES, 4096) {
@@ -54,7 +54,7 @@ impl Memory {
         Self(NonNull::new(unsafe { alloc_zeroed(LAYOUT) }).expect("memory for a publications"))
     }
 
-    /// As at first, apart from the cells.
+    /// Makes the memory what it was at first, except the cells.
     fn clear(&self) {
         // SAFETY: these are whole pages of this memory, of which the system makes zeros.
         let done = unsafe { libc::madvise(self.0.as_ptr().cast(), PLACES[4], libc::MADV_DONTNEED) };
@@ -202,7 +202,7 @@ impl Rank {
             Ok(None) => self.running = None,
             Ok(wait) => running.wait = wait,
             Err(error) => {
-                // It is the scribbler's fault, except on the scribbler itself, and if a rank is in another call.
+                // The error blames the scribbler, except on the scribbler itself, and if a rank is in another call.
                 let culprit = error.details().rank;
                 assert!(culprit.is_some_and(|culprit| culprit < MEMBERS && culprit != rank), "{error}");
                 self.withdraw();
@@ -217,8 +217,8 @@ impl Rank {
     }
 }
 
-/// Whatever a rank writes into the memory that it shares, the calls of the others end, fail, or wait, access no memory but their
-/// buffers and the boards, and an error names the rank that it is about.
+/// Whatever a rank writes into the memory that it shares, the calls of the others end, fail, or wait, access no memory
+/// but their buffers and the boards, and an error names the rank that it is about.
 pub fn shared_memory(data: &[u8]) {
     HOST.with(|(groups, boards)| {
         boards.iter().for_each(Memory::clear);
@@ -250,7 +250,7 @@ fn step(ranks: &mut [Rank], (group, memory): (&HostGroup, &Memory), input: &mut 
             }
         }
         _ => match input.below(4)? {
-            // Its peers ring a doorbell that it never answers.
+            // The peers of this rank ring a doorbell that it never answers.
             0 => group.waiting().begin(PUBLICATIONS),
             1 => {
                 group.waiting().end(PUBLICATIONS);
@@ -268,7 +268,7 @@ fn scribble(ranks: &[Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()
     let at = match input.below(8)? {
         // What it acknowledges.
         0 => acknowledgements + input.below(MEMBERS)? * 64 * 8 + input.below(4)? * 8,
-        // Of its first slots: the first cache line, and some of what follows.
+        // The first cache line of its first entries, and some of what follows.
         1..=4 => slots + input.below(3)? * slot_bytes + input.below(16)? * 8,
         // Rings of streams, with how far they are written.
         5 => rings + input.below(3)? * 64 + input.below(4)? * 8,

@@ -41,8 +41,8 @@ struct World {
     model: Option<BTreeMap<&'static str, Vec<u8>>>,
 }
 
-/// Decoding returns what was encoded. The server replies to each request of a client that follows the protocol, with the same
-/// result as a table in memory; a client that violates the protocol is dropped, and leaves nothing behind.
+/// Decoding returns what was encoded. The server replies to each request of a client that follows the protocol, with
+/// the same result as a table in memory; a client that violates the protocol is dropped, and leaves nothing behind.
 pub fn store_protocol(data: &[u8]) {
     if let Ok(request) = Request::decode(data) {
         assert_eq!(&request.encode().expect("memory")[4..], data);
@@ -164,7 +164,7 @@ impl World {
         let next = self.server.next_token;
         self.server.ready(client.token, sys::READ);
         if self.server.next_token > next {
-            // It has passed the handshake.
+            // The client has passed the handshake.
             client.token = next;
         }
         // First the client itself, then the clients that it has woken.

@@ -6,7 +6,8 @@ use crate::error::ErrorKind;
 /// Does not occur in any text by chance.
 const SECRET: &str = "Rr7-secret-q0Z";
 
-/// Any text is a URL or an error that shows it; what was understood is the same when written anew; errors hold no secrets.
+/// Any text is a URL or an error that shows it; what was understood is the same when written anew; errors hold no
+/// secrets.
 pub fn store_url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     url(text);

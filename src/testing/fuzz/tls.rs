@@ -36,7 +36,7 @@ rhd30JYwCgYIKoZIzj0EAwIDSAAwRQIhALkgDfcmGwiCqoX5loGM3cbY3NK+KTHT
 lKn9xhT3QnHrAiB9BPYUqP8tlF+h/I7Vu+qxSt2EL0wzTTnALUJmcrvivQ==
 -----END CERTIFICATE-----
 ";
-/// Its key, which is no secret.
+/// The certificate's key, which is no secret.
 const KEY: &str = "\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgO7Iskt1Lx1Fu95bl
@@ -45,8 +45,8 @@ Z9j3/87JpMZ7UFCD81XVwly1yEreZunsdh9W86yoEOFV9F5DroXnZXWZ
 -----END PRIVATE KEY-----
 ";
 
-/// Whatever passes between the ends, each receives the beginning of what the other has sent, and nothing else; it finds an orderly end only
-/// after all that, and only if the other has ended the session. Bytes of a stranger are refused.
+/// Whatever passes between the ends, each receives the beginning of what the other has sent, and nothing else; it finds
+/// an orderly end only after all that, and only if the other has ended the session. Bytes of a stranger are refused.
 pub fn tls(data: &[u8]) {
     let options = Options {
         cert: Some(CERTIFICATE.into()),
@@ -96,7 +96,7 @@ struct Side {
     sent: Vec<u8>,
     received: usize,
     closed: bool,
-    /// It has found an end or an error.
+    /// Whether this end has found the other's end or an error.
     over: bool,
 }
 
@@ -153,7 +153,8 @@ fn between(security: &Security, input: &mut Input<'_>) -> Option<()> {
             _ => {
                 let side = &mut sides[from];
                 if action & 128 == 0 {
-                    // What was taken before the handshake is over would not precede the end; the library has no end to send then.
+                    // What was taken before the handshake is over would not precede the end; the library has no end to
+                    // send then.
                     if !side.stream.binding().is_empty() {
                         side.stream.close();
                         side.closed = true;
@@ -195,7 +196,8 @@ fn pass(sides: &mut [Side; 2], from: usize, most: usize) {
 fn receive(sides: &mut [Side; 2]) {
     for to in [0, 1] {
         let mut into = [0; 300];
-        // The library receives nothing after its own end. In debug builds rustls asserts that no alert follows that of the end.
+        // The library receives nothing after its own end. In debug builds rustls asserts that no alert follows that of
+        // the end.
         sides[to].over |= sides[to].closed;
         while !sides[to].over {
             let result = sides[to].stream.receive(&mut [IoSliceMut::new(&mut into)]);

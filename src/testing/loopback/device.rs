@@ -19,8 +19,8 @@ use crate::transport::tcp::TICK;
 use crate::transport::{BackgroundProgress, Clock, Connections, Device, Part, Provided, Provider, Watch, shm};
 use crate::types::Rank;
 
-/// A node of a network: the device of a simulated process. The first context is at this node, each later one at a node of
-/// its own.
+/// A node of a network: the device of a simulated process. The first context is at this node, each later one at a node
+/// of its own.
 pub struct Node {
     /// Whether there has been a context at this node.
     taken: AtomicBool,
@@ -40,13 +40,13 @@ impl Node {
         Self::over(network, 1, |_| (Vec::new(), Arc::new(|_| ())), sleep)
     }
 
-    /// The same, for contexts that share memory with others of this host. The end of a process is not noticed there.
+    /// A device for contexts that share memory with others of this host. The end of a process is not noticed there.
     pub fn sharing(network: &Network, host: u64, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
         Self::over(network, host, |_| (vec![Box::new(shm::Provider::default())], Arc::new(|_| ())), sleep)
     }
 
-    /// The same, for contexts with the transports that `provide` returns for the node with this number, and what keeps what their links leave
-    /// behind.
+    /// A device for contexts with the transports that `provide` returns for the node with this number, and what keeps
+    /// what their links leave behind.
     pub fn over(
         network: &Network,
         host: u64,
@@ -101,8 +101,8 @@ impl Clock for VirtualClock {
 }
 
 impl Network {
-    /// When something happens for the context of `node`, at least the current time: for the thread that waits on it, or if none does, for
-    /// the device. `None` if nothing does, or there is no context.
+    /// When something happens for the context of `node`, at least the current time: for the thread that waits on it, or
+    /// if none does, for the device. `None` if nothing does, or there is no context.
     pub fn next_turn(&self, node: usize) -> Option<Instant> {
         let state = self.state();
         let context = state.context(node)?;
@@ -112,8 +112,9 @@ impl Network {
         [state.next_arrival(node), Some(state.next_tick(node))].into_iter().flatten().min().map(|at| at.max(state.now))
     }
 
-    /// What the device does for the context of `node` now, as one of sockets: it tells the context of connections that peers have made. If
-    /// the context is armed, it progresses it when something has come; if not, it ticks. If a thread waits on it, that one does the rest.
+    /// What the device does for the context of `node` now, as one of sockets: it tells the context of connections that
+    /// peers have made. If the context is armed, it progresses it when something has come; if not, it ticks. If a
+    /// thread waits on it, that one does the rest.
     pub fn drive(&self, node: usize) {
         let mut state = self.state();
         let (now, is_armed) = (state.now, state.is_armed(node));

@@ -70,17 +70,17 @@ pub struct LinkModel {
 /// The status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeStatus {
-    /// It works normally.
+    /// The node works normally.
     Running,
-    /// Its process has ended without closing connections.
+    /// The node's process has ended without closing connections.
     Crashed,
-    /// It does nothing any more, but its links stay open.
+    /// The node does nothing any more, but its links stay open.
     Silent,
 }
 
 /// Bytes in transit, and how many of them the receiver has read.
 struct Piece {
-    /// Its position among the pieces of its stream.
+    /// The piece's position in its stream.
     number: u64,
     arrives: Instant,
     bytes: Vec<u8>,
@@ -110,7 +110,7 @@ pub(super) struct Stream {
     pub(super) sent: u64,
     /// Messages that are placed, and the memory for them.
     pub(super) placements: Placements,
-    /// It has broken, because memory was taken back that was in use. Nothing more is accepted.
+    /// Whether the stream has broken, because memory was taken back that was in use. Nothing more is accepted.
     pub(super) broken: bool,
     /// The close notice of a link that had broken.
     last_words: Option<Vec<u8>>,
@@ -234,8 +234,8 @@ impl Network {
         state.write_due();
     }
 
-    /// From now on no link breaks because memory is taken back that is in use: what is to be written there vanishes, and what is to
-    /// be read is written before.
+    /// From now on no link breaks because memory is taken back that is in use: what is to be written there vanishes,
+    /// and what is to be read is written before.
     #[cfg(test)]
     pub fn never_breaks(&self) {
         self.state().breaks = false;
@@ -261,8 +261,8 @@ impl Network {
         self.state().set_status(node, status);
     }
 
-    /// Changes the status of the process with the first node `node` as soon as it has sent `bytes` bytes in total, possibly
-    /// in the middle of a message.
+    /// Changes the status of the process with the first node `node` as soon as it has sent `bytes` bytes in total,
+    /// possibly in the middle of a message.
     pub fn fail_after(&self, node: usize, bytes: u64, status: NodeStatus) {
         self.state().nodes[node].planned_failure = Some((bytes, status));
     }
@@ -288,8 +288,8 @@ impl Network {
         self.state().next_event(node)
     }
 
-    /// Tells that something which is not of this network happens at `at` at the process of `node`: [`Network::next_event`] reports it until
-    /// [`Network::woken`] is called then.
+    /// Tells that something which is not of this network happens at `at` at the process of `node`:
+    /// [`Network::next_event`] reports it until [`Network::woken`] is called then.
     pub fn wake_at(&self, node: usize, at: Instant) {
         let mut state = self.state();
         let process = state.nodes[node].process;
@@ -579,8 +579,8 @@ impl State {
         self.streams[outgoing].awaits_room = interest.writable;
     }
 
-    /// Ends the link of `node` to `peer`: in an orderly way with the rest of a message and the close notice, which may be empty, or
-    /// by dropping it.
+    /// Ends the link of `node` to `peer`: in an orderly way with the rest of a message and the close notice, which may
+    /// be empty, or by dropping it.
     pub fn close_link(&mut self, node: usize, peer: usize, words: Option<(Vec<u8>, Vec<u8>)>) {
         let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
         self.streams[outgoing].registered.clear();
@@ -624,8 +624,8 @@ impl State {
         Interest { readable, writable: room }
     }
 
-    /// The message sizes above which messages between these nodes are read or placed, one of them at most. A third of the links of
-    /// a network support neither; of the others, half support each, or all if there is only one.
+    /// The message sizes above which messages between these nodes are read or placed, one of them at most. A third of
+    /// the links of a network support neither; of the others, half support each, or all if there is only one.
     pub fn eager_bytes(&self, node: usize, peer: usize) -> (Option<usize>, Option<usize>) {
         let LinkModel { reads_above, places_above, .. } = self.link_model;
         match (node ^ peer) % 3 {

@@ -212,8 +212,8 @@ impl CollectiveCall {
         seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(mixed) >> 8
     }
 
-    /// Makes the call on `context`, in all its rounds. Returns its buffers, whether or not it succeeded. A rank that makes it by a
-    /// request does something else for `between` start and wait.
+    /// Makes the call on `context`, in all its rounds. Returns its buffers, whether or not it succeeded. A rank that
+    /// makes it by a request does something else for `between` start and wait.
     pub fn run(&self, network: &Network, context: &Arc<Context>, tag: u64, between: Duration) -> (Result<()>, Buffers) {
         let rows = self.rows();
         let shapes = self.shapes(&rows);

@@ -130,7 +130,7 @@ fn different_collectives_run_at_the_same_time_with_one_tag() {
     }
 }
 
-/// It may be for that call's thread to take it.
+/// The other call's thread may be the one that takes the message.
 #[test]
 fn a_call_that_times_out_blames_no_message_of_another_call_that_runs() {
     const TIMEOUT: Duration = Duration::from_secs(1);

@@ -100,7 +100,8 @@ fn calls_succeed_over_queue_pairs() {
     assert!(posted > 0 || seeds().count() == 1);
 }
 
-/// Devices that register the frames of all connections, but no buffers of the pool: large messages are sent in the stream.
+/// Devices that register the frames of all connections, but no buffers of the pool: large messages are sent in the
+/// stream.
 #[test]
 fn calls_succeed_where_the_pool_cannot_be_registered() {
     for seed in seeds() {
@@ -236,7 +237,8 @@ fn count_allreduces(size: usize, algorithm: &str, count: usize) -> Vec<Counters>
     counts.into_iter().map(difference).collect()
 }
 
-/// The frames of a later connection need memory that can be registered only once the pool, which a message has used, gives it back.
+/// The frames of a later connection need memory that can be registered only once the pool, which a message has used,
+/// gives it back.
 #[test]
 fn a_later_connection_takes_memory_from_the_pool() {
     const BYTES: usize = 512 << 10;
@@ -279,7 +281,7 @@ fn a_later_connection_takes_memory_from_the_pool() {
     fabric.assert_clean();
 }
 
-/// Of large messages, every byte that the schedule sends is written once, by RDMA, and nothing is registered any more.
+/// Every byte of a large message that the schedule sends is written once, by RDMA, and nothing is registered any more.
 #[test]
 fn the_bytes_of_writes_are_those_that_the_schedule_sends() {
     const COUNT: usize = 1 << 18;
@@ -302,8 +304,8 @@ fn the_bytes_of_writes_are_those_that_the_schedule_sends() {
     }
 }
 
-/// Rank 0 waits for rank 1, which makes its second call late; meanwhile `change` happens. Returns the result of rank 0, and how long after
-/// the change it ended.
+/// Rank 0 waits for rank 1, which makes its second call late; meanwhile `change` happens. Returns the result of rank 0,
+/// and how long after the change it ended.
 fn play_waiting(change: impl Fn(&Fabric)) -> (Result<()>, Duration) {
     const BEFORE: Duration = Duration::from_secs(1);
     let (network, fabric, left, contexts) = contexts(3, 2, 1, false);

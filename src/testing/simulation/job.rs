@@ -182,8 +182,8 @@ impl Job {
         self.check_remains(wrong, status == NodeStatus::Running)
     }
 
-    /// Checks a job in which work requests, ports or devices may have failed, but no rank: each rank ends within the timeout, with success or
-    /// with an error that names a rank. Returns the errors.
+    /// Checks a job in which work requests, ports or devices may have failed, but no rank: each rank ends within the
+    /// timeout, with success or with an error that names a rank. Returns the errors.
     #[cfg(feature = "ibverbs")]
     pub fn check_ends(self) -> Result<Vec<Error>, String> {
         use crate::error::ErrorKind;
@@ -255,7 +255,7 @@ pub fn contexts(network: &Network, size: usize, options: &ContextOptions) -> Vec
     contexts_on((0..size).map(|_| -> Arc<dyn Device> { Node::new(network, sleep) }).collect(), options)
 }
 
-/// As [`contexts`], each on its device.
+/// Like [`contexts`], each on its device.
 pub fn contexts_on(devices: Vec<Arc<dyn Device>>, options: &ContextOptions) -> Vec<Arc<Context>> {
     let size = devices.len();
     let context = |(rank, device)| -> Result<Arc<Context>> {
@@ -274,8 +274,8 @@ pub fn contexts_on(devices: Vec<Arc<dyn Device>>, options: &ContextOptions) -> V
     contexts
 }
 
-/// Creates connected contexts, one for each of `hosts`, the number of its host. Those of a host share memory. `found` says whether each reads the
-/// memory of the others' processes.
+/// Creates connected contexts, one for each of `hosts`, the number of its host. Those of a host share memory. `found`
+/// says whether each reads the memory of the others' processes.
 pub fn contexts_of_hosts(
     network: &Network,
     hosts: &[u64],
@@ -315,7 +315,7 @@ pub fn play<T>(
     ended.map(|(rank, result)| result.unwrap_or_else(|| panic!("rank {rank} never ended"))).collect()
 }
 
-/// As `play`, on this network; the result of a rank that has not ended is `None`.
+/// Like `play`, on this network; the result of a rank that has not ended is `None`.
 pub fn play_on<T>(
     network: &Network,
     size: usize,
@@ -325,7 +325,7 @@ pub fn play_on<T>(
     play_over(network, &contexts(network, size, options), program)
 }
 
-/// As `play_on`, on these contexts, one for each rank.
+/// Like `play_on`, on these contexts, one for each rank.
 pub fn play_over<T>(
     network: &Network,
     contexts: &[Arc<Context>],

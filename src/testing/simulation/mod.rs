@@ -50,7 +50,7 @@ pub fn idle(network: &Network, time: Duration) {
     idle_until(network, until, || false);
 }
 
-/// As [`idle`], until `met` returns true or until `until`. Returns whether the condition was met.
+/// Like [`idle`], until `met` returns true or until `until`. Returns whether the condition was met.
 pub fn idle_until(network: &Network, until: Instant, mut met: impl FnMut() -> bool) -> bool {
     while network.now() < until {
         if met() {
@@ -97,9 +97,10 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// Runs the ranks' programs, one per process of `network`, until all have ended and nothing is in transit. The first node of
-/// a process has the number of its rank. The rank of a process that crashes is dropped; that of a silent one stays suspended.
-/// `lost` is called before the memory of such a rank is freed: a killed process runs no destructors, and nothing may access that memory afterwards.
+/// Runs the ranks' programs, one per process of `network`, until all have ended and nothing is in transit. The first
+/// node of a process has the number of its rank. The rank of a process that crashes is dropped; that of a silent one
+/// stays suspended. `lost` is called before the memory of such a rank is freed: a killed process runs no destructors,
+/// and nothing may access that memory afterwards.
 pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
     let mut ranks: Vec<Rank<'a>> = bodies.into_iter().map(|body| Rank::new(body, network.now())).collect();
     for _ in 0..MAX_EVENTS {

@@ -36,14 +36,15 @@ fn orders() -> Vec<Order> {
     found.into_iter().map(|order| order.try_into().expect("all requests")).collect()
 }
 
-/// The orders of all ranks. What the requests are does not depend on their tags, so rank 0 starts them in the order of these; of the
-/// others, `number` names one of 24 orders each.
+/// The orders of all ranks. What the requests are does not depend on their tags, so rank 0 starts them in the order of
+/// these; of the others, `number` names one of 24 orders each.
 fn of_ranks(orders: &[Order], size: usize, number: usize) -> Vec<Order> {
     let others = (1..size as u32).map(|rank| number / orders.len().pow(rank - 1) % orders.len());
     std::iter::once(0).chain(others).map(|index| orders[index]).collect()
 }
 
-/// Runs a job in which each rank starts the requests in its order, and waits for them in this order or in the opposite one.
+/// Runs a job in which each rank starts the requests in its order, and waits for them in this order or in the opposite
+/// one.
 fn play(network: &Network, contexts: &[Arc<Context>], counts: [usize; REQUESTS], orders: &[Order], number: usize) {
     let ended = play_over(network, contexts, |network, context| {
         let (rank, size) = (context.rank(), context.size() as i64);
@@ -68,7 +69,8 @@ fn play(network: &Network, contexts: &[Arc<Context>], counts: [usize; REQUESTS],
     assert!(ended.iter().all(Option::is_some), "the orders {orders:?} never end");
 }
 
-/// Runs a job for the orders of 2 to 4 ranks: of two all, of more as many as the tier says. `contexts` makes those of a job.
+/// Runs a job for the orders of 2 to 4 ranks: of two all, of more as many as the tier says. `contexts` makes those of a
+/// job.
 fn play_all(counts: [usize; REQUESTS], contexts: impl Fn(&Network, usize) -> Vec<Arc<Context>>) {
     let (all, tier) = (orders(), Tier::from_environment());
     for size in 2..=4 {
@@ -85,7 +87,7 @@ fn play_all(counts: [usize; REQUESTS], contexts: impl Fn(&Network, usize) -> Vec
 
 #[test]
 fn requests_over_links_end_in_whatever_orders_they_were_started() {
-    // Of the last, each message waits for a grant.
+    // Each message of the last count waits for a grant.
     let counts = [1, 20, 300, EAGER_BYTES];
     play_all(counts, |network, size| contexts(network, size, &Job::options(false)));
 }

@@ -32,7 +32,8 @@ pub fn sum(context: &Arc<Context>, algorithm: Option<&str>, tag: u64, data: &mut
         tag,
         ..Call::new(Shape { inputs: 0, ..shape }, DataType::Int64)
     };
-    // SAFETY: the callers' arrays are as long as the shape says, outlive the request, and are not used while it is active.
+    // SAFETY: the callers' arrays are as long as the shape says, outlive the request, and are not used while it is
+    // active.
     unsafe { context.request(&call) }.unwrap()
 }
 
@@ -61,7 +62,8 @@ fn a_started_call_is_completed_while_no_thread_waits() {
     }
 }
 
-/// Makes calls for which only rank 0 waits: the devices of the others go on with them as soon as something comes, not at a tick.
+/// Makes calls for which only rank 0 waits: the devices of the others go on with them as soon as something comes, not
+/// at a tick.
 pub fn go_on_at_once(network: &Network, context: &Arc<Context>, algorithm: &str, count: usize) {
     let mut data = vec![0; count];
     let request = sum(context, Some(algorithm), 0, &mut data);

@@ -77,8 +77,8 @@ fn listed(text: &str) -> impl Iterator<Item = u64> {
     lines.filter(|line| !line.is_empty()).map(|line| line.parse().unwrap_or_else(|_| panic!("seeds.txt: {line}")))
 }
 
-/// The numbers below `fixed`, and those `found` before. Where DRAW is set, also as many as `drawn`, which its text, a commit's name or a time,
-/// gives. SEED, in the environment, is the only one, and SEEDS replaces `fixed`.
+/// The numbers below `fixed`, and those `found` before. Where DRAW is set, also as many as `drawn`, which its text, a
+/// commit's name or a time, gives. SEED, in the environment, is the only one, and SEEDS replaces `fixed`.
 pub fn seeds(fixed: u64, found: &str, drawn: u64) -> Vec<u64> {
     if let Some(seed) = number("SEED") {
         return vec![seed];

@@ -45,7 +45,8 @@ fn random_jobs_of_one_host() {
     run(&seeds(fixed, "", DRAWN), play, "simulation::shared", "Write a test of what it has found.");
 }
 
-/// Runs the job of one seed on several hosts, whose parts of a schedule are on shared memory; the error describes what is wrong.
+/// Runs the job of one seed on several hosts, whose parts of a schedule are on shared memory; the error describes what
+/// is wrong.
 fn play_on_hosts(seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let size = 3 + random.below(8);
@@ -68,7 +69,7 @@ fn play_on_hosts(seed: u64) -> Result<(), String> {
     checked
 }
 
-/// As [`random_jobs_of_one_host`].
+/// `SEEDS` and `SEED` select the seeds as in [`random_jobs_of_one_host`].
 #[test]
 fn random_jobs_of_several_hosts() {
     let fixed = Tier::from_environment().of(60, 500, 20_000);
@@ -100,7 +101,8 @@ fn hosts_combine_in_memory_whether_or_not_a_process_may_read_another() {
     LONGEST.set(before);
 }
 
-/// A scan of four ranks of one host, whose publications are longer than their rings, by the schedules of the algorithm or by others.
+/// A scan of four ranks of one host, whose publications are longer than their rings, by the schedules of the algorithm
+/// or by others.
 fn scan_by_streams(other: Option<fn(&Shape<'_>) -> Result<Schedule>>) -> Result<(), String> {
     let before = LONGEST.replace((0, 512));
     let network = Network::new(1, reliable());

@@ -28,7 +28,7 @@ fn options(connect: Connect) -> ContextOptions {
     ContextOptions { timeout: TIMEOUT, check_calls: Some(false), connect, ..Default::default() }
 }
 
-/// Its threads, and those of its parts, do not poll: time passes only where a rank sleeps.
+/// Makes the threads of `context` and of its parts not poll: time passes only where a rank sleeps.
 fn never_poll(context: &Context) {
     let constants = [("spin_us", 0.0), ("spin_shared_us", 0.0), ("spin_alone_us", 0.0)].into();
     let tuning = Tuning { constants, ..Tuning::default() };

@@ -133,7 +133,7 @@ fn a_rank_that_times_out_ends_the_calls_of_ranks_that_wait_for_others() {
     assert!(told.message().contains("rank 1 at node 1"), "{told}");
     // What rank 1 gives up for, rank 2 blames: rank 0, for which it has waited, or whose call differs.
     assert_eq!((own.details().rank, told.details().rank), (Some(0), Some(0)), "{own}; {told}");
-    // They meet each other's messages at once, or rank 1's timeout ends both.
+    // Ranks 1 and 2 meet each other's messages at once, or rank 1's timeout ends both.
     let apart = ended[2].1.abs_diff(ended[1].1);
     assert!(apart < SOON && ended[1].1 < TIMEOUT + QUERIES, "{:?} and {:?}: {own}; {told}", ended[1].1, ended[2].1);
 }
@@ -222,7 +222,7 @@ fn ranks_in_different_collectives_say_so_at_the_deadline() {
             other(Collective::Alltoall, usual),
             [Some("has sent 4000 bytes of alltoall"), Some("bytes of allreduce ring_segmented of float32 by sum")],
         ),
-        // Neither sends anything but the grants of its receives.
+        // In this case neither rank sends anything but the grants of its receives.
         (
             "large alltoall",
             TestCall { algorithm: Some("direct"), ..other(Collective::Allgather, large) },
@@ -259,8 +259,8 @@ fn ranks_in_different_collectives_say_so_at_the_deadline() {
     }
 }
 
-/// Every kind of wait between two ranks that a timeout ends, on rank 0: for what rank 1 does by [`serve`]. What the error says
-/// that was waited for.
+/// Every kind of wait between two ranks that a timeout ends, on rank 0: for what rank 1 does by [`serve`]. What the
+/// error says that was waited for.
 const WAITS: [(&str, &str); 4] = [
     ("collective", "in collective number 2 of this context, waiting to receive 0 of 4000 bytes from rank 1 at node 1"),
     ("receive", "waiting to receive 0 of 8 bytes from rank 1 at node 1 (connected) in slot 0x1"),
@@ -355,7 +355,8 @@ fn a_timeout_of_zero_takes_no_time_and_takes_what_is_here() {
                 }
                 let failed = std::cell::RefCell::new(None);
                 wait_for(what, context, &mut memory, |wait| {
-                    // What has arrived meanwhile lies in the link, unread; a message that waits for its receive goes now.
+                    // What has arrived meanwhile lies in the link, unread; a message that waits for its receive goes
+                    // now.
                     if in_time {
                         super::sleep(network.now() + LONG);
                     }

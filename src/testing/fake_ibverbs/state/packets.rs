@@ -1,7 +1,7 @@
 //! Queue pairs, and how their requests travel.
 //!
-//! A request departs when its turn has come, arrives, and is answered. The packets of a message are one here. Requests that are not answered
-//! are sent again from the first one on, which begins a new attempt.
+//! A request departs when its turn has come, arrives, and is answered. The packets of a message are one here. Requests
+//! that are not answered are sent again from the first one on, which begins a new attempt.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub struct Request {
     pub inline: Option<Vec<u8>>,
     /// The status with which the script lets it fail.
     pub planned: Option<Status>,
-    /// Its first packet's number, once it has departed.
+    /// The number of the request's first packet, once that has departed.
     pub psn: Option<u32>,
     pub outcome: Option<Status>,
 }
@@ -177,9 +177,9 @@ pub struct Packet {
 /// How the receiver answers a message.
 #[derive(Clone)]
 pub enum Answer {
-    /// It has executed it; with what was read.
+    /// The receiver has executed the message; with what was read.
     Done(Vec<u8>),
-    /// There is no receive request; try again after this time.
+    /// The receiver has no receive request; try again after this time.
     NotReady(Duration),
     Refused(Status),
 }
@@ -376,7 +376,7 @@ impl State {
         })
     }
 
-    /// As [`State::permits`] for a remote key.
+    /// Like [`State::permits`], for a remote key.
     fn permits_remote(&self, domain: Id, remote: (u64, u32), bytes: usize, needed: ffi::ibv_access_flags) -> bool {
         bytes == 0 || remote.1 % 2 == 1 && self.permits(domain, remote.1 - 1, remote.0, bytes, needed.0)
     }
@@ -500,7 +500,8 @@ impl State {
         let ready = matches!(pair.state, IBV_QPS_RTR | IBV_QPS_RTS) && !pair.unreachable;
         let source = self.port(packet.source, packet.port)?;
         let (from, to) = (self.own_gid(packet.source, &packet.connection), self.own_gid(place, connection));
-        // With RoCE, a packet's source is the GID that the sender has chosen, and its target the one that this side has, of the same type.
+        // With RoCE, a packet's source is the GID that the sender has chosen, and its target the one that this side
+        // has, of the same type.
         let gids = || match (from, to) {
             (Some(from), Some(to)) => {
                 from.1 == to.1 && connection.gid == Some(from.0) && packet.connection.gid == Some(to.0)
@@ -533,7 +534,8 @@ impl State {
                 Err(refusal) => self.refuse(id, refusal),
             }
         } else if PSN_MASK + 1 - ahead <= pair.packets.min(PSN_MASK / 2) {
-            // It was executed before, and the answer lost. Real devices answer all that are behind, even if the ends have never agreed.
+            // The message was executed before, and the answer was lost. Real devices answer all that are behind, even
+            // if the ends have never agreed.
             match self.execute_again(id, &packet) {
                 Some(answer) => answer,
                 None => return,

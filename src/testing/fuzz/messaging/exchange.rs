@@ -26,7 +26,7 @@ struct Posted {
 #[derive(PartialEq)]
 enum End {
     Cancelled,
-    /// For a receive: it got the message with this number.
+    /// The operation is done; a receive has got the message with this number.
     Done(u32),
     Refused,
 }
@@ -39,13 +39,13 @@ struct Pair {
     cancelled_recvs: bool,
     /// The link has broken, as some do when memory that is in use is taken back.
     broken: bool,
-    /// For links in memory: their network, whose time passes with each turn.
+    /// The network of links in memory, whose time passes with each turn.
     #[cfg(test)]
     network: Option<Network>,
 }
 
-/// Two messengers deliver messages complete, in order, once, and as soon as there is a receive for them, whatever is posted and
-/// cancelled in whatever order on both sides.
+/// Two messengers deliver messages complete, in order, once, and as soon as there is a receive for them, whatever is
+/// posted and cancelled in whatever order on both sides.
 pub fn exchange(data: &[u8]) {
     let (left, right) = sockets();
     let mut messengers = [messenger(0, 2), messenger(1, 2)];
@@ -285,7 +285,8 @@ mod tests {
             (network.now(), next.is_some())
         }
 
-        /// Memory is exposed for those receives that wait for their messages, or could not be told that none comes, and no others; and what has been sent is reported.
+        /// Memory is exposed for those receives that wait for their messages, or could not be told that none comes, and
+        /// no others; and what has been sent is reported.
         pub(super) fn check_placements(&self) {
             let here: usize = self.messengers.iter().map(Messenger::exposed).sum();
             assert_eq!(self.network.as_ref().map_or(0, Network::exposed), here);

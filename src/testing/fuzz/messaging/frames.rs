@@ -27,7 +27,7 @@ const TURN_BYTES: usize = READS_PER_TURN * STAGING_BYTES;
 /// The space of collectives' messages.
 const COLLECTIVE: Space = Space::collective(1, 0);
 
-/// Which events an operation may still have.
+/// The events that an operation may still have.
 #[derive(Clone, Copy, PartialEq)]
 enum Open {
     /// One, at its end.
@@ -50,7 +50,8 @@ struct Attacked {
     /// What the peer has received of an incomplete message, and the kind of the last message.
     received: Vec<u8>,
     last: Option<Message>,
-    /// Operations that have not ended, and their memory. It is freed when they end, so that a sanitizer detects later accesses.
+    /// Operations that have not ended, and their memory. It is freed when they end, so that a sanitizer detects later
+    /// accesses.
     open: BTreeMap<u32, (Open, Memory)>,
     /// Two memory regions for the peer, and the keys that they have or had.
     regions: [Option<Box<[u8]>>; 2],
@@ -58,8 +59,8 @@ struct Attacked {
     next: u32,
 }
 
-/// Whatever an authenticated peer sends, a messenger does not panic, accesses no memory but that of operations in progress,
-/// queues no more than its limits, ends every operation once, and sends only complete messages.
+/// Whatever an authenticated peer sends, a messenger does not panic, accesses no memory but that of operations in
+/// progress, queues no more than its limits, ends every operation once, and sends only complete messages.
 pub fn frames(data: &[u8]) {
     let (ours, peer) = sockets();
     let (mut messenger, ended) = (messenger(0, 3), Ended::default());

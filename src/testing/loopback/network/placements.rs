@@ -1,7 +1,7 @@
 //! Messages that are placed in the peer's memory.
 //!
-//! A message is written at a time of its own, late, from what its memory contains then. Memory that is taken back while it is in
-//! use, or the end of a link, either breaks the link or ends the use at once, at random.
+//! A message is written at a time of its own, late, from what its memory contains then. Memory that is taken back while
+//! it is in use, or the end of a link, either breaks the link or ends the use at once, at random.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
@@ -19,7 +19,8 @@ pub(in super::super) struct Placements {
     known: HashMap<u32, usize>,
     /// Messages that have not been written, in the order in which they will be.
     writes: VecDeque<Write>,
-    /// Tickets of messages that have been written: when the sender learns of it, and whether the link was reported since.
+    /// Tickets of messages that have been written: when the sender learns of it, and whether the link was reported
+    /// since.
     finished: VecDeque<(Instant, u32, bool)>,
 }
 
@@ -32,8 +33,8 @@ struct Exposure {
     written: bool,
 }
 
-// SAFETY: the caller of `expose` guarantees that the memory stays valid for writes, from any thread, until it is withdrawn or the
-// link ends.
+// SAFETY: the caller of `expose` guarantees that the memory stays valid for writes, from any thread, until it is
+// withdrawn or the link ends.
 unsafe impl Send for Exposure {}
 
 /// The memory of a message.
@@ -43,8 +44,8 @@ pub(in super::super) struct SentMemory {
     pub bytes: usize,
 }
 
-// SAFETY: the caller of `place` guarantees that the memory stays valid for reads, from any thread, until the ticket is returned or
-// cancelled or the link ends.
+// SAFETY: the caller of `place` guarantees that the memory stays valid for reads, from any thread, until the ticket is
+// returned or cancelled or the link ends.
 unsafe impl Send for SentMemory {}
 
 struct Write {
@@ -81,7 +82,8 @@ impl Placements {
         self.finished.iter_mut().filter(|(at, ..)| *at <= now).for_each(|(_, _, reported)| *reported = true);
     }
 
-    /// The receiver ends the link at `now`: no memory is exposed any more. The sender learns at once what has been written.
+    /// The receiver ends the link at `now`: no memory is exposed any more. The sender learns at once what has been
+    /// written.
     pub fn end_exposures(&mut self, now: Instant) {
         self.exposed.clear();
         self.withdrawn.clear();
@@ -232,8 +234,8 @@ impl State {
         self.write_all(|_, stream| (stream.from, stream.to) == (node, peer));
     }
 
-    /// The link breaks at the message that is the next but `at` to be written: neither it nor anything sent later arrives. Its
-    /// sender notices that at once; the other side when the sender ends the link.
+    /// The link breaks at the message that is the next but `at` to be written: neither it nor anything sent later
+    /// arrives. Its sender notices that at once; the other side when the sender ends the link.
     fn break_at(&mut self, index: usize, at: usize) {
         let stream = &mut self.streams[index];
         let (from, to) = (stream.from, stream.to);
