@@ -1,4 +1,5 @@
-//! Environment variables: those that switch something on or off, the one with the default timeout, and the names of all.
+//! Environment variables: those that switch something on or off, the one with the default timeout, and the names of
+//! all.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub fn default_timeout() -> Result<Duration> {
     timeout_or(DEFAULT_TIMEOUT)
 }
 
-/// As [`default_timeout`], with another timeout if the variable is not set.
+/// Like [`default_timeout`], with another timeout if the variable is not set.
 pub fn timeout_or(default: Duration) -> Result<Duration> {
     timeout_of(std::env::var_os(TIMEOUT), default)
 }
@@ -92,12 +93,13 @@ pub const KNOWN: &[&str] = &[
     "GLOO_RS_WAIT",
 ];
 
-/// A sentence for each of this process's variables that seems to be the library's and that nothing reads, in alphabetical order.
+/// A sentence for each of this process's variables that seems to be the library's and that nothing reads, in
+/// alphabetical order.
 pub fn unread() -> Vec<String> {
     unread_of(std::env::vars_os().map(|(name, _)| name))
 }
 
-/// The same for variables with these names.
+/// Like [`unread`], for variables with these names.
 pub fn unread_of(names: impl IntoIterator<Item = OsString>) -> Vec<String> {
     let names = names.into_iter().map(|name| name.to_string_lossy().into_owned());
     let is_unread =
@@ -135,7 +137,8 @@ mod tests {
         assert!(said(KNOWN).is_empty());
     }
 
-    /// The names in quotes in the sources below `folder`, but for the names of the C interface, in a folder that reads no variable.
+    /// The names in quotes in the sources below `folder`, but for the names of the C interface, in a folder that reads
+    /// no variable.
     fn names_in(folder: &Path) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Mismatch,
     /// A key is not in the store.
     NotFound,
-    /// Not built in, or not on this machine.
+    /// The feature is not built in, or not on this machine.
     Unsupported,
     /// Memory or descriptors ran out.
     ResourceExhausted,
@@ -34,7 +34,7 @@ pub enum ErrorKind {
     Callback,
     /// A defect of this library.
     Internal,
-    /// This process has closed the context or the pair, or destroyed the buffer.
+    /// The process has closed the context or the pair, or destroyed the buffer.
     Closed,
 }
 
@@ -146,49 +146,49 @@ impl Error {
         Self::new(kind, format!("{doing}: {}", in_words(error))).with_errno(error.raw_os_error())
     }
 
-    /// What a peer said when it gave up, after `who`: `reason` and `rank`, where the failure began, go on to other ranks as they
-    /// are, so that all hear of the same beginning.
+    /// What a peer said when it gave up, after `who`: `reason` and `rank`, where the failure began, go on to other
+    /// ranks as they are, so that all hear of the same beginning.
     pub fn reported_by_peer(kind: ErrorKind, who: impl fmt::Display, reason: String, rank: Rank) -> Self {
         let mut error = Self::new(kind, format!("{who} gave up: {reason}")).with_rank(rank);
         error.inner().reason = Some(reason);
         error
     }
 
-    /// Its own contents, to be changed.
+    /// Returns contents of this error alone, to be changed.
     fn inner(&mut self) -> &mut Inner {
         Arc::make_mut(&mut self.0)
     }
 
-    /// The same error, which began with `rank`, unless it is known to have begun with another.
+    /// Returns the error as one that began with `rank`, unless it is known to have begun with another.
     pub fn with_rank(mut self, rank: Rank) -> Self {
         self.inner().details.rank.get_or_insert(rank);
         self
     }
 
-    /// The same error, with the operating system's number.
+    /// Returns the error with the operating system's number.
     pub fn with_errno(mut self, errno: Option<i32>) -> Self {
         self.inner().details.errno = errno;
         self
     }
 
-    /// The same error, with these details.
+    /// Returns the error with these details.
     pub fn about(mut self, details: Details) -> Self {
         self.inner().details = details;
         self
     }
 
-    /// The same error, of this operation.
+    /// Returns the error as one of this operation.
     pub fn during(mut self, operation: &'static str) -> Self {
         self.inner().details.operation = operation;
         self
     }
 
-    /// The same error with `what` and a colon in front of its message.
+    /// Returns a copy of the error with `what` and a colon in front of its message.
     pub fn context(&self, what: impl fmt::Display) -> Self {
         self.with_message(format!("{what}: {}", self.0.message))
     }
 
-    /// The same error with `what` behind its message.
+    /// Returns a copy of the error with `what` behind its message.
     pub fn and(&self, what: impl fmt::Display) -> Self {
         self.with_message(format!("{}{what}", self.0.message))
     }

@@ -30,15 +30,15 @@ impl Level {
     }
 }
 
-/// Callback for log messages that no call returns, each without the line's end. May be called from any thread, while locks of
-/// the library are held: it must not call the library.
+/// Callback for log messages that no call returns, each without the line's end. May be called from any thread, while
+/// locks of the library are held: it must not call the library.
 pub type LogCallback = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 /// The environment variable that enables messages on stderr, for devices and stores without a callback.
 pub const VARIABLE: &str = "GLOO_RS_LOG";
 
-/// `callback`; without one, a callback that prints to stderr if [`VARIABLE`] is set, else `None`. Fails if the variable contains
-/// no level.
+/// `callback`; without one, a callback that prints to stderr if [`VARIABLE`] is set, else `None`. Fails if the variable
+/// contains no level.
 pub fn or_environment(callback: Option<LogCallback>) -> Result<Option<LogCallback>> {
     if callback.is_some() {
         return Ok(callback);
@@ -53,8 +53,8 @@ pub fn or_environment(callback: Option<LogCallback>) -> Result<Option<LogCallbac
             let host = sys::host_name().unwrap_or_default();
             let (now, host, process) = (Utc::now(), String::from_utf8_lossy(&host), std::process::id());
             let line = format!("{now:.3} {host}[{process}] gloo_rs: {}: {text}\n", level.name());
-            // One write per message keeps lines of several processes intact. Errors are ignored: if stderr is closed, there is no
-            // reader.
+            // One write per message keeps lines of several processes intact. Errors are ignored: if stderr is closed,
+            // there is no reader.
             let _ = sys::without_sigpipe(|| std::io::stderr().write_all(line.as_bytes()));
         }
     })))

@@ -9,13 +9,13 @@ use crate::sys;
 /// CUDA maps device memory in units of this many bytes, so host memory and device memory never share one.
 const GRANULE_BITS: u32 = 21;
 
-/// Granules that were found to be host memory, each at its number modulo the table's length. A memo of facts about this process's
-/// address space, which spares small collectives a query of the driver. If the program unmaps a granule and CUDA maps it
-/// afterwards, the memo is out of date, and device memory there is not recognised.
+/// Granules that were found to be host memory, each at its number modulo the table's length. A memo of facts about this
+/// process's address space, which spares small collectives a query of the driver. If the program unmaps a granule and
+/// CUDA maps it afterwards, the memo is out of date, and device memory there is not recognised.
 static HOST_GRANULES: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// Refuses a pointer to memory of a CUDA device, which the CPU cannot read, if the driver is loaded in this process. Managed and
-/// pinned memory are accepted. `what` names the pointer in the error.
+/// Refuses a pointer to memory of a CUDA device, which the CPU cannot read, if the driver is loaded in this process.
+/// Managed and pinned memory are accepted. `what` names the pointer in the error.
 #[inline(always)] // On the path of small collectives.
 pub fn check_host(pointer: *const u8, what: impl FnOnce() -> String) -> Result<()> {
     let granule = pointer.addr() >> GRANULE_BITS;
@@ -54,8 +54,8 @@ fn is_cuda_device(pointer: *const u8) -> bool {
         let get = unsafe { std::mem::transmute::<*mut c_void, GetAttribute>(symbol) };
         let attribute = |attribute| {
             let mut value: c_uint = 0;
-            // SAFETY: both attributes are at most as long as `value`. The driver accepts any address, and fails for those that it
-            // does not know.
+            // SAFETY: both attributes are at most as long as `value`. The driver accepts any address, and fails for
+            // those that it does not know.
             let status = unsafe { get((&raw mut value).cast(), attribute, pointer.addr() as u64) };
             (status == CUDA_SUCCESS).then_some(value)
         };

@@ -1,5 +1,5 @@
-//! Allocations that fail with an error, where those of the standard library end the process. For memory whose length a peer, a store or
-//! the caller determines.
+//! Allocations that fail with an error, where those of the standard library end the process. For memory whose length a
+//! peer, a store or the caller determines.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Longest allocation that need not be made with this module; `docs/semantics.md` names it.
 pub const SMALL_BYTES: usize = 16 << 10;
 
-/// There is no memory for `bytes` bytes, which are `what`.
+/// The error that there is no memory for `bytes` bytes, which are `what`.
 #[cold]
 pub fn exhausted(bytes: usize, what: impl Display) -> Error {
     Error::new(ErrorKind::ResourceExhausted, format!("no memory for {bytes} bytes: {what}"))
@@ -61,8 +61,8 @@ pub fn try_reserve_entry<K: Eq + Hash, V, S: BuildHasher>(
     map.try_reserve(1).map_err(|_| exhausted(map.len().saturating_add(1).saturating_mul(size_of::<(K, V)>()), what))
 }
 
-/// Fails if `bytes` bytes cannot be allocated now. For code that cannot fail where it allocates and needs at most so many: it can still end
-/// the process if other threads take the memory meanwhile.
+/// Fails if `bytes` bytes cannot be allocated now. For code that cannot fail where it allocates and needs at most so
+/// many: it can still end the process if other threads take the memory meanwhile.
 pub fn check_room(bytes: usize, what: impl Display) -> Result<()> {
     // `black_box` prevents the compiler from removing the unused allocation.
     if std::hint::black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok() {

@@ -64,7 +64,8 @@ impl SecretKey {
         Self { bytes: finish(hmac(&token.0, purpose, &[secret])), has_token: !token.is_none() }
     }
 
-    /// This key for proofs that hold only in the session in which both sides know `binding`; the key itself if that is empty.
+    /// Returns this key for proofs that hold only in the session in which both sides know `binding`; the key itself if
+    /// that is empty.
     pub fn bound(&self, binding: &[u8]) -> Self {
         if binding.is_empty() {
             return self.clone();

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 
-/// Parses a number of bytes: `4`, `64Ki`, `1Mi`, `2Gi` (powers of 1024), `64K`, `1M`, `2G` (powers of 1000); a `B` may follow.
+/// Parses a number of bytes: `4`, `64Ki`, `1Mi`, `2Gi` (powers of 1024), `64K`, `1M`, `2G` (powers of 1000); a `B` may
+/// follow.
 pub fn parse(text: &str) -> Result<usize> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, suffix) = text.split_at(digits);

@@ -1,4 +1,5 @@
-//! A vector with stable indices that reuses the positions of removed values, so that the steady state does not allocate.
+//! A vector with stable indices that reuses the positions of removed values, so that the steady state does not
+//! allocate.
 
 /// Values by index.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ impl<T> Slab<T> {
             }
             None => {
                 self.entries.push(Some(value));
-                // So `remove` never allocates.
+                // The room for free indices is reserved here, so that `remove` never allocates.
                 self.free.reserve(self.entries.len() - self.free.len());
                 (self.entries.len() - 1) as u32
             }

@@ -1,5 +1,5 @@
-//! What ranks that share memory meet at: words and bytes of that memory, or, compiled for `cfg(loom)`, what loom runs through every
-//! order of events with.
+//! What ranks that share memory meet at: words and bytes of that memory, or, compiled for `cfg(loom)`, what loom runs
+//! through every order of events with.
 
 #[cfg(not(all(test, loom)))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

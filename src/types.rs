@@ -11,8 +11,8 @@ pub use crate::rank::Rank;
 /// Labels a point-to-point message: a receive matches a send with the same slot.
 pub type Slot = u64;
 
-/// Keeps slots apart: those of callers' messages, and those of each kind of collective, whose slots are tags. Of collectives it
-/// also holds the channel: which message between the two ranks it is. So it fits into 32 bits.
+/// Keeps slots apart: those of callers' messages, and those of each kind of collective, whose slots are tags. Of
+/// collectives it also holds the channel: which message between the two ranks it is. So it fits into 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Space(u32);
 
@@ -227,8 +227,8 @@ named_enum! {
         Min = 2, "min";
         /// The larger; a NaN wins over numbers. Not for complex types.
         Max = 3, "max";
-        /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for `Bool`, nor
-        /// for scan and exscan.
+        /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for
+        /// `Bool`, nor for scan and exscan.
         Average = 4, "average";
         /// Bitwise and; integers and `Bool` only.
         BitAnd = 5, "and";

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A time since the beginning of 1970, by UTC, as RFC 3339 writes it: `2026-11-28T07:05:12Z`. A precision is the number of digits after the
-/// second, at most nine: `{:.3}` writes `2026-11-28T07:05:12.250Z`.
+/// A time since the beginning of 1970, by UTC, as RFC 3339 writes it: `2026-11-28T07:05:12Z`. A precision is the number
+/// of digits after the second, at most nine: `{:.3}` writes `2026-11-28T07:05:12.250Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Utc(pub Duration);
 
 impl Utc {
-    /// This moment, by the system's clock.
+    /// The present time, by the system's clock.
     pub fn now() -> Self {
         Self(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }

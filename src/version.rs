@@ -20,7 +20,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// That of this library.
+    /// The version of this library.
     pub const OWN: Self = Self {
         major: number(env!("CARGO_PKG_VERSION_MAJOR")),
         minor: number(env!("CARGO_PKG_VERSION_MINOR")),

@@ -10,12 +10,12 @@ pub const VARIABLE: &str = "GLOO_RS_WAIT";
 /// Whether a waiting thread polls, or sleeps in the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitMode {
-    /// It polls until the wait ends.
+    /// The thread polls until the wait ends.
     Poll,
-    /// It polls for longer where its core is its own.
+    /// The thread polls for longer where its core is its own.
     #[default]
     Auto,
-    /// It sleeps soon.
+    /// The thread sleeps soon.
     Sleep,
 }
 

@@ -49,8 +49,9 @@ impl Store for PastCaches {
     }
 }
 
-/// In a loop over blocks: keeps the compiler from unrolling the inner loop, and then computing several blocks at once, with one element of
-/// each in a register. It does that to elements of 8 bytes for AVX2 and AVX-512, whose gathers and scatters take four to eight times as long.
+/// In a loop over blocks: keeps the compiler from unrolling the inner loop, and then computing several blocks at once,
+/// with one element of each in a register. It does that to elements of 8 bytes for AVX2 and AVX-512, whose gathers and
+/// scatters take four to eight times as long.
 #[inline(always)]
 fn one_block_at_a_time() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

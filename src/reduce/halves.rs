@@ -210,8 +210,9 @@ pub(super) unsafe fn mean_of<H: Half>(
     let [a, b] = shares(contributions);
     let rest = count % STEP;
     let whole = count - rest;
-    // SAFETY: the caller guarantees `count` elements at every pointer, and the CPU features. The loop accesses `whole <= count` elements,
-    // the rest is copied to and from blocks of `STEP`. Each step reads both operands before it writes, so equal buffers are correct.
+    // SAFETY: the caller guarantees `count` elements at every pointer, and the CPU features. The loop accesses `whole
+    // <= count` elements, the rest is copied to and from blocks of `STEP`. Each step reads both operands before it
+    // writes, so equal buffers are correct.
     unsafe {
         let step = |into: *mut u16, left: *const u16, right: *const u16| {
             let mut values = [H::add(H::scale(H::load(left), a), H::scale(H::load(right), b))];

@@ -83,7 +83,7 @@ trait Compile {
     /// The kernel of `O` on elements that consist of `PARTS` independent values of type `T`.
     fn reduce<T: Copy, O: Op<T>, const PARTS: usize>() -> Kernel;
 
-    /// The same of several inputs.
+    /// The kernel that combines several inputs at once.
     fn fused<T: Copy, O: Op<T>, const PARTS: usize>() -> Fused;
 
     /// The division of elements that consist of `PARTS` independent values of type `T`.

@@ -1,14 +1,15 @@
-//! Means of operands that are means themselves, for averages of float16: their sum, which would be divided in the end, may overflow although
-//! the average does not.
+//! Means of operands that are means themselves, for averages of float16: their sum, which would be divided in the end,
+//! may overflow although the average does not.
 
 use std::mem::MaybeUninit;
 use std::ptr::null;
 
 use super::Kernel;
 
-/// `into[i] = (left[i] * a + right[i] * b) / (a + b)` for `count` elements, where `left` is the mean of `a` contributions, and `right` of `b`:
-/// the two numbers of `contributions`, not both 0. Computed in float32 as `left[i] * (a / (a + b)) + right[i] * (b / (a + b))`, each
-/// operation rounded, then rounded to float16. Equal operands are the result, and no result is outside the operands' range.
+/// `into[i] = (left[i] * a + right[i] * b) / (a + b)` for `count` elements, where `left` is the mean of `a`
+/// contributions, and `right` of `b`: the two numbers of `contributions`, not both 0. Computed in float32 as `left[i] *
+/// (a / (a + b)) + right[i] * (b / (a + b))`, each operation rounded, then rounded to float16. Equal operands are the
+/// result, and no result is outside the operands' range.
 ///
 /// # Safety
 /// That of [`Kernel`].
@@ -53,8 +54,8 @@ const CHUNK: usize = 512;
 #[repr(align(64))]
 struct Chunk(MaybeUninit<[u16; CHUNK]>);
 
-/// The mean of two or more inputs, `count` elements of 16 bits each, from left to right, rounded after each; `contributions` has one number
-/// for each input.
+/// The mean of two or more inputs, `count` elements of 16 bits each, from left to right, rounded after each;
+/// `contributions` has one number for each input.
 ///
 /// # Safety
 /// That of [`Kernel`] for each input.
@@ -66,8 +67,9 @@ pub unsafe fn mean_n(mean: Mean, into: *mut u8, inputs: &[*const u8], contributi
         let len = step.min(count - at);
         let (mut left, mut sum) = (null(), 0);
         for (index, (input, &number)) in inputs.iter().zip(contributions).enumerate() {
-            // SAFETY: the caller guarantees `count` elements at each pointer, and `at + len <= count`. With more than two inputs the chunk has
-            // room for `len` elements, and is filled by the first two. `into` is written after all inputs have been read.
+            // SAFETY: the caller guarantees `count` elements at each pointer, and `at + len <= count`. With more than
+            // two inputs the chunk has room for `len` elements, and is filled by the first two. `into` is written after
+            // all inputs have been read.
             unsafe {
                 let input = input.add(2 * at);
                 if index == 0 {

@@ -55,7 +55,7 @@ impl Random {
     }
 }
 
-/// Which buffers of a call are identical.
+/// The buffers of a call that are identical.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Alias {
     None,
@@ -203,7 +203,7 @@ fn every_alignment_of_each_pointer() {
     }
 }
 
-/// The same two elements give the same bits at every index of buffers of any length, in the vectorised loop and in the
+/// Two elements give the same bits at every index of buffers of any length, in the vectorised loop and in the
 /// remainder.
 #[test]
 fn bits_do_not_depend_on_position() {
@@ -400,7 +400,8 @@ fn means_are_those_of_the_reference() {
                     ];
                     let [into, l, r] = buffers.each_mut().map(Buffer::pointer);
                     let (l, r) = alias.operands(into, l, r);
-                    // SAFETY: every buffer has `count` elements; they are identical or disjoint; the CPU supports the level.
+                    // SAFETY: every buffer has `count` elements; they are identical or disjoint; the CPU supports the
+                    // level.
                     unsafe { (level.mean)(into, l, r, count, contributions) };
                     let bits = |bytes: &[u8]| f16::from_le_bytes(bytes.try_into().unwrap());
                     for ((a, b), got) in left.chunks(2).zip(right.chunks(2)).zip(buffers[0].content().chunks(2)) {

@@ -1,8 +1,8 @@
 //! Arithmetic on 16-bit floats with AVX2 and F16C intrinsics. Compilers neither use the conversion instructions of F16C
 //! nor find the arrangement used for bfloat16 here.
 //!
-//! Of AVX-512 nothing is used. Wider vectors gained little (27 instead of 28 GB/s for float16, 20 instead of 17 GB/s for
-//! bfloat16), as did the binary16 arithmetic of AVX512-FP16 (31 GB/s). AVX512-BF16 gives other bits: its conversion
+//! Nothing of AVX-512 is used. Wider vectors gained little (27 instead of 28 GB/s for float16, 20 instead of 17 GB/s
+//! for bfloat16), as did the binary16 arithmetic of AVX512-FP16 (31 GB/s). AVX512-BF16 gives other bits: its conversion
 //! (VCVTNEPS2BF16) and its dot product (VDPBF16PS) take subnormal numbers as zero, whatever MXCSR says.
 
 use std::arch::x86_64::*;
