@@ -15,9 +15,10 @@ Examples:
 
 /// Draw a chart of numbers that are read as JSON from standard input
 ///
-/// Lines: {"title":, "x": {"label":, "unit":}, "y": {...}, "series": [{"name":, "points": [[x, y], ...]}, ...]}; units are bytes,
-/// ranks, seconds and number; axes are logarithmic. Bars: {"title":, "label":, "groups": [name, ...], "bars": [{"name":,
-/// "values": [...]}, ...]}, with a value, or null, for each group. Both may have a "note", which stands below
+/// Lines: {"title":, "x": {"label":, "unit":}, "y": {...}, "series": [{"name":, "points": [[x, y], ...]}, ...]}; units
+/// are bytes, ranks, seconds and number; axes are logarithmic. Bars: {"title":, "label":, "groups": [name, ...],
+/// "bars": [{"name":, "values": [...]}, ...]}, with a value, or null, for each group. Both may have a "note", which
+/// stands below
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -22,8 +22,8 @@ use crate::simulate::network::{self, Caches, Hosts};
 
 #[derive(clap::Args)]
 pub struct Explain {
-    /// Show instead the cost of every algorithm for a call of this many bytes, the one that auto selects, and the reason. A barrier
-    /// has 0 bytes
+    /// Show instead the cost of every algorithm for a call of this many bytes, the one that auto selects, and the
+    /// reason. A barrier has 0 bytes
     #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"])]
     explain: Option<Vec<String>>,
 
@@ -39,8 +39,8 @@ pub struct Explain {
     #[arg(long, value_name = "HOSTS", value_parser = network::hosts, requires = "explain")]
     hosts: Option<Hosts>,
 
-    /// All ranks on one host, with consecutive numbers in each last-level cache: 4x8 for 4 caches of 8 ranks, 2x4x8 for 2 sockets of 4
-    /// such caches
+    /// All ranks on one host, with consecutive numbers in each last-level cache: 4x8 for 4 caches of 8 ranks, 2x4x8 for
+    /// 2 sockets of 4 such caches
     #[arg(long, value_name = "CACHES", value_parser = network::caches, conflicts_with = "hosts", requires = "explain")]
     caches: Option<Caches>,
 

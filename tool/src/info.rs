@@ -20,7 +20,8 @@ Examples:
   gloo-rs info                                         interfaces, transports, and where a rank would listen
   gloo-rs info --explain allreduce 64Ki -n 8           why `auto` would select an algorithm";
 
-/// Show the features of this build and host, the addresses on which a rank would listen, and why; or why auto selects an algorithm
+/// Show the features of this build and host, the addresses on which a rank would listen, and why; or why auto selects
+/// an algorithm
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -234,7 +235,7 @@ fn without_port(address: SocketAddr) -> String {
     }
 }
 
-/// Which last-level cache the cores of this process share, for a reader.
+/// Says for a reader which last-level cache the cores of this process share.
 fn caches(cache: Option<u32>) -> String {
     match cache {
         Some(cpu) => format!("all these cores share the last-level cache of CPU {cpu}"),

@@ -72,7 +72,7 @@ pub fn run(args: Args) -> u8 {
     crate::end(text.and_then(|text| crate::print(&text)).map_err(Failure::from))
 }
 
-/// For a reader, with the collectives that have it.
+/// Explains the algorithm to a reader, with the collectives that have it.
 fn explanation(algorithm: &Explained, list: &List) -> String {
     let Explained { name, does, best, costs } = algorithm;
     let of = list.collectives.iter().filter(|collective| collective.algorithms.contains(name)).map(|c| c.name);

@@ -127,14 +127,15 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render();
     let mut stderr = std::io::stderr();
     let text = if stderr.is_terminal() { text.ansi().to_string() } else { text.to_string() };
-    // As in `say`.
+    // The text has colours only on a terminal, as in `say`.
     let _ = stderr.write_all(text.as_bytes());
     ExitCode::from(USAGE)
 }
 
 /// Prints a message to standard error.
 fn say(message: &str) {
-    // In one write, so that those of several ranks do not mix. If standard error cannot be written either, the message is lost.
+    // In one write, so that those of several ranks do not mix. If standard error cannot be written either, the message
+    // is lost.
     let _ = std::io::stderr().write_all(format!("gloo-rs: {message}\n").as_bytes());
 }
 
@@ -151,7 +152,8 @@ fn print(text: &str) -> Result<(), String> {
     written(writeln!(std::io::stdout().lock(), "{text}"))
 }
 
-/// Flushes standard output. If its reader has ended (`| head`), the process ends silently by SIGPIPE, as other programs do.
+/// Flushes standard output. If its reader has ended (`| head`), the process ends silently by SIGPIPE, as other programs
+/// do.
 fn written(result: io::Result<()>) -> Result<(), String> {
     let result = result.and_then(|()| std::io::stdout().flush());
     if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {

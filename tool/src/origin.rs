@@ -7,7 +7,7 @@ pub fn note(what: &str) -> String {
     format!("{what}; gloo-rs {}, {}", env!("CARGO_PKG_VERSION"), Utc::now().date())
 }
 
-/// This host for a reader: its name, its processor, and how many CPUs the system counts.
+/// Describes this host to a reader: its name, its processor, and how many CPUs the system counts.
 pub fn machine() -> String {
     let name = String::from_utf8_lossy(&gloo_rs::sys::host_name().unwrap_or_default()).into_owned();
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -148,8 +148,8 @@ pub fn writable(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Parses numbers and ranges, separated by commas. A range is `1Ki..64Mi`: from the first, doubled each time, up to the last;
-/// `1Ki..64Mi:4` multiplies by four.
+/// Parses numbers and ranges, separated by commas. A range is `1Ki..64Mi`: from the first, doubled each time, up to the
+/// last; `1Ki..64Mi:4` multiplies by four.
 pub fn several(text: &str, one: &dyn Fn(&str) -> Result<usize, String>) -> Result<Vec<usize>, String> {
     if text.contains(',') {
         return Ok(text.split(',').map(|part| several(part, one)).collect::<Result<Vec<_>, _>>()?.concat());

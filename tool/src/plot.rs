@@ -1,9 +1,10 @@
 //! Charts as SVG files, over the `plotters` crate.
 //!
-//! Series differ by colour, and also by marker and dashes, for readers who do not see colours. The colours can be distinguished with
-//! any common colour blindness (Okabe and Ito 2008), and there are at least as many pairs of marker and dashes as a collective has algorithms.
-//! The series `auto` is a thick black line on top of all others. Where only the lowest line of each place matters, the lines that are the
-//! lowest nowhere are grey, and each of the others has its name where it is the lowest.
+//! Series differ by colour, and also by marker and dashes, for readers who do not see colours. The colours can be
+//! distinguished with any common colour blindness (Okabe and Ito 2008), and there are at least as many pairs of marker
+//! and dashes as a collective has algorithms. The series `auto` is a thick black line on top of all others. Where only
+//! the lowest line of each place matters, the lines that are the lowest nowhere are grey, and each of the others has
+//! its name where it is the lowest.
 
 mod bars;
 mod gantt;
@@ -40,11 +41,11 @@ const SIZE: (u32, u32) = (1000, 600);
 const LEGEND: u32 = 210;
 /// Pixels for the note under a chart.
 const NOTE: u32 = 24;
-/// Of the note, and of lines that are the lowest nowhere.
+/// The colour of the note, and of lines that are the lowest nowhere.
 const GREY: RGBColor = RGBColor(150, 150, 150);
-/// Of the lowest number, where an axis begins under which there are names.
+/// The part of the lowest number at which an axis begins under which there are names.
 const ROOM_BELOW: f64 = 0.7;
-/// Up to so many powers of ten, an axis has ticks at twice and five times each, too.
+/// An axis over at most this many powers of ten has ticks at twice and five times each, too.
 const FEW_DECADES: f64 = 3.0;
 
 /// The unit of an axis, which determines how its ticks are written.
@@ -103,8 +104,8 @@ impl Unit {
         }
     }
 
-    /// The range of an axis that holds `values`, and its ticks, at most about `most`: powers of the base or, of ten, where these are
-    /// few, also twice and five times each.
+    /// The range of an axis that holds `values`, and its ticks, at most about `most`: powers of the base or, of ten,
+    /// where these are few, also twice and five times each.
     fn axis(self, values: impl Iterator<Item = f64>, most: i32) -> (Range<f64>, Vec<f64>) {
         let log = |value: f64| value.ln() / self.base().ln();
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -224,8 +225,8 @@ struct Style {
 /// Where the name of a series stands beside its line, if it does.
 type Place = Option<(f64, f64)>;
 
-/// Each series with its style, and the place for its name, if it has one there: `auto` comes first, then, if only the lowest lines matter,
-/// those that are the lowest anywhere.
+/// Each series with its style, and the place for its name, if it has one there: `auto` comes first, then, if only the
+/// lowest lines matter, those that are the lowest anywhere.
 fn styles(series: &[Series], lowest: bool) -> Vec<(&Series, Style, Place)> {
     let (auto, others): (Vec<_>, Vec<_>) = series.iter().partition(|series| series.name == AUTO);
     let thick = Style { colour: BLACK, width: 5, marker: 0, dash: None };
@@ -240,7 +241,7 @@ fn styles(series: &[Series], lowest: bool) -> Vec<(&Series, Style, Place)> {
     auto.into_iter().map(|series| (series, thick, None)).chain(styled).collect()
 }
 
-/// For each series, the middle of the longest stretch on which it is the lowest.
+/// Returns the middle of the longest stretch on which each series is the lowest.
 fn places(series: &[&Series]) -> Vec<Place> {
     let mut xs: Vec<f64> = series.iter().flat_map(|series| &series.points).map(|point| point.0).collect();
     xs.sort_by(f64::total_cmp);
@@ -363,7 +364,7 @@ mod tests {
         let styled = styles(&series, false);
         assert_eq!((styled.len(), styled[0].0.name.as_str()), (series.len(), "auto"));
         for (index, (_, style, _)) in styled.iter().enumerate() {
-            // Also for readers who see no colours, or on paper.
+            // Readers who see no colours, or paper, can tell them apart, too.
             let same =
                 |other: &Style| (other.marker, other.dash, other.width) == (style.marker, style.dash, style.width);
             assert!(styled[..index].iter().all(|(_, other, _)| !same(other)), "{index}: {style:?}");

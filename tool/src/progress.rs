@@ -14,7 +14,7 @@ impl Progress {
         Self::new(ProgressBar::with_draw_target(Some(steps), target(shown)), "{msg:>28} {wide_bar} {percent:>3} %")
     }
 
-    /// For work whose steps cannot be counted.
+    /// Shows the progress of work whose steps cannot be counted.
     pub fn unknown(message: String) -> Self {
         let bar = Self::new(ProgressBar::with_draw_target(None, target(true)), "{spinner} {msg} {elapsed}");
         bar.say(message);
@@ -36,7 +36,7 @@ impl Progress {
         self.0.set_message(message);
     }
 
-    /// So many steps are done, and this is next.
+    /// Shows that `steps` steps are done, and that `message` is next.
     pub fn reach(&self, steps: u64, message: String) {
         self.0.set_position(steps);
         self.say(message);

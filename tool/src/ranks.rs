@@ -15,7 +15,8 @@ use crate::Failure;
 #[cfg(target_os = "linux")]
 use crate::launcher::{self, job::Job};
 
-/// Starts this program again for each rank, with the same arguments, and returns the exit status. `tls`: with certificates for TLS.
+/// Starts this program again for each rank, with the same arguments, and returns the exit status. `tls`: with
+/// certificates for TLS.
 #[cfg(target_os = "linux")]
 pub fn start(ranks: usize, tls: bool) -> u8 {
     environment::unread().iter().for_each(|said| crate::say(said));
@@ -54,7 +55,8 @@ pub fn timeout(option: Option<Duration>, default: Duration) -> Result<Duration, 
     option.map_or_else(given, Ok)
 }
 
-/// This process's rank in the job that it was started for, which must have `ranks` ranks if the command line gives a number.
+/// Returns this process's rank in the job that it was started for, which must have `ranks` ranks if the command line
+/// gives a number.
 pub fn launch(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> {
     let launch = Launch::from_environment(timeout).map_err(|error| error.to_string())?;
     // Those of this tool's own launcher have been named by it.
@@ -69,8 +71,8 @@ pub fn launch(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> 
     }
 }
 
-/// The exit status of a rank that failed; prints why. If the reader of the job's output has ended, that is why rank 0 and then the
-/// others failed, and they end silently as other programs do.
+/// The exit status of a rank that failed; prints why. If the reader of the job's output has ended, that is why rank 0
+/// and then the others failed, and they end silently as other programs do.
 pub fn failed(failure: &Failure) -> u8 {
     if crate::unread() { crate::UNREAD } else { crate::fail(&failure.message, failure.code) }
 }
@@ -129,8 +131,8 @@ impl Member {
         Ok(Self { context, store: launch.store })
     }
 
-    /// The same rank once more, with a device and a context whose links have so many connections. `name` differs between calls with
-    /// one number.
+    /// Returns this rank once more, with a device and a context whose links have `streams` connections. `name` differs
+    /// between calls with one number.
     pub fn with_streams(&self, streams: u32, name: &str, interface: Option<&str>, timeout: Duration) -> Result<Self> {
         let interface = interface.map(str::to_owned);
         let device = Device::create(&DeviceOptions { interface, streams: Some(streams), ..Default::default() })?;

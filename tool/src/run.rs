@@ -22,14 +22,14 @@ Examples:
 
 /// Start a job's ranks, on this host or on several
 ///
-/// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in its environment, and the address of the store in MASTER_ADDR,
-/// MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. GLOO_RS_TOKEN is a random token of the job, without which no process can
-/// join it; set it beforehand to choose one, or to an empty value for none. Rank 0 reads this command's standard input unless that is a
-/// terminal; the others get empty input.
+/// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in its environment, and the address of the store in
+/// MASTER_ADDR, MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. GLOO_RS_TOKEN is a random token of the job,
+/// without which no process can join it; set it beforehand to choose one, or to an empty value for none. Rank 0 reads
+/// this command's standard input unless that is a terminal; the others get empty input.
 ///
-/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all ranks. SIGINT, SIGTERM and SIGHUP end the job; the ranks
-/// have the time of --grace for it. When one rank fails, the others are ended, and
-/// the exit status is that of the rank that failed: its own, or 128 plus the number of the signal that killed it.
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all ranks. SIGINT, SIGTERM and SIGHUP end the job; the
+/// ranks have the time of --grace for it. When one rank fails, the others are ended, and the exit status is that of the
+/// rank that failed: its own, or 128 plus the number of the signal that killed it.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -37,15 +37,18 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), required_unless_present = "places")]
     ranks: Option<u32>,
 
-    /// Start the ranks on the hosts of this file, by ssh. Its lines: `host`, `host slots=N` or `host:N`; `#` begins a comment
+    /// Start the ranks on the hosts of this file, by ssh. Its lines: `host`, `host slots=N` or `host:N`; `#` begins a
+    /// comment
     #[arg(long, value_name = "FILE", group = "places")]
     hosts: Option<PathBuf>,
 
-    /// Start the ranks on these hosts, with one slot each unless they name more. This host needs no ssh, here and in a file
+    /// Start the ranks on these hosts, with one slot each unless they name more. This host needs no ssh, here and in a
+    /// file
     #[arg(short = 'H', long, value_name = "HOST[:SLOTS],..", group = "places", conflicts_with = "hosts")]
     host: Option<String>,
 
-    /// The command that connects to a host: OpenSSH or a compatible one, with options. It is split at spaces; quotes have no effect
+    /// The command that connects to a host: OpenSSH or a compatible one, with options. It is split at spaces; quotes
+    /// have no effect
     #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = ssh, requires = "places")]
     ssh: String,
 
@@ -61,8 +64,8 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::parse::seconds, requires = "places")]
     lost_after: Duration,
 
-    /// Set this variable for the ranks, or pass its value here on to other hosts. Variables that begin with GLOO_RS_ are always
-    /// passed on
+    /// Set this variable for the ranks, or pass its value here on to other hosts. Variables that begin with GLOO_RS_
+    /// are always passed on
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     environment: Vec<(OsString, OsString)>,
 
@@ -70,8 +73,8 @@ pub struct Args {
     #[arg(long, value_name = "WHAT")]
     bind_to: Option<Bind>,
 
-    /// Encrypt all connections between ranks, and to the store, with certificates of an authority that is made for this job alone and
-    /// forgotten. Ranks of one host still share memory unless GLOO_RS_SHM is 0
+    /// Encrypt all connections between ranks, and to the store, with certificates of an authority that is made for this
+    /// job alone and forgotten. Ranks of one host still share memory unless GLOO_RS_SHM is 0
     #[arg(long)]
     tls: bool,
 
@@ -79,12 +82,13 @@ pub struct Args {
     #[arg(long)]
     no_prefix: bool,
 
-    /// Time for ranks to end. When one rank has failed, the others get SIGTERM, and after this time SIGKILL. Ranks that still run this
-    /// time after a SIGINT or SIGHUP was passed on get SIGTERM, and after as much time again SIGKILL
+    /// Time for ranks to end. When one rank has failed, the others get SIGTERM, and after this time SIGKILL. Ranks that
+    /// still run this time after a SIGINT or SIGHUP was passed on get SIGTERM, and after as much time again SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = crate::parse::seconds)]
     grace: Duration,
 
-    /// Time for the ranks to find each other, and timeout of calls that name none: sets GLOO_RS_TIMEOUT, whose default is 30
+    /// Time for the ranks to find each other, and timeout of calls that name none: sets GLOO_RS_TIMEOUT, whose default
+    /// is 30
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     start_timeout: Option<Duration>,
 
@@ -92,13 +96,13 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     timeout: Option<Duration>,
 
-    /// When a rank has failed, and the others have been ended, start all of them again, at most N times. GLOO_RS_RESTART_COUNT says how
-    /// often that has happened. Each start has a port and a token of its own
+    /// When a rank has failed, and the others have been ended, start all of them again, at most N times.
+    /// GLOO_RS_RESTART_COUNT says how often that has happened. Each start has a port and a token of its own
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     max_restarts: u32,
 
-    /// Also write what each rank writes to files in this folder, on the rank's host: rank-0.out, rank-0.err, ..., after a restart
-    /// rank-0.restart-1.out
+    /// Also write what each rank writes to files in this folder, on the rank's host: rank-0.out, rank-0.err, ..., after
+    /// a restart rank-0.restart-1.out
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
 
@@ -196,7 +200,8 @@ fn start(args: &Args) -> Result<u8, Failure> {
 }
 
 impl Args {
-    /// The job, started for the `restart`th time after the first. On other hosts its ranks get the variables of the library from here.
+    /// The job, started for the `restart`th time after the first. On other hosts its ranks get the variables of the
+    /// library from here.
     fn job(&self, ranks: usize, restart: u32, limit: Option<Limit>, elsewhere: bool) -> Result<Job, Failure> {
         let (program, arguments) =
             self.command.split_first().map(|(program, rest)| (program.clone(), rest.to_vec())).unwrap_or_default();

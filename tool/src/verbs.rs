@@ -8,7 +8,8 @@ pub struct Verbs {
     pub absent: Option<String>,
     /// All ports, whether they can be used or not.
     pub ports: Vec<Port>,
-    /// The ports that a rank would take which is started as this process is, or why it would take none; `None` without devices.
+    /// The ports that a rank would take which is started as this process is, or why it would take none; `None` without
+    /// devices.
     pub choice: Option<String>,
 }
 
@@ -48,7 +49,7 @@ struct Gid {
 
 #[cfg(not(all(feature = "ibverbs", target_os = "linux")))]
 impl Verbs {
-    /// This build has none.
+    /// A build without the transport has no ports.
     pub fn here() -> Self {
         Self { absent: Some(gloo_rs::net::stream::WITHOUT_IBVERBS.to_owned()), ports: Vec::new(), choice: None }
     }

@@ -22,7 +22,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// `len` bytes, all of them written, so that the system has allocated their pages; by `owner` if that is not `None`.
+    /// `len` bytes, all of them written, so that the system has allocated their pages; by `owner` if that is not
+    /// `None`.
     pub fn new(len: usize, owner: Option<&Arc<Context>>) -> Result<Self> {
         let refused = || Error::new(ErrorKind::ResourceExhausted, format!("no memory for a buffer of {len} bytes"));
         let total = len.checked_add(2 * GUARD).ok_or_else(refused)?;

@@ -253,13 +253,13 @@ impl<'a> Runner<'a> {
     /// The measured call.
     pub fn run(&mut self) -> Result<()> {
         let Some(call) = self.call() else { return self.exchange(self.repetition.slot) };
-        // SAFETY: there is one pointer for each of `self.inputs` and `self.outputs`, which have the lengths of the shape;
-        // nothing else uses them until the call returns.
+        // SAFETY: there is one pointer for each of `self.inputs` and `self.outputs`, which have the lengths of the
+        // shape; nothing else uses them until the call returns.
         unsafe { self.context.run(&call) }
     }
 
-    /// The measured call as a persistent request, which must be dropped before this, and not be active while the buffers are
-    /// verified. Not for sendrecv.
+    /// The measured call as a persistent request, which must be dropped before this, and not be active while the
+    /// buffers are verified. Not for sendrecv.
     pub fn request(&self) -> Result<Request> {
         let call = self.call().ok_or_else(|| Error::invalid("sendrecv has no persistent requests"))?;
         // SAFETY: as for `run`, while the request is active.

@@ -37,13 +37,14 @@ Examples:
 
 /// Measure a collective
 ///
-/// Starts ranks on this host, or runs as a rank of a job that a launcher started (if its variables are set; see docs/launchers.md).
-/// Every rank verifies the result before and after the measurement. The time of an iteration is that of the slowest rank.
+/// Starts ranks on this host, or runs as a rank of a job that a launcher started (if its variables are set; see
+/// docs/launchers.md). Every rank verifies the result before and after the measurement. The time of an iteration is
+/// that of the slowest rank.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// allreduce, reduce, reduce_scatter, broadcast, allgather, allgatherv, gather, gatherv, scatter, scatterv, alltoall,
-    /// alltoallv, barrier, pairwise_exchange, scan, exscan, or sendrecv: a message to the next rank
+    /// allreduce, reduce, reduce_scatter, broadcast, allgather, allgatherv, gather, gatherv, scatter, scatterv,
+    /// alltoall, alltoallv, barrier, pairwise_exchange, scan, exscan, or sendrecv: a message to the next rank
     #[arg(value_name = "COLLECTIVE", value_parser = subject)]
     subject: Subject,
 
@@ -59,8 +60,8 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "T")]
     transport: Transport,
 
-    /// Sizes of a rank's buffer in bytes, as defined by nccl-tests: a list, 4,64Ki,1Mi, or a range, doubled each time: 4..64Mi, or times
-    /// four: 4..64Mi:4
+    /// Sizes of a rank's buffer in bytes, as defined by nccl-tests: a list, 4,64Ki,1Mi, or a range, doubled each time:
+    /// 4..64Mi, or times four: 4..64Mi:4
     #[arg(long, value_name = "SIZES", value_parser = crate::parse::sizes)]
     #[arg(default_value = "4,1Ki,8Ki,64Ki,512Ki,4Mi")]
     sizes: Several,
@@ -77,7 +78,8 @@ pub struct Args {
     #[arg(long = "loop")]
     loops: bool,
 
-    /// Start N persistent requests at once, wait for all, and measure how much of that time a computation hides, as osu_iallreduce does
+    /// Start N persistent requests at once, wait for all, and measure how much of that time a computation hides, as
+    /// osu_iallreduce does
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     #[arg(conflicts_with_all = ["threads", "loops", "seconds", "in_place"])]
     requests: Option<u32>,
@@ -145,7 +147,8 @@ enum Transport {
     Tcp,
     /// TCP sockets that libuv watches
     Uv,
-    /// TLS over TCP; where this command starts the ranks, with certificates made for this run unless the environment names some
+    /// TLS over TCP; where this command starts the ranks, with certificates made for this run unless the environment
+    /// names some
     Tls,
     /// InfiniBand or RoCE
     Ibverbs,
@@ -233,7 +236,8 @@ impl Args {
         shape.check().map_err(|error| error.to_string())?;
         if self.algorithm != "auto" {
             let algorithm = shape.collective.algorithm(&self.algorithm);
-            // Some algorithms do not support every number of ranks. Counts of other ranks are exchanged when the call runs.
+            // Some algorithms do not support every number of ranks. Counts of other ranks are exchanged when the call
+            // runs.
             let schedule = algorithm.and_then(|algorithm| match algorithm.uses {
                 Uses::Counts => Ok(Schedule::default()),
                 _ => (algorithm.generate)(&shape),
@@ -369,7 +373,8 @@ fn measure_size(
         std::iter::once(own).chain(joined).collect()
     });
 
-    // The slowest of this rank's threads, then the slowest rank: whether anything was wrong, the loops' times, the others.
+    // The slowest of this rank's threads, then the slowest rank: whether anything was wrong, the loops' times, the
+    // others.
     let (mut slowest, mut loops, mut requests, mut compute_us) = (vec![0.0], 0, None, None);
     for (thread, measured) in measured.into_iter().enumerate() {
         let Measured { times, loops: looped, compute, requests: counted, wrong } = measured.map_err(says)?;
@@ -390,7 +395,7 @@ fn measure_size(
     let iterations = times.len();
     let times = Times::of(times);
     let loop_us = (loops > 0).then(|| Times::of(slowest.split_off(1)).p50_us);
-    // Of requests, these are the times with the computation.
+    // The loop of requests runs with the computation, so these are the times of both.
     let overlap = compute_us
         .zip(loop_us)
         .map(|(compute_us, total_us)| Overlap::of(at_once as usize, times.p50_us, compute_us, total_us));

@@ -16,8 +16,8 @@ const BARRIER: u64 = 1;
 /// Number of measurements by which the computation is made as long as the calls, and of the computation alone.
 const FEW: usize = 5;
 
-/// Measures persistent requests, one for each of `works`, all of them started before any is waited for; alternately alone and with a
-/// computation before the wait. The times of the latter are the result's `loops`.
+/// Measures persistent requests, one for each of `works`, all of them started before any is waited for; alternately
+/// alone and with a computation before the wait. The times of the latter are the result's `loops`.
 pub fn measure(
     context: &Arc<Context>,
     works: &[Workload],

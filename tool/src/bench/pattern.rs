@@ -1,7 +1,7 @@
 //! The data of a benchmark: values that change with every kind of error, and whose reduction is exact.
 //!
-//! Every contribution (one input of one rank) is a sequence of [`PERIOD`] values, repeated. The period is a prime, so that
-//! elements that are displaced by a block, a segment or a power of two have wrong values. The values of one
+//! Every contribution (one input of one rank) is a sequence of [`PERIOD`] values, repeated. The period is a prime, so
+//! that elements that are displaced by a block, a segment or a power of two have wrong values. The values of one
 //! contribution are pseudo-random; they depend on the contribution, the position and a seed. Floating-point values are
 //! chosen so that every intermediate result is exact in every order, so results are compared bit by bit.
 
@@ -83,7 +83,8 @@ impl Pattern {
         }
     }
 
-    /// Each contribution determines some results: with half probability there is one contribution that differs from the others.
+    /// Each contribution determines some results: with half probability there is one contribution that differs from the
+    /// others.
     fn bool(&self, random: u64) -> bool {
         let odd = random.is_multiple_of(2 * self.contributions as u64);
         match self.op {
@@ -178,8 +179,8 @@ impl Pattern {
         }
     }
 
-    /// The division of an average. The types narrower than 64 bits are divided as binary32, which rounds quotients as the
-    /// types themselves would, because it has more than twice the digits of the 16-bit types.
+    /// The division of an average. The types narrower than 64 bits are divided as binary32, which rounds quotients as
+    /// the types themselves would, because it has more than twice the digits of the 16-bit types.
     fn divide(&self, value: Value, by: usize) -> Value {
         let double = matches!(self.dtype, DataType::Float64 | DataType::Complex128);
         let quotient = |value: f64| if double { value / by as f64 } else { f64::from(value as f32 / by as f32) };

@@ -34,7 +34,7 @@ pub struct Row {
     /// Only with `--requests`; then the times above are those of all requests together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlap: Option<Overlap>,
-    /// Of rank 0; only with the transport ibverbs.
+    /// The work requests of rank 0; only with the transport ibverbs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<Requests>,
 }
@@ -76,7 +76,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Of `calls` calls between two counts.
+    /// Returns the requests of each of `calls` calls between two counts.
     pub fn between(before: Counters, after: Counters, calls: usize) -> Self {
         let each = |of: fn(&Counters) -> u64| (of(&after) - of(&before)) as f64 / calls as f64;
         Self {
@@ -93,7 +93,7 @@ impl Requests {
         }
     }
 
-    /// For people.
+    /// Formats the counts for people.
     fn text(&self) -> String {
         format!(
             "{:>10}  each: {} sends of {} bytes in all, {} RDMA writes of {}, {} RDMA reads of {}; {} doorbells, {} receives posted, \
@@ -132,12 +132,14 @@ impl Times {
     }
 }
 
-/// Bandwidths in GB/s (10⁹ bytes), as nccl-tests define them (doc/PERFORMANCE.md of github.com/NVIDIA/nccl-tests), from the median time.
+/// Bandwidths in GB/s (10⁹ bytes), as nccl-tests define them (doc/PERFORMANCE.md of github.com/NVIDIA/nccl-tests), from
+/// the median time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bandwidth {
     /// Bytes by time.
     pub algbw_gbs: f64,
-    /// That times a factor that makes it comparable to a link's speed for any number of ranks: see [`bus_factor`].
+    /// `algbw_gbs` times a factor that makes it comparable to a link's speed for any number of ranks: see
+    /// [`bus_factor`].
     pub busbw_gbs: f64,
 }
 

@@ -41,7 +41,8 @@ pub struct Request {
     pub op: ReduceOp,
     pub ranks: usize,
     pub root: usize,
-    /// Number of buffers on each rank: inputs, or outputs if the collective has one input (broadcast) or works in place.
+    /// Number of buffers on each rank: inputs, or outputs if the collective has one input (broadcast) or works in
+    /// place.
     pub buffers: usize,
     pub in_place: bool,
 }
@@ -50,7 +51,8 @@ pub struct Request {
 #[derive(Debug)]
 pub struct Workload {
     pub dtype: DataType,
-    /// The size in bytes as defined by nccl-tests: that of the [`Request`], rounded to one that the collective supports.
+    /// The size in bytes as defined by nccl-tests: that of the [`Request`], rounded to one that the collective
+    /// supports.
     pub bytes: usize,
     /// The contents of the inputs, by input.
     pub inputs: Vec<Vec<Piece>>,
@@ -67,7 +69,7 @@ pub struct Workload {
     recv_counts: Vec<usize>,
     average: bool,
     destinations: usize,
-    /// For [`Shape::groups`] and [`Shape::dims`].
+    /// The values of [`Shape::groups`] and [`Shape::dims`].
     pub groups: Vec<u32>,
     pub dims: Vec<usize>,
 }

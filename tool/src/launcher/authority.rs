@@ -10,8 +10,8 @@ const VALID: Duration = Duration::from_secs(3650 * 24 * 3600);
 /// How far the clocks of other hosts may be behind this one's.
 const SKEW: Duration = Duration::from_secs(24 * 3600);
 
-/// Variables with which all ranks of a job use TLS: one certificate and its key for all of them, as text, so that no file is left
-/// behind.
+/// Variables with which all ranks of a job use TLS: one certificate and its key for all of them, as text, so that no
+/// file is left behind.
 pub fn environment() -> Result<Vec<(OsString, OsString)>, String> {
     let [authority, certificate, key] = certificates().map_err(|error| format!("cannot make certificates: {error}"))?;
     let variables = [

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// What to bind each rank to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Bind {
-    /// An equal share of the host's cores for each rank; with more ranks than cores, one core that it shares with others
+    /// An equal share of the host's cores for each rank; with more ranks than cores, one core that it shares with
+    /// others
     Core,
     /// Do not bind
     None,
@@ -45,13 +46,14 @@ fn allowed() -> io::Result<Vec<usize>> {
         let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{core}/topology/{what}"));
         text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     };
-    // If the system does not report the topology, the order stays. The sort is stable, so equal entries keep the order of numbers.
+    // If the system does not report the topology, the order stays. The sort is stable, so equal entries keep the order
+    // of numbers.
     cores.sort_by_cached_key(|core| (topology(*core, "physical_package_id"), topology(*core, "core_id")));
     Ok(cores)
 }
 
-/// Splits `cores` into `ranks` parts whose sizes differ by at most one; if there are more ranks than cores, gives each rank one, so that
-/// the numbers of ranks on each differ by at most one.
+/// Splits `cores` into `ranks` parts whose sizes differ by at most one; if there are more ranks than cores, gives each
+/// rank one, so that the numbers of ranks on each differ by at most one.
 fn shares(cores: &[usize], ranks: usize) -> impl Iterator<Item = &[usize]> {
     let first = move |rank| rank * cores.len() / ranks;
     (0..ranks).map(move |rank| &cores[first(rank)..first(rank + 1).max(first(rank) + 1)])

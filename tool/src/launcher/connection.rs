@@ -1,4 +1,5 @@
-//! The connection to one host of a job: its ssh process, the frames to and from the helper there, and what the helper has said of itself.
+//! The connection to one host of a job: its ssh process, the frames to and from the helper there, and what the helper
+//! has said of itself.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -46,7 +47,8 @@ impl Node {
     ) -> io::Result<Self> {
         let words = how.command(host);
         let (by, own) = words.split_first().ok_or(io::ErrorKind::NotFound)?;
-        // ssh gives up after four intervals without data. Its first value of an option counts, so the caller's options come first.
+        // ssh gives up after four intervals without data. Its first value of an option counts, so the caller's options
+        // come first.
         let interval = how.lost_after.as_secs().div_ceil(4).max(1);
         let mut command = Command::new(by);
         command.args(own);
@@ -117,7 +119,8 @@ impl Node {
         self.pending.drain(..written);
     }
 
-    /// Whether the next frame is output for which there is no room. The frames behind it wait as well, so that they stay in order.
+    /// Whether the next frame is output for which there is no room. The frames behind it wait as well, so that they
+    /// stay in order.
     pub fn is_held_up(&self, outputs: &Outputs) -> bool {
         match self.decoder.next_kind() {
             Some(kind::OUTPUT) => !outputs.has_room(Target::Stdout),

@@ -10,9 +10,10 @@ use super::job::Job;
 
 /// The first bytes from a helper; output of the host's shell before them is skipped.
 pub const MAGIC: &[u8] = b"\0gloo-rs node\0";
-/// Upper bound for the length of frames with output: what one read completes is a line of 1 MiB, and 64 Ki lines with the prefix of each.
+/// Upper bound for the length of frames with output: what one read completes is a line of 1 MiB, and 64 Ki lines with
+/// the prefix of each.
 const LONGEST: usize = 4 << 20;
-/// The same for [`Task`], in which a byte of the command line takes up to four.
+/// Upper bound for a [`Task`], in which a byte of the command line takes up to four.
 const LONGEST_TASK: usize = 16 << 20;
 /// Upper bound for the output of a shell when it starts.
 const LONGEST_GREETING: usize = 1 << 20;

@@ -24,7 +24,8 @@ impl Host {
         self.name.rsplit_once('@').map_or(&*self.name, |(_, host)| host)
     }
 
-    /// Whether it is this host, by its own name or one that means this host everywhere. `user@name` is another user, if not another host.
+    /// Whether it is this host, by its own name or one that means this host everywhere. `user@name` is another user, if
+    /// not another host.
     pub fn is_here(&self) -> bool {
         // Without a name, ssh leads back to this host.
         let own = gloo_rs::sys::host_name().unwrap_or_default();
@@ -47,7 +48,7 @@ pub struct Hosts {
     pub ssh: Vec<String>,
     /// Path of this program on the hosts.
     pub program: String,
-    /// Its path here.
+    /// The program's path on this host.
     pub own_program: PathBuf,
     /// The address of rank 0's host, if it is not its name.
     pub master: Option<String>,
@@ -66,8 +67,8 @@ impl Hosts {
     }
 }
 
-/// Parses a file with lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number has one slot; the slots
-/// of a host that is listed several times are added.
+/// Parses a file with lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number has one
+/// slot; the slots of a host that is listed several times are added.
 ///
 /// A pipe in its place is read for at most `timeout`.
 pub fn read(path: &Path, timeout: Duration) -> Result<Vec<Host>, String> {

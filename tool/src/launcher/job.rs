@@ -76,8 +76,8 @@ impl Limit {
 impl Job {
     /// A job on this host, with a random token.
     pub fn new(program: OsString, args: Vec<OsString>, ranks: usize) -> Result<Self, Failure> {
-        // The system stops processes that read from a terminal outside of its foreground process group, and each rank leads a group.
-        // SAFETY: the call accesses no memory of this process.
+        // The system stops processes that read from a terminal outside of its foreground process group, and each rank
+        // leads a group. SAFETY: the call accesses no memory of this process.
         let input = unsafe { libc::isatty(libc::STDIN_FILENO) } == 0;
         let part = Part { first_rank: 0, ranks, size: ranks, host: None, input };
         let mut environment = Vec::new();
@@ -137,8 +137,9 @@ impl Job {
         command
     }
 
-    /// Whom each rank lets trace it where the system asks for that: this process with all that descend from it, which are the ranks of this
-    /// host and what they start, unless the user says anything but the number of a process, which would be that of another launcher or host.
+    /// Whom each rank lets trace it where the system asks for that: this process with all that descend from it, which
+    /// are the ranks of this host and what they start, unless the user says anything but the number of a process, which
+    /// would be that of another launcher or host.
     fn whom_ranks_let_trace(&self) -> OsString {
         let given = self.variable(ptracer::VARIABLE);
         let is_process = |text: &OsStr| text != "0" && text.as_encoded_bytes().iter().all(u8::is_ascii_digit);

@@ -1,8 +1,8 @@
-//! Starts the ranks of a job and waits until the last has ended: here those of this host; in [`remote`] through helpers on
-//! other hosts ([`node`]), each of which acts there as this launcher would.
+//! Starts the ranks of a job and waits until the last has ended: here those of this host; in [`remote`] through helpers
+//! on other hosts ([`node`]), each of which acts there as this launcher would.
 //!
-//! One thread runs a poll loop over the ranks' output and the signals, and waits for nothing else ([`output`]). A rank is killed when the thread that started it ends
-//! (`PR_SET_PDEATHSIG`), so this must be the thread that lives longest.
+//! One thread runs a poll loop over the ranks' output and the signals, and waits for nothing else ([`output`]). A rank
+//! is killed when the thread that started it ends (`PR_SET_PDEATHSIG`), so this must be the thread that lives longest.
 
 mod authority;
 pub mod binding;
@@ -40,7 +40,8 @@ const KILLED_ENDS_WITHIN: Duration = Duration::from_secs(30);
 pub struct Ended {
     /// The exit status: that of the rank that failed first, 128 plus the signal if one killed it, or 0.
     pub code: u8,
-    /// Whether it has failed by itself, so that starting the ranks anew may help: no signal and no time limit has ended it.
+    /// Whether it has failed by itself, so that starting the ranks anew may help: no signal and no time limit has ended
+    /// it.
     pub by_itself: bool,
 }
 
@@ -60,7 +61,7 @@ fn set(attribute: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
     }
 }
 
-/// As [`launch`]; a helper has the connection to its launcher in `control`.
+/// Like [`launch`]; a helper has the connection to its launcher in `control`.
 fn start(job: &Job, control: Option<Control>) -> Result<Ended, Failure> {
     let here = |what: &str, error: io::Error| Failure::from(format!("{what}: {error}"));
     let signals = Signals::catch().map_err(|error| here("cannot receive signals", error))?;
@@ -133,7 +134,7 @@ struct Running {
     /// The launcher on another host, if this is its helper.
     control: Option<Control>,
     first_rank: usize,
-    /// This host's name, if the job is on several hosts.
+    /// The name of this host, if the job is on several hosts.
     host: Option<String>,
 }
 
@@ -165,7 +166,8 @@ impl Running {
         Ok(())
     }
 
-    /// Waits until the ranks have ended and, if they fail, also the processes that they have started; and until the output is written.
+    /// Waits until the ranks have ended and, if they fail, also the processes that they have started; and until the
+    /// output is written.
     fn supervise(mut self) -> Ended {
         let mut buffer = vec![0; 64 << 10];
         while !self.ended() {
@@ -185,8 +187,8 @@ impl Running {
         Ended { code, by_itself: self.by_itself && self.asked.is_none() }
     }
 
-    /// Waits until the output is written, and returns the exit status. If a signal has asked the job to end, who reads the output has as
-    /// much time as ranks have to end. A helper waits as long as its launcher lives.
+    /// Waits until the output is written, and returns the exit status. If a signal has asked the job to end, who reads
+    /// the output has as much time as ranks have to end. A helper waits as long as its launcher lives.
     fn deliver(&mut self, buffer: &mut [u8]) -> u8 {
         let mut deadline = None;
         loop {
@@ -223,7 +225,8 @@ impl Running {
         let streams = self.streams.iter().map(|(_, stream)| descriptor(stream));
         let mut polls: Vec<_> = streams.chain([self.signals.as_raw_fd()]).map(readable).collect();
         polls.extend(self.control.iter().flat_map(Control::polls).chain(self.outputs.polls()));
-        // SAFETY: the pointer and the count are those of the vector. If the call is interrupted, every `revents` stays zero.
+        // SAFETY: the pointer and the count are those of the vector. If the call is interrupted, every `revents` stays
+        // zero.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
         let mut index = 0;
         self.streams.retain_mut(|(_, stream)| {

@@ -1,5 +1,6 @@
-//! The helper on another host: starts its part of a job there, and executes the frames that the launcher sends to its standard
-//! input. If that is closed, or receives nothing for too long, the launcher or the connection is lost, and the ranks are killed.
+//! The helper on another host: starts its part of a job there, and executes the frames that the launcher sends to its
+//! standard input. If that is closed, or receives nothing for too long, the launcher or the connection is lost, and the
+//! ranks are killed.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! The ranks' output on its way to this process's standard output and error. It waits in a queue, so that a reader that pauses (`| less`)
-//! holds up the ranks that write, and nothing else.
+//! The ranks' output on its way to this process's standard output and error. It waits in a queue, so that a reader that
+//! pauses (`| less`) holds up the ranks that write, and nothing else.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -37,8 +37,8 @@ const ERASE_LINE: &[u8] = b"\x1b[K";
 struct Queue {
     target: Target,
     descriptor: i32,
-    /// The pipe or terminal of `descriptor` once more, non-blocking. The descriptor itself may be shared with other processes, which a
-    /// change of its flags would surprise.
+    /// The pipe or terminal of `descriptor` once more, non-blocking. The descriptor itself may be shared with other
+    /// processes, which a change of its flags would surprise.
     reopened: Option<File>,
     bytes: VecDeque<u8>,
     /// Whether it is a terminal.
@@ -71,7 +71,8 @@ impl Queue {
                 break;
             }
             let (front, _) = self.bytes.as_slices();
-            // What is ready and not non-blocking accepts so much without waiting: a socket, or a file, which does not wait at all.
+            // What is ready and not non-blocking accepts so much without waiting: a socket, or a file, which does not
+            // wait at all.
             let most = if self.reopened.is_some() { front.len() } else { front.len().min(libc::PIPE_BUF) };
             // SAFETY: the pointer is that of `front`, and the length is not above its own.
             let written = unsafe { libc::write(self.descriptor, front.as_ptr().cast(), most) };
@@ -92,7 +93,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds whole lines. On a terminal, the first one replaces a line that ended with a carriage return, whoever wrote that.
+    /// Adds whole lines. On a terminal, the first one replaces a line that ended with a carriage return, whoever wrote
+    /// that.
     fn extend(&mut self, bytes: &[u8]) {
         if self.terminal && self.returned {
             self.bytes.extend(ERASE_LINE);
@@ -111,7 +113,8 @@ impl Queue {
     }
 }
 
-/// The queues of standard output and standard error: one for both if they are one file, so that lines stay whole and in order.
+/// The queues of standard output and standard error: one for both if they are one file, so that lines stay whole and in
+/// order.
 pub struct Outputs {
     queues: Vec<Queue>,
     /// Why files of ranks' output could not be written.
@@ -167,7 +170,8 @@ impl Outputs {
         self.push(target, format!("gloo-rs: {message}\n").as_bytes());
     }
 
-    /// Writes as much as is accepted without waiting. An error is that of the first target that is lost by it; call it again then.
+    /// Writes as much as is accepted without waiting. An error is that of the first target that is lost by it; call it
+    /// again then.
     pub fn flush(&mut self) -> Result<(), (Target, io::Error)> {
         self.queues.iter_mut().try_for_each(|queue| queue.flush().map_err(|error| (queue.target, error)))
     }

@@ -17,11 +17,11 @@ const TRIES: usize = 50;
 
 /// A TCP port that was free just before at `address`, for rank 0 to bind.
 ///
-/// It is a random one of those that the system does not assign to outgoing connections and to sockets bound to port 0. With one of
-/// those, another process would often get it before rank 0 does. Keeping it bound here would prevent that, but also prevent rank 0
-/// from binding it without SO_REUSEADDR.
+/// The port is a random one of those that the system does not assign to outgoing connections and to sockets bound to
+/// port 0. If the system assigned the port, another process would often get it before rank 0 does. Keeping it bound
+/// here would prevent that, but also prevent rank 0 from binding it without SO_REUSEADDR.
 ///
-/// If `range` is the value of `GLOO_RS_PORT_RANGE`, it is one of that.
+/// If `range` is the value of `GLOO_RS_PORT_RANGE`, the port is one of that.
 pub fn free(address: Ipv4Addr, range: Option<OsString>) -> io::Result<u16> {
     let range = PortRange::of_variable(range).map_err(|error| io::Error::other(error.message().to_owned()))?;
     if let Some(range) = range {

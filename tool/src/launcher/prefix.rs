@@ -5,11 +5,13 @@ const LONGEST_LINE: usize = 1 << 20;
 
 /// Converts a stream of bytes, in pieces of any size, to whole lines with a prefix. The bytes need not be text.
 ///
-/// A line ends with a newline. If it has a carriage return, as a progress bar has, its last part is passed on as soon as it comes, with a
-/// carriage return at its end, and once more as a whole when more of it comes. So whoever writes next begins at the beginning of a line.
+/// A line ends with a newline. If it has a carriage return, as a progress bar has, its last part is passed on as soon
+/// as it comes, with a carriage return at its end, and once more as a whole when more of it comes. So whoever writes
+/// next begins at the beginning of a line.
 pub struct Prefixer {
     prefix: Vec<u8>,
-    /// The incomplete line after its last carriage return, without its prefix; that return itself if nothing has followed it.
+    /// The incomplete line after its last carriage return, without its prefix; that return itself if nothing has
+    /// followed it.
     partial: Vec<u8>,
     /// Whether the incomplete line has had a carriage return.
     overwrites: bool,

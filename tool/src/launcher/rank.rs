@@ -60,8 +60,8 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Starts `command`, bound to `cores` if given, with the signal mask `mask`. The rank is killed when the calling thread ends.
-    /// The returned child is only for its pipes.
+    /// Starts `command`, bound to `cores` if given, with the signal mask `mask`. The rank is killed when the calling
+    /// thread ends. The returned child is only for its pipes.
     pub fn start(
         command: &mut Command,
         mask: libc::sigset_t,
@@ -69,7 +69,8 @@ impl Rank {
     ) -> io::Result<(Self, Child)> {
         let launcher = std::process::id() as i32;
         let prepare = move || {
-            // SAFETY: the functions are async-signal-safe, act on this process only, and their arguments live until they return.
+            // SAFETY: the functions are async-signal-safe, act on this process only, and their arguments live until
+            // they return.
             unsafe {
                 if libc::setpgid(0, 0) != 0 || libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) != 0 {
                     return Err(io::Error::last_os_error());
@@ -171,7 +172,8 @@ impl Stream {
         Forwarded::Bytes(read)
     }
 
-    /// Forwards the contents of the pipe and an incomplete line. Does not wait for output of processes that still run, nor for room.
+    /// Forwards the contents of the pipe and an incomplete line. Does not wait for output of processes that still run,
+    /// nor for room.
     pub fn drain(&mut self, buffer: &mut [u8], outputs: &mut Outputs) {
         let mut left: libc::c_int = 0;
         // SAFETY: the pipe is open, and the call writes an int to `left`.

@@ -1,5 +1,5 @@
-//! Jobs on several hosts: a [connection](super::connection) to each host by ssh, which runs a helper there ([`super::node`]). As on one host, the
-//! loop waits for nothing but events.
+//! Jobs on several hosts: a [connection](super::connection) to each host by ssh, which runs a helper there
+//! ([`super::node`]). As on one host, the loop waits for nothing but events.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -108,7 +108,7 @@ impl Running<'_> {
     /// Waits until the output is written, and returns the exit status.
     fn deliver(&mut self) -> u8 {
         let code = |failed: &Option<Failed>, otherwise| failed.as_ref().map_or(otherwise, |failed| failed.code);
-        // As on one host: after a signal, who reads the output has as much time as ranks have to end.
+        // After a signal, who reads the output has as much time as ranks have to end, as on one host.
         let mut deadline = None;
         loop {
             self.write();
@@ -407,8 +407,8 @@ impl Running<'_> {
         self.nodes.iter().any(|node| node.is_held_up(&self.outputs))
     }
 
-    /// Ends the job if a helper does not start in time. Drops output that is not read if a signal has asked the job to end, and disconnects from
-    /// helpers that do not end in time after the job has failed.
+    /// Ends the job if a helper does not start in time. Drops output that is not read if a signal has asked the job to
+    /// end, and disconnects from helpers that do not end in time after the job has failed.
     fn check_deadlines(&mut self) {
         let now = Instant::now();
         if let Some(node) = self.silent().filter(|_| now >= self.start_deadline) {

@@ -34,7 +34,8 @@ impl Signals {
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
-                // A signal that this process ignores (`nohup`) stays ignored; if it were blocked, it would be received here.
+                // A signal that this process ignores (`nohup`) stays ignored; if it were blocked, it would be received
+                // here.
                 let mut action = MaybeUninit::<libc::sigaction>::zeroed();
                 let known = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0;
                 if !known || action.assume_init().sa_sigaction != libc::SIG_IGN {

@@ -5,7 +5,7 @@ pub struct Explained {
     pub name: &'static str,
     /// What the ranks do.
     pub does: &'static str,
-    /// For which calls it is meant.
+    /// The calls for which the algorithm is meant.
     pub best: &'static str,
     /// Steps one after the other, and bytes.
     pub costs: &'static str,

@@ -15,7 +15,8 @@ const ROW: u32 = 24;
 /// Bars of one kind with at most this distance are drawn as one.
 const GAP: f64 = 0.5;
 
-/// Draws the activity of `ranks`, a row each, against time: sends, receives and reductions in a lane each, as recorded in `trace`.
+/// Draws the activity of `ranks`, a row each, against time: sends, receives and reductions in a lane each, as recorded
+/// in `trace`.
 ///
 /// `note` stands below.
 pub fn gantt(path: &Path, (title, note): (&str, &str), ranks: &[Rank], trace: &[Trace]) -> Result<(), String> {

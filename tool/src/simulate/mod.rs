@@ -26,8 +26,8 @@ Examples:
 
 /// Simulate a collective's schedules on a model of a network
 ///
-/// Nothing is sent: the schedules of all ranks are executed, message by message, on links of the given latency and bandwidth. See
-/// docs/tool.md for the model.
+/// Nothing is sent: the schedules of all ranks are executed, message by message, on links of the given latency and
+/// bandwidth. See docs/tool.md for the model.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -43,7 +43,8 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "P", value_parser = ranks)]
     ranks: Several,
 
-    /// Size of the larger of a rank's two buffers in bytes: 4, 64Ki, 256Mi. With --compare several: 1Ki,1Mi or 1Ki..64Mi
+    /// Size of the larger of a rank's two buffers in bytes: 4, 64Ki, 256Mi. With --compare several: 1Ki,1Mi or
+    /// 1Ki..64Mi
     #[arg(long, default_value = "1Mi", value_name = "S", value_parser = parse::sizes)]
     bytes: Several,
 
@@ -55,8 +56,8 @@ pub struct Args {
     #[arg(long, default_value = "12.5GB/s", value_name = "RATE", value_parser = parse::bandwidth)]
     bandwidth: f64,
 
-    /// o: time for which a rank is busy with each message that it sends to another host, or receives from there; a part of α. Default:
-    /// 2us, or half of α if that is less
+    /// o: time for which a rank is busy with each message that it sends to another host, or receives from there; a part
+    /// of α. Default: 2us, or half of α if that is less
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     overhead: Option<f64>,
 
@@ -80,12 +81,13 @@ pub struct Args {
     #[arg(long, default_value = "float32", value_name = "D")]
     element: DataType,
 
-    /// Ranks with consecutive numbers on each host: 128x8 for 128 hosts of 8, or 8,8,4; default: each rank on its own host
+    /// Ranks with consecutive numbers on each host: 128x8 for 128 hosts of 8, or 8,8,4; default: each rank on its own
+    /// host
     #[arg(long, value_name = "HOSTS", value_parser = network::hosts)]
     hosts: Option<Hosts>,
 
-    /// All ranks on one host, with consecutive numbers in each last-level cache: 4x8 for 4 caches of 8 ranks, 2x4x8 for 2 sockets of 4
-    /// such caches
+    /// All ranks on one host, with consecutive numbers in each last-level cache: 4x8 for 4 caches of 8 ranks, 2x4x8 for
+    /// 2 sockets of 4 such caches
     #[arg(long, value_name = "CACHES", value_parser = network::caches, conflicts_with_all = ["hosts", "links"])]
     caches: Option<Caches>,
 
@@ -109,7 +111,8 @@ pub struct Args {
     #[arg(long, default_value_t = 2, value_name = "B", value_parser = clap::value_parser!(u32).range(2..))]
     base: u32,
 
-    /// File with the bandwidth from each rank to each: comma-separated values, a row for each sender, or a tuning file (.toml)
+    /// File with the bandwidth from each rank to each: comma-separated values, a row for each sender, or a tuning file
+    /// (.toml)
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     links: Option<PathBuf>,
 

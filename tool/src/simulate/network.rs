@@ -51,7 +51,7 @@ pub fn hosts(text: &str) -> Result<Hosts, String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caches {
     sockets: usize,
-    /// Of each socket.
+    /// The caches of each socket.
     caches: usize,
     /// Ranks of each cache.
     each: usize,
@@ -207,8 +207,9 @@ impl Surroundings {
     }
 }
 
-/// Reads bytes per second from each rank to each from a file: comma-separated values, a row for each sender, or `links` of a tuning
-/// file. Numbers with a unit are bandwidths; without one they are relative, and the largest is as fast as `fastest`.
+/// Reads bytes per second from each rank to each from a file: comma-separated values, a row for each sender, or `links`
+/// of a tuning file. Numbers with a unit are bandwidths; without one they are relative, and the largest is as fast as
+/// `fastest`.
 fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
     if path.extension().is_some_and(|extension| extension == "toml") {
         let links = Tuning::read(path).map_err(|error| error.to_string())?.links;
@@ -327,7 +328,7 @@ mod tests {
         refused("0,1\n", ".csv", "line 1 has 2 values, but the number of rows is 1");
         refused("0,1,1\n1,0,1\n1,1,0\n", ".csv", "it is of 3 ranks, but --ranks says 2");
         refused("0,fast\n1,0\n", ".csv", "line 1: \"fast\" is not a bandwidth");
-        // Of this many ranks, a matrix would need 73 TiB.
+        // A matrix of this many ranks would need 73 TiB.
         refused(&"0\n".repeat(3_162_278), ".csv", "it has 3162278 rows, one for each rank; there can be 65536");
         refused("", ".csv", "nothing in it");
         refused("version = 1\n", ".toml", "no links");

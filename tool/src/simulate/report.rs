@@ -17,9 +17,9 @@ pub struct Row {
     pub time_us: f64,
     /// The longest chain of messages.
     pub steps: usize,
-    /// Of the rank that sends the most.
+    /// The bytes of the rank that sends the most.
     pub bytes_sent_max: u64,
-    /// Of the rank that needs the most.
+    /// The scratch memory of the rank that needs the most.
     pub scratch_bytes: usize,
     pub dtype: &'static str,
     pub segment_bytes: usize,
@@ -27,7 +27,7 @@ pub struct Row {
     pub messages: u64,
     /// Sum over all ranks.
     pub bytes_sent: u64,
-    /// Of the rank that reduces the most.
+    /// The bytes of the rank that reduces the most.
     pub bytes_reduced_max: u64,
     /// Fraction of the time for which the busiest link is in use.
     pub link_use: f64,

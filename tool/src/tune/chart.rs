@@ -11,7 +11,8 @@ use super::report::by_collective;
 use crate::origin;
 use crate::plot::{self, Axis, Lines, Series, Unit};
 
-/// The file of each collective's chart. A barrier has none, since it has no sizes; if there are several others, the names contain theirs.
+/// The file of each collective's chart. A barrier has none, since it has no sizes; if there are several others, the
+/// names contain theirs.
 pub fn files(path: &Path, collectives: &[Collective]) -> BTreeMap<Collective, PathBuf> {
     let drawn: BTreeSet<Collective> =
         collectives.iter().copied().filter(|collective| *collective != Collective::Barrier).collect();

@@ -33,7 +33,7 @@ pub fn measure(member: &Member, timeout: Duration) -> Result<Tuning> {
         let latency = number(&|tuning| of(tuning).map(|link| link.latency))?;
         Some(Link { latency, bandwidth: number(&|tuning| of(tuning).map(|link| link.bandwidth))? })
     };
-    // Of the constants with names, ranks publish those that are measured.
+    // Ranks publish only those constants with names that are measured.
     let constants = TABLE.iter();
     let of = |constant: &Constant| number(&|tuning| tuning.constants.get(constant.name).copied());
     Ok(Tuning {

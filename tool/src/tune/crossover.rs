@@ -11,7 +11,8 @@ pub struct Sample {
 
 /// Cost of a change of algorithms between two sizes, as a relative gain in time.
 const CHANGE: f64 = 0.03;
-/// A difference counts from this many standard errors on: the best of a dozen equal algorithms differs by so many from another one by chance.
+/// A difference counts from this many standard errors on: the best of a dozen equal algorithms differs by so many from
+/// another one by chance.
 const CONFIDENCE: f64 = 2.0;
 /// What the difference of two upper bounds counts, where nothing else decides: too little for a change.
 const TIE: f64 = 1e-3;
@@ -22,7 +23,7 @@ impl Sample {
         times.sort_by(f64::total_cmp);
         let quantile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
         let us = quantile(0.5);
-        // For a normal distribution the standard error of a median is 1.25 σ / √n, and the quartiles are 1.35 σ apart.
+        // The standard error of a median is 1.25 σ / √n for a normal distribution, whose quartiles are 1.35 σ apart.
         let error = 0.93 * (quantile(0.75) - quantile(0.25)) / (times.len() as f64).sqrt();
         Self { us, error: if us > 0.0 { error / us } else { 0.0 } }
     }
@@ -41,13 +42,13 @@ impl Sample {
 /// One size: its bytes, and the time of each algorithm, `None` if it was not measured.
 pub type Row = (usize, Vec<Option<Sample>>);
 
-/// Which algorithm (by its index) is best up to and including how many bytes. `rows` are ordered by size, and every row
-/// has a sample; of rows with one size, the first counts.
+/// Returns which algorithm (by its index) is best up to and including how many bytes. `rows` are ordered by size, and
+/// every row has a sample; the first of several rows with one size counts.
 ///
-/// Minimizes a sum: for each size, the relative time lost against an algorithm that is surely fast, beyond the uncertainty of that; and
-/// for each change of algorithms, a constant cost. So an algorithm does not replace another because of a gain by chance at one
-/// size, but it does for a small gain at many sizes. The uncertainty of an algorithm itself excuses nothing: else one whose times vary much
-/// would seem as good as any.
+/// Minimizes a sum: for each size, the relative time lost against an algorithm that is surely fast, beyond the
+/// uncertainty of that; and for each change of algorithms, a constant cost. So an algorithm does not replace another
+/// because of a gain by chance at one size, but it does for a small gain at many sizes. The uncertainty of an algorithm
+/// itself excuses nothing: else one whose times vary much would seem as good as any.
 pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
     // Between two rows of one size there is no boundary.
     let rows: Vec<&Row> = rows.chunk_by(|a, b| a.0 == b.0).map(|same| &same[0]).collect();
@@ -91,7 +92,8 @@ fn index_of_least(numbers: &[f64]) -> usize {
     (0..numbers.len()).min_by(|&a, &b| numbers[a].total_cmp(&numbers[b])).unwrap_or(0)
 }
 
-/// How much longer this one takes than the one with the lowest upper bound, beyond the uncertainty that two like the latter have.
+/// How much longer this one takes than the one with the lowest upper bound, beyond the uncertainty that two like the
+/// latter have.
 fn excess(row: &[Option<Sample>], index: usize) -> f64 {
     let Some(own) = row.get(index).copied().flatten() else { return f64::INFINITY };
     let samples = row.iter().flatten();
@@ -101,8 +103,8 @@ fn excess(row: &[Option<Sample>], index: usize) -> f64 {
     (own.log() - best.log() - noise).max(0.0) + TIE * (own.upper() - best.upper())
 }
 
-/// The size between two rows from which `right` is better than `left`: where the lines through the times of both rows cross, on
-/// logarithmic axes; if a time is missing, half way.
+/// The size between two rows from which `right` is better than `left`: where the lines through the times of both rows
+/// cross, on logarithmic axes; if a time is missing, half way.
 fn crossing(from: &Row, to: &Row, left: usize, right: usize) -> usize {
     let lead = |row: &Row| Some((row.1.get(right).copied()??.us / row.1.get(left).copied()??.us).ln());
     let share = match (lead(from), lead(to)) {
@@ -202,7 +204,7 @@ mod tests {
         let (short, long) = ([sample(10.0, 0.01), sample(12.0, 0.01)], [sample(25.0, 1.0), sample(10.0, 0.01)]);
         let found = choices(&sizes().map(|bytes| row(bytes, &short, &long)).collect::<Vec<_>>());
         assert!(matches!(found[..], [(_, 0), (0x8000, 1)]), "{found:?}");
-        // Nor does another one that is perhaps faster and whose times vary.
+        // Another algorithm that is perhaps faster and whose times vary excuses nothing either.
         let (short, long) = (
             [sample(10.0, 0.01), sample(12.0, 0.01), sample(20.0, 0.01)],
             [sample(15.0, 0.01), sample(10.0, 0.01), sample(8.0, 0.5)],

@@ -1,5 +1,5 @@
-//! Measures collectives over sizes: every algorithm, and `auto`, alternately. All ranks take the same decisions, because these depend
-//! only on numbers that the ranks have combined.
+//! Measures collectives over sizes: every algorithm, and `auto`, alternately. All ranks take the same decisions,
+//! because these depend only on numbers that the ranks have combined.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,8 +22,8 @@ const ROUNDS: std::ops::RangeInclusive<usize> = 3..=400;
 const FIRST_CALLS: usize = 2;
 /// An algorithm is slow if it takes this many times as long as the best.
 const SLOW: f64 = 4.0;
-/// An algorithm whose time has grown by this factor since the smallest size is slow because of its bytes, not of its steps; from this
-/// many bytes on, since ranks that share cores may take twice as long by chance.
+/// An algorithm whose time has grown by this factor since the smallest size is slow because of its bytes, not of its
+/// steps; from this many bytes on, since ranks that share cores may take twice as long by chance.
 const GROWN: f64 = 2.0;
 const LONG: usize = 64 << 10;
 
@@ -43,11 +43,11 @@ struct Calls {
 /// The result for one collective at one size.
 pub struct Point {
     pub collective: Collective,
-    /// As defined for `gloo-rs bench`.
+    /// The bytes that `gloo-rs bench` gives the call.
     pub bytes: usize,
-    /// As defined for tuning files.
+    /// The bytes that tuning files give the call.
     pub call_bytes: usize,
-    /// By algorithm; without those that were left out.
+    /// The samples by algorithm, without those that were left out.
     pub times: Vec<Time>,
     /// The time of `auto`, and the algorithm that it selected.
     pub auto: (Sample, &'static str),
@@ -80,7 +80,7 @@ pub struct Grid<'a> {
 }
 
 impl<'a> Grid<'a> {
-    /// For `points` points within about `budget`.
+    /// Makes a grid of `points` points, to be measured within about `budget`.
     pub fn new(member: &'a Member, budget: Duration, points: usize) -> Self {
         let (calls, smallest, left_out) = Default::default();
         Self { member, started: Instant::now(), budget, open: points, calls, smallest, left_out }
@@ -91,8 +91,8 @@ impl<'a> Grid<'a> {
         self.open = self.open.saturating_sub(1);
     }
 
-    /// This rank's part of a point of about `bytes` bytes. `None` if they are rounded to a size that has been measured, as small ones of
-    /// blocks for each rank are: then the point is left out.
+    /// Returns this rank's part of a point of about `bytes` bytes; `None` if they are rounded to a size that has been
+    /// measured, as small ones of blocks for each rank are. Then the point is left out.
     pub fn workload(&mut self, collective: Collective, bytes: usize) -> Result<Option<Workload>, String> {
         let context = &self.member.context;
         let work = request(collective, context.size()).workload(context.rank(), bytes, 0)?;
@@ -103,7 +103,8 @@ impl<'a> Grid<'a> {
         Ok(Some(work))
     }
 
-    /// Measures one point, all algorithms alternately. `None` if the budget does not suffice for it; nor will it for a larger one.
+    /// Measures one point, all algorithms alternately. `None` if the budget does not suffice for it; nor will it for a
+    /// larger one.
     pub fn measure(&mut self, collective: Collective, work: &Workload) -> Result<Option<Point>, String> {
         let context = &self.member.context;
         let says = |error: Error| says(context.rank(), &error);
@@ -132,7 +133,7 @@ impl<'a> Grid<'a> {
         };
         let mut runner = Runner::new(context, work, repetition).map_err(says)?;
         let mut wrong = None;
-        // For one call of each: its time, and its time with the barrier before it.
+        // The time of one call of each algorithm, and its time with the barrier before it.
         let (mut first, mut whole) = (Vec::new(), Vec::new());
         for &name in &names {
             runner.select(name);
@@ -223,8 +224,8 @@ fn expected(known: &[Calls], bytes: usize) -> f64 {
     last.seconds + slope.max(BYTE * last.algorithms as f64) * bytes.saturating_sub(last.bytes) as f64
 }
 
-/// Number of measurements of each algorithm within `share` µs, if one call took `first` µs of each, and `whole` µs with the barrier
-/// and everything else. Slow ones are measured as few times as possible.
+/// Number of measurements of each algorithm within `share` µs, if one call took `first` µs of each, and `whole` µs with
+/// the barrier and everything else. Slow ones are measured as few times as possible.
 fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
     let (least, most) = (*ROUNDS.start(), *ROUNDS.end());
     let best = first.iter().copied().fold(f64::INFINITY, f64::min);
@@ -237,8 +238,8 @@ fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
     first.iter().map(|us| if is_slow(us) { least } else { rounds }).collect()
 }
 
-/// The order of the algorithms in a round: different in each round, and the same on all ranks. The state that a call finds, such as
-/// ranks that are asleep, depends on the call before.
+/// The order of the algorithms in a round: different in each round, and the same on all ranks. The state that a call
+/// finds, such as ranks that are asleep, depends on the call before.
 fn order(count: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by_cached_key(|index| {

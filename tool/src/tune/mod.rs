@@ -38,8 +38,8 @@ Examples:
 /// Measure which algorithm is the fastest for which size, and write the result to a file for GLOO_RS_TUNING
 ///
 /// Starts ranks on this host, or runs as a rank of a job that a launcher started (if its variables are set; see
-/// docs/launchers.md): `gloo-rs run --hosts FILE -- gloo-rs tune ...`. Every algorithm's result is verified. `auto` is measured
-/// alternately with the algorithms, and compared with the best of them.
+/// docs/launchers.md): `gloo-rs run --hosts FILE -- gloo-rs tune ...`. Every algorithm's result is verified. `auto` is
+/// measured alternately with the algorithms, and compared with the best of them.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -51,7 +51,8 @@ pub struct Args {
     #[arg(long, value_name = "C,..", value_delimiter = ',', value_parser = parse::collective)]
     collective: Vec<Collective>,
 
-    /// Sizes of a rank's buffer in bytes: a list, 4,64Ki,1Mi, or a range, doubled each time: 4..256Mi, or times four: 4..256Mi:4
+    /// Sizes of a rank's buffer in bytes: a list, 4,64Ki,1Mi, or a range, doubled each time: 4..256Mi, or times four:
+    /// 4..256Mi:4
     #[arg(long, default_value = "4..256Mi:4", value_name = "SIZES", value_parser = sizes)]
     sizes: Several,
 
@@ -59,7 +60,8 @@ pub struct Args {
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = parse::seconds)]
     budget: Duration,
 
-    /// The tuning file to write. If it exists, its entries for other collectives, numbers of ranks and of hosts are kept
+    /// The tuning file to write. If it exists, its entries for other collectives, numbers of ranks and of hosts are
+    /// kept
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 

@@ -52,7 +52,7 @@ struct Constant {
 }
 
 impl Point {
-    /// Of the algorithms that `auto` may select.
+    /// Returns the best of the algorithms that `auto` may select.
     fn best(&self) -> (&'static str, Sample) {
         let free = self.times.iter().filter(|time| time.free);
         let least = free.min_by(|a, b| a.sample.us.total_cmp(&b.sample.us));
@@ -138,7 +138,8 @@ impl Summary {
     }
 }
 
-/// Up to this size only latency matters: the best algorithm for the smallest measured size is the best for smaller ones.
+/// Up to this size only latency matters: the best algorithm for the smallest measured size is the best for smaller
+/// ones.
 const SHORT: usize = 1 << 10;
 
 /// The choices for the tuning file.
@@ -189,7 +190,8 @@ pub fn read(path: &Path) -> Result<Tuning, String> {
     old.map_err(|error| format!("--output: {error}"))
 }
 
-/// Replaces the entries of `old` for which `new` has entries. Those of `old` for any number of hosts are for that of `new`, too.
+/// Replaces the entries of `old` for which `new` has entries. Those of `old` for any number of hosts are for that of
+/// `new`, too.
 pub fn merged(mut old: Tuning, new: Tuning) -> Tuning {
     let replaces = |n: &Choice, choice: &Choice| {
         (n.collective, n.ranks) == (choice.collective, choice.ranks)

@@ -16,8 +16,9 @@ const CALLS: usize = 3;
 /// More connections are worth their descriptors and system calls only if they save so much of the time.
 const GAIN: f64 = 0.1;
 
-/// A member of the same job whose links have as many connections as the network needs, and that number, the same on all ranks. `None` if
-/// there is nothing to choose: on one host, over queue pairs, or where a rank's environment says how many.
+/// A member of the same job whose links have as many connections as the network needs, and that number, the same on all
+/// ranks. `None` if there is nothing to choose: on one host, over queue pairs, or where a rank's environment says how
+/// many.
 pub fn choose(member: &Member, interface: Option<&str>, timeout: Duration) -> Result<Option<(Member, u32)>> {
     let context = &member.context;
     let is_set = std::env::var_os(STREAMS).is_some_and(|value| !value.is_empty());

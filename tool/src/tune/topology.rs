@@ -15,8 +15,8 @@ const MESSAGE: usize = 4 << 20;
 /// Messages in each direction; the fastest counts. One more comes first, which makes the connection.
 const MESSAGES: usize = 4;
 
-/// Measures bandwidths in MB/s, a row for each sender, the same on all ranks. In each round, every rank is in at most one pair; pairs of
-/// the same hosts take turns, so that each has the network card for itself.
+/// Measures bandwidths in MB/s, a row for each sender, the same on all ranks. In each round, every rank is in at most
+/// one pair; pairs of the same hosts take turns, so that each has the network card for itself.
 pub fn measure(member: &Member) -> Result<Vec<u32>> {
     let context = &member.context;
     let (rank, ranks) = (context.rank(), context.size());
@@ -48,7 +48,8 @@ pub fn measure(member: &Member) -> Result<Vec<u32>> {
     Ok(links.into_iter().enumerate().map(link).collect())
 }
 
-/// Splits `ways` into parts that can be used at the same time: in each, a host sends to at most one other and receives from at most one.
+/// Splits `ways` into parts that can be used at the same time: in each, a host sends to at most one other and receives
+/// from at most one.
 fn turns(ways: &[(Rank, Rank)], hosts: &[u32]) -> Vec<Vec<(Rank, Rank)>> {
     let mut turns: Vec<Vec<(Rank, Rank)>> = Vec::new();
     let leaves = |(from, to): (Rank, Rank)| hosts[from] != hosts[to];

@@ -252,7 +252,8 @@ fn shared_memory_is_used_where_it_is_demanded_and_not_where_it_is_forbidden() {
     check_over_tcp(&script);
 }
 
-/// Two ranks of `gloo-rs run` that run `script`, a benchmark of 64 KiB, use TCP, get the right results, and print no message.
+/// Two ranks of `gloo-rs run` that run `script`, a benchmark of 64 KiB, use TCP, get the right results, and print no
+/// message.
 fn check_over_tcp(script: &str) {
     let output = run(&["run", "-n", "2", "--", "sh", "-c", script]);
     assert_eq!((output.status.code(), &*stderr(&output)), (Some(0), ""), "{script}: {output:?}");
@@ -261,7 +262,8 @@ fn check_over_tcp(script: &str) {
     assert_eq!(row["bytes"], 64 << 10);
 }
 
-/// As in containers that share a network, and no processes: the number of a rank's process is that of another process, or of none.
+/// The ranks are as in containers that share a network, and no processes: the number of a rank's process is that of
+/// another process, or of none.
 #[test]
 fn ranks_that_do_not_see_each_others_processes_use_tcp() {
     let tool = env!("CARGO_BIN_EXE_gloo-rs");
@@ -283,7 +285,7 @@ fn certificates_are_made_where_the_environment_names_none() {
     for variable in ["GLOO_RS_TLS_CERT", "GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT"] {
         let output = gloo_rs(&tls).env(variable, "").output().unwrap();
         assert!(output.status.success(), "{variable} is empty: {}", stderr(&output));
-        // Of the user's own, whose key is missing.
+        // A certificate of the user's own, whose key is missing, is not replaced.
         let output = gloo_rs(&tls).env(variable, "/nowhere/cert.pem").output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{variable}: {output:?}");
         assert!(stderr(&output).contains("needs the certificate's private key"), "{variable}: {}", stderr(&output));

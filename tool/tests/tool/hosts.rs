@@ -47,7 +47,7 @@ impl Sshd {
              UsePAM no\nPermitRootLogin yes\nMaxStartups 100\nSetEnv HOME={}\n",
             at("host_key"),
             at("authorized_keys"),
-            // So that the user's shell reads no start-up files, which may print something.
+            // The user's shell finds no start-up files in this folder, which might print something.
             folder.path().display(),
         );
         fs::write(at("sshd_config"), config).unwrap();
@@ -92,7 +92,7 @@ impl Sshd {
 
 impl Drop for Sshd {
     fn drop(&mut self) {
-        // Its children are sessions, which have ended.
+        // The server's children are sessions, which have ended.
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
@@ -311,7 +311,8 @@ fn rank_0_s_store_is_at_a_port_of_the_given_range() {
 
 #[test]
 fn a_command_line_may_be_as_long_as_on_one_host() {
-    // Ten arguments of 128 KiB, the longest that Linux accepts; with the variables of this process that is below its limit for all.
+    // Ten arguments of 128 KiB, the longest that Linux accepts; with the variables of this process that is below its
+    // limit for all.
     let long = "x".repeat((128 << 10) - 1);
     let elsewhere = Elsewhere::new();
     let output = elsewhere.command(&[], "echo $#").args([&*long; 11]).output().unwrap();

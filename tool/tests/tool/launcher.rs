@@ -47,7 +47,8 @@ pub struct Job {
 
 impl Job {
     pub fn spawn(mut command: Command) -> Self {
-        // The process that runs the tests may ignore these, as under nohup or in a shell's background, and they would stay ignored.
+        // The process that runs the tests may ignore these, as under nohup or in a shell's background, and they would
+        // stay ignored.
         let defaults = || {
             for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGQUIT] {
                 // SAFETY: sets the default action, which runs no code of this process.

@@ -1,4 +1,5 @@
-//! What somebody may have misspelt is refused, or named, with the nearest that there is; and where the right names can be found.
+//! What somebody may have misspelt is refused, or named, with the nearest that there is; and where the right names can
+//! be found.
 
 use std::process::Output;
 

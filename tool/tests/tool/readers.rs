@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::launcher::{Elsewhere, Job, PATIENCE, assert_ends, gloo_rs, kill, text};
 
-/// Whether who writes to the pipe of `output` has to wait. Its number of bytes does not tell: pages may be partly filled.
+/// Whether who writes to the pipe of `output` has to wait. Its number of bytes does not tell: pages may be partly
+/// filled.
 fn is_full(output: &ChildStdout) -> bool {
     let path = format!("/proc/self/fd/{}", output.as_raw_fd());
     let writer = fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
@@ -144,7 +145,7 @@ fn ranks_that_write_do_not_outlive_their_launcher() {
     let script = format!("echo $$; while [ ! -e {go} ]; do sleep 0.02; done; exec yes");
     let job = Job::spawn(elsewhere.command(&["--lost-after", "4"], &script));
     let pids = job.pids(2);
-    // As if the network were cut: the connection takes some output of the ranks, and says nothing.
+    // The launcher stops, as if the network were cut: the connection takes some output of the ranks, and says nothing.
     job.signal(libc::SIGSTOP);
     fs::write(&go, "").unwrap();
     pids.into_iter().for_each(assert_ends);

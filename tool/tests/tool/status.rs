@@ -169,7 +169,8 @@ fn a_command_whose_reader_has_ended_ends_silently() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let Output { status, stderr, .. } = command(line).stdout(writer).stderr(Stdio::piped()).output().unwrap();
-        // Either killed by SIGPIPE itself, or a launcher with the status of ranks that were. `echo` may end before the signal.
+        // Either killed by SIGPIPE itself, or a launcher with the status of ranks that were. `echo` may end before the
+        // signal.
         let code = status.code().or(status.signal().map(|signal| 128 + signal));
         assert!(
             code == Some(128 + libc::SIGPIPE) || line.ends_with("echo text") && code == Some(0),

@@ -196,7 +196,8 @@ fn a_job_uses_the_file_that_its_environment_names() {
     let lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&lines[0]["algorithm"], &lines[1]["algorithm"]), (&"bcube".into(), &"tree".into()));
 
-    // The explanation names the algorithm that runs; for sizes without a choice in the file, the model selects another one.
+    // The explanation names the algorithm that runs; for sizes without a choice in the file, the model selects another
+    // one.
     let explain = |bytes: &str| {
         json(&format!("info --json --tuning DIR/t.toml --explain allreduce {bytes}"), dir.path()).remove(0)
     };
@@ -264,7 +265,7 @@ fn prices_are_explained() {
     assert!(text(&output.stdout).contains(chosen), "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains(": the environment variable GLOO_RS_ALGORITHM says so\n"));
 
-    // For a bad name, file or list in the environment, the message names the variable, as it names a bad argument.
+    // The message about a bad name, file or list in the environment names the variable, as it names a bad argument.
     std::fs::write(dir.path().join("bad.toml"), "version = 1\n\ngamma = 'fast'\n").unwrap();
     std::fs::write(dir.path().join("unit.toml"), "version = 1\nconstants = { overhead_ms = 2 }\n").unwrap();
     for (name, value, parts) in [
