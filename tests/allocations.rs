@@ -95,16 +95,17 @@ const STEADY: usize = 40;
 
 /// Messages up to this length are queued if they are unexpected; longer ones wait for their receives.
 const EAGER: usize = 64 << 10;
-/// The same between ranks that share memory.
+/// The longest eager message between ranks that share memory.
 const LOCAL_EAGER: usize = 16 << 10;
 
 /// Bytes of a segment: the calls have few of them, however busy the machine is.
 const SEGMENT: usize = 512 << 10;
-/// More messages than calls have in flight: three calls at once, of at most three segments to a rank in each of four steps.
+/// More messages than calls have in flight: three calls at once, of at most three segments to a rank in each of four
+/// steps.
 const MESSAGES: usize = 64;
 
-/// Sends messages of this many bytes, before and after their receives are posted, so that all queues have room however far ranks
-/// run ahead of each other later.
+/// Sends messages of this many bytes, before and after their receives are posted, so that all queues have room however
+/// far ranks run ahead of each other later.
 fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_first: bool) {
     const READY: u64 = MESSAGES as u64;
     let (mut sent, mut got) = (vec![1u8; bytes], vec![0u8; MESSAGES * bytes]);
@@ -118,7 +119,7 @@ fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_f
         let post = |slot: usize| to.recv(&[sender], slot as u64, slot * bytes, bytes).unwrap();
         if receives_first && !sends {
             (0..MESSAGES).for_each(post);
-            // It comes after the grants of these receives.
+            // The message comes after the grants of these receives.
             from.send(sender, READY, 0, 1).unwrap();
             from.wait_send(None).unwrap();
         } else if receives_first {
@@ -148,7 +149,8 @@ fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_f
     }
 }
 
-/// Sends messages behind one that waits for its grant, so that all are queued for the link at once when the grant comes.
+/// Sends messages behind one that waits for its grant, so that all are queued for the link at once when the grant
+/// comes.
 fn wait_for_grant(context: &Arc<Context>, arrived: &Barrier) {
     // What the messages contain does not matter.
     let mut memory = vec![0u8; MESSAGES + EAGER];

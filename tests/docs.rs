@@ -1,4 +1,5 @@
-//! What the documentation refers to exists: files, sections, environment variables, commands, installed folders, recorded figures.
+//! What the documentation refers to exists: files, sections, environment variables, commands, installed folders,
+//! recorded figures.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! Where memory runs out, calls fail with that reason, and the process goes on. The allocator of this program has only so much memory
-//! for allocations that are not small; each call is repeated with more, from none on, until it needs no more: every allocation of it
-//! fails once.
+//! Where memory runs out, calls fail with that reason, and the process goes on. The allocator of this program has only
+//! so much memory for allocations that are not small; each call is repeated with more, from none on, until it needs no
+//! more: every allocation of it fails once.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{c_char, c_void};
@@ -71,7 +71,8 @@ unsafe impl GlobalAlloc for Limited {
     }
 }
 
-/// Runs `call` with no memory, then with as much as lacked, and so on, each time after `prepare` with all memory, until none lacks.
+/// Runs `call` with no memory, then with as much as lacked, and so on, each time after `prepare` with all memory, until
+/// none lacks.
 fn with_ever_more_memory<T>(what: &str, mut prepare: impl FnMut() -> T, mut call: impl FnMut(&T) -> Result<()>) {
     let (mut bytes, mut refusals) = (0, 0);
     loop {
@@ -100,9 +101,9 @@ fn with_ever_more_memory<T>(what: &str, mut prepare: impl FnMut() -> T, mut call
 }
 
 const SECONDS: Duration = Duration::from_secs(60);
-/// Not small, and more than a socket takes at once.
+/// The bytes of a value that is not small, and more than a socket takes at once.
 const VALUE: usize = 5 << 20;
-/// As many as make every list of them not small.
+/// The number of keys that makes every list of them not small.
 const KEYS: usize = 5000;
 
 fn calls(name: &str, store: &dyn Store) {
@@ -235,8 +236,8 @@ fn allreduce(context: &Arc<Context>, inputs: usize) -> Result<()> {
     Ok(())
 }
 
-/// Runs `each` on two connected ranks at the same time. Fails with what there was no memory for, if one rank failed for that; of any other
-/// error that is the cause.
+/// Runs `each` on two connected ranks at the same time. Fails with what there was no memory for, if one rank failed for
+/// that; of any other error that is the cause.
 fn both(contexts: &[Arc<Context>; 2], each: impl Fn(&Arc<Context>) -> Result<()> + Sync) -> Result<()> {
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
         let each = &each;

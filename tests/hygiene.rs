@@ -74,7 +74,7 @@ fn both_families_in_one_job() {
     needs_ipv6();
     let _alone = ALONE.lock().unwrap();
     let store = InProcessStore::new();
-    // Both families reach loopback: the rank that connects uses the family of the other.
+    // IPv4 and IPv6 reach loopback: the rank that connects uses the family of the other.
     let contexts: Vec<_> = std::thread::scope(|scope| {
         let ranks: Vec<_> = ["127.0.0.1", "::1"]
             .into_iter()

@@ -1,4 +1,4 @@
-//! Which file imports which: by `use`, or by a path in its code.
+//! Finds which file imports which: by `use`, or by a path in its code.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -17,7 +17,8 @@ enum Found {
     ItemOf(usize),
 }
 
-/// The imports of all files from others, and the paths from `crate`, `self` or `super` that lead nowhere, each with its file and line.
+/// The imports of all files from others, and the paths from `crate`, `self` or `super` that lead nowhere, each with its
+/// file and line.
 pub fn imports(sources: &Sources) -> (Imports, Vec<String>) {
     let mut imports = Imports::new();
     let mut unresolved = Vec::new();
@@ -116,8 +117,9 @@ fn look_up(sources: &Sources, module: usize, name: &str, seen: &mut HashSet<(usi
     found
 }
 
-/// The sets of files that import each other in circles. A module's file may import from those of modules in it, and they from it; so it
-/// does not count if a circle consists of a file and files of modules in it, and if there is none without that file.
+/// The sets of files that import each other in circles. A module's file may import from those of modules in it, and
+/// they from it; so it does not count if a circle consists of a file and files of modules in it, and if there is none
+/// without that file.
 pub fn circles(sources: &Sources, imports: &BTreeSet<Import>) -> Vec<BTreeSet<usize>> {
     let all = (0..sources.files.len()).collect();
     let mut circles = Vec::new();

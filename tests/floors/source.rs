@@ -1,5 +1,6 @@
-//! The modules of a crate, read from its sources as the compiler reads them for a user: without what is compiled only for tests, for fuzzing,
-//! for loom, for Miri or for the documentation. A module knows which names it defines and imports, and which paths its code names.
+//! The modules of a crate, read from its sources as the compiler reads them for a user: without what is compiled only
+//! for tests, for fuzzing, for loom, for Miri or for the documentation. A module knows which names it defines and
+//! imports, and which paths its code names.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -321,7 +322,7 @@ impl Sources {
         parent.is_some_and(|parent| parent == ancestor || self.contains(ancestor, parent))
     }
 
-    /// Its children's files are in `folder`.
+    /// Adds a file, whose children's files are in `folder`.
     fn add_file(&mut self, name: &str, text: &str, parent: Option<usize>, folder: &str, read: &Read<'_>) -> usize {
         let tokens = tokens(text);
         let file = self.files.len();

@@ -141,7 +141,7 @@ fn a_path_that_leads_nowhere_is_told() {
 
 const CIRCLES: [(&str, &str); 8] = [
     ("src/lib.rs", "mod parent;\nmod x;\nmod y;\nmod z;\n"),
-    // It and its children import each other; the children do not.
+    // The parent and its children import each other; the children do not.
     ("src/parent/mod.rs", "mod one;\nmod two;\npub use one::One;\npub use two::Two;\npub struct P;\n"),
     ("src/parent/one.rs", "use super::P;\nuse super::Two;\npub struct One;\n"),
     ("src/parent/two.rs", "mod inner;\nuse super::P;\npub struct Two;\n"),

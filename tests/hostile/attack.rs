@@ -126,7 +126,7 @@ pub fn connect_as_rank_0(to: SocketAddr, [ours, theirs]: [Identity; 2]) {
         match connector.take(&bytes).unwrap() {
             Connecting::Waiting => {}
             Connecting::Send(proof) => stream.write_all(&proof).unwrap(),
-            // It is authenticated, and there is already a connection to rank 0.
+            // The attacker is authenticated, and there is already a connection to rank 0.
             Connecting::Done(answer, _) => return assert_eq!(answer, Answer::Refused(Reason::Connected)),
         }
     }
@@ -137,7 +137,8 @@ pub const KINDS: usize = 12;
 /// Attacks, each on a connection of its own. Returns whether it was dropped.
 pub fn attack(to: SocketAddr, kind: usize, seed: usize, overheard: &[u8]) -> bool {
     let mut stream = connect(to);
-    // The store's hello has the same first bytes except for the last letter; its handshake is shorter, because it has no handles.
+    // The store's hello has the same first bytes except for the last letter; its handshake is shorter, because it has
+    // no handles.
     let (hello_bytes, has_token) = if overheard[7] == b'S' { (45, 12) } else { (HELLO_BYTES, 8) };
     let bytes = match kind {
         // A port scan.
@@ -174,8 +175,8 @@ pub fn attack(to: SocketAddr, kind: usize, seed: usize, overheard: &[u8]) -> boo
     is_dropped(stream)
 }
 
-/// Connections that are held open: silent ones, ones that have sent everything but the proof, and ones that send a byte now and
-/// then. Returns the time until the last was dropped.
+/// Connections that are held open: silent ones, ones that have sent everything but the proof, and ones that send a byte
+/// now and then. Returns the time until the last was dropped.
 pub fn hold_open(to: SocketAddr, overheard: &[u8], first_words: usize) -> Duration {
     let began = Instant::now();
     let mut streams: Vec<TcpStream> = (0..100).map(|_| connect(to)).collect();

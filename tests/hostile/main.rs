@@ -21,7 +21,8 @@ use gloo_rs::net::handshake::{HELLO_BYTES, Identity};
 use gloo_rs::rendezvous::Store;
 use job::{Job, LONG};
 
-/// Serializes the tests of this file: they count descriptors and memory of the whole process, and need many descriptors.
+/// Serializes the tests of this file: they count descriptors and memory of the whole process, and need many
+/// descriptors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +109,7 @@ fn twelve_thousand_attacks_do_no_harm() {
         let expected = ConnectionStatistics { unproven: 3 * kinds, incomplete: 3 * kinds, ..expected };
         let device = ConnectionStatistics { unknown_context: kinds, ..expected };
         assert_eq!(arrived(of_the_device, &before[0], KINDS as u64 * kinds), device);
-        // For the store, hellos of ranks, and the ranks' protocol in another version, are other protocols.
+        // The store takes hellos of ranks, and the ranks' protocol in another version, for other protocols.
         let store = ConnectionStatistics { foreign: 5 * kinds, other_version: kinds, ..expected };
         assert_eq!(arrived(of_the_store, &before[1], KINDS as u64 * kinds), store);
         // The server may close its end a little later.
@@ -177,7 +178,8 @@ fn await_line() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// Connections of another process stay idle at the device and the store of a process whose descriptor limit is as small.
+/// Connections of another process stay idle at the device and the store of a process whose descriptor limit is as
+/// small.
 #[test]
 fn idle_connections_leave_descriptors_for_the_program() {
     const TEST: &str = "idle_connections_leave_descriptors_for_the_program";
@@ -225,7 +227,8 @@ fn idle_connections_leave_descriptors_for_the_program() {
     }
 }
 
-/// Connections of another process arrive before those of a rank and a client, at a process that has few descriptors left.
+/// Connections of another process arrive before those of a rank and a client, at a process that has few descriptors
+/// left.
 #[test]
 fn idle_connections_leave_descriptors_for_ranks() {
     const TEST: &str = "idle_connections_leave_descriptors_for_ranks";

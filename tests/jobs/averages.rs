@@ -36,7 +36,8 @@ fn threads(size: usize, shared_memory: bool, work: impl Fn(&Context) + Sync) {
 /// Element `i` of input `n` of `rank`.
 type Value<'a> = &'a dyn Fn(usize, usize, usize) -> f16;
 
-/// The averages that every collective and algorithm gives this rank for `value`, each with its name and the index of its first element.
+/// The averages that every collective and algorithm gives this rank for `value`, each with its name and the index of
+/// its first element.
 fn averages(context: &Context, shares: bool, inputs: usize, value: Value<'_>) -> Vec<(String, usize, Vec<f16>)> {
     let (rank, size) = (context.rank(), context.size());
     assert!((0..size).all(|other| other == rank || context.shares_memory(other).unwrap() == shares));
@@ -126,8 +127,8 @@ fn averages_are_near_the_exact_ones() {
                         f16::from_f64(sign * fraction.min(1.999) * 2f64.powi(exponent))
                     };
                     let contributions = (size * inputs.max(1)) as f64;
-                    // Each number may be rounded by half of the distance of two neighbours, and again the mean of the first `k` of `n`, which
-                    // weighs `k / n`.
+                    // Each number may be rounded by half of the distance of two neighbours, and again the mean of the
+                    // first `k` of `n`, which weighs `k / n`.
                     let distance = 2f64.powi((exponent - 10).max(-24));
                     let most = distance / 2.0 * (contributions + 1.0) / 2.0;
                     for (what, first, output) in averages(context, shares, inputs, &value) {

@@ -1,5 +1,5 @@
-//! The transport ibverbs over devices of this machine, which few have: so the tests are ignored, and scripts/test-ibverbs.sh runs them in a
-//! machine with software RoCE. Ranks are threads, but for [`one_rank_of_four`].
+//! The transport ibverbs over devices of this machine, which few have: so the tests are ignored, and
+//! scripts/test-ibverbs.sh runs them in a machine with software RoCE. Ranks are threads, but for [`one_rank_of_four`].
 
 use std::process::Command;
 use std::sync::{Arc, Barrier};
@@ -102,7 +102,7 @@ fn calls_of_several_threads() {
     });
 }
 
-/// Of software RoCE's devices, a message has at most 8 MiB.
+/// A length above the 8 MiB that a message of software RoCE's devices has at most.
 const LARGE: usize = (40 << 20) + 4321;
 
 fn word(seed: usize, at: usize) -> u32 {
@@ -147,7 +147,8 @@ fn a_message_larger_than_the_devices_longest_is_written_from_memory_to_memory() 
         let left = regions();
         // A rank that fails earlier would let the other wait for ever.
         both.wait();
-        // Both have registered all of it with each port, so that nothing went through buffers of the library, which have 4 MiB.
+        // Both ranks have registered all of the memory with each port, so that nothing went through buffers of the
+        // library, which have 4 MiB.
         assert_eq!(registered.matches(&whole).count(), 2 * ports(), "{registered}");
         assert!(!left.contains(&whole), "it is still registered: {left}");
         assert!((0..words).all(|at| memory[at] == word(0, at)));
@@ -227,7 +228,7 @@ fn nothing_is_left_of_many_contexts() {
         });
     };
     round(0);
-    // Of the devices alone.
+    // The counts are those of the devices alone once the links of the first round have drained.
     std::thread::sleep(LINGER);
     let before = (resources(), descriptors());
     (1..=25).for_each(round);
@@ -236,8 +237,9 @@ fn nothing_is_left_of_many_contexts() {
     returns_to(&unused, || (resources(), descriptors()));
 }
 
-/// Not a test by itself: a rank of a job that scripts/test-ibverbs.sh starts, two of them on each of two hosts. Every rank receives from
-/// whichever other one sends first, so from one of its host, by shared memory, or from one of the other host.
+/// Not a test by itself: a rank of a job that scripts/test-ibverbs.sh starts, two of them on each of two hosts. Every
+/// rank receives from whichever other one sends first, so from one of its host, by shared memory, or from one of the
+/// other host.
 #[test]
 #[ignore = "needs a job: scripts/test-ibverbs.sh"]
 fn one_rank_of_four() {
@@ -250,7 +252,7 @@ fn one_rank_of_four() {
     context.connect(&*job.store).unwrap();
     let others: Vec<usize> = (0..job.size).filter(|rank| *rank != job.rank).collect();
     assert_eq!(others.iter().filter(|rank| context.shares_host(**rank).unwrap()).count(), 1);
-    // Both sides know the length and the contents of each message; from short ones to those that are written into memory.
+    // The ends know the length and the contents of each message, from short ones to those that are written into memory.
     let message = |from: usize, to: usize, number: usize| {
         let mut random = Random::new((from * 100 + to * 10) as u64 * 1000 + number as u64);
         let bytes = 1 + random.below([20, 3000, MOST][number % 3]);

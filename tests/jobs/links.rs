@@ -69,7 +69,8 @@ struct Agreed {
     took: Duration,
 }
 
-/// Runs a job until it ends: ranks in turn on `hosts`, with `variables` by rank. `heal` is called once all have connected.
+/// Runs a job until it ends: ranks in turn on `hosts`, with `variables` by rank. `heal` is called once all have
+/// connected.
 fn agree(
     hosts: &[&Namespace],
     variables: impl Fn(usize) -> Vec<(&'static str, &'static str)>,

@@ -1,5 +1,5 @@
-//! Many ranks on one machine: they find each other, connect only to the ranks that they communicate with, and name the limit
-//! that they have reached.
+//! Many ranks on one machine: they find each other, connect only to the ranks that they communicate with, and name the
+//! limit that they have reached.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -61,8 +61,8 @@ fn assert_allreduce(context: &Context) {
     assert_eq!(output, [size * (size - 1) / 2, (size - 1) * size * (2 * size - 1) / 6, size]);
 }
 
-/// The ranks that a rank exchanges messages with in a dissemination barrier: those at distances 1, 2, 4, ... before and after it.
-/// One connection serves both directions.
+/// The ranks that a rank exchanges messages with in a dissemination barrier: those at distances 1, 2, 4, ... before and
+/// after it. One connection serves both directions.
 fn barrier_peers(size: usize) -> usize {
     let distances = (0..).map(|i| 1 << i).take_while(|distance| *distance < size);
     distances.flat_map(|distance| [distance, size - distance]).collect::<BTreeSet<_>>().len()
@@ -122,7 +122,7 @@ fn spawn_self(test: &str, role: &str) -> Child {
     command.spawn().unwrap()
 }
 
-/// The rest of the line that begins with `found:`; the process must succeed.
+/// Returns what follows `found:` in the output; the process must succeed.
 fn finish(mut child: Child) -> String {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(std::result::Result::ok);
     let found: Vec<String> = lines.filter_map(|line| line.split_once("found:").map(|(_, text)| text.into())).collect();
@@ -317,8 +317,8 @@ fn the_error_names_the_limit_if_descriptors_run_out() {
     println!("found:nothing wrong");
 }
 
-/// Processes of one host make groups as long as there is room. All of them learn at once that one has no room, which has some descriptors
-/// left, and later that one has ended.
+/// Processes of one host make groups as long as there is room. All of them learn at once that one has no room, which
+/// has some descriptors left, and later that one has ended.
 #[test]
 fn many_groups_of_a_host_have_room_among_few_descriptors() {
     const TEST: &str = "many_groups_of_a_host_have_room_among_few_descriptors";
@@ -361,7 +361,7 @@ fn many_groups_of_a_host_have_room_among_few_descriptors() {
         barrier(group).and_then(|()| shared_barrier(group)).unwrap();
     };
     assert_eq!((error.kind(), error.details().rank), (ErrorKind::ResourceExhausted, Some(FULL)), "{error}");
-    // As a context that is not made of another one.
+    // A context that is not made of another one fails in the same way.
     let unconnected = context(&device, rank, SIZE, PATIENCE).unwrap();
     let refused = unconnected.connect(&PrefixStore::new("more", Arc::new(store))).unwrap_err();
     assert_eq!((refused.kind(), refused.details().rank), (ErrorKind::ResourceExhausted, Some(FULL)), "{refused}");

@@ -111,7 +111,8 @@ fn few_local_ports_suffice_for_many_contexts() {
     let host = Namespace::new();
     host.choose_ports("32768 32867");
     for hostname in [None, Some("127.0.0.1")] {
-        // Six connections each time, of which each leaves a port in TIME_WAIT: more than there are, but not for each of the four listeners.
+        // Six connections each time, of which each leaves a port in TIME_WAIT: more than there are, but not for each of
+        // the four listeners.
         host.within(|| {
             let store: Arc<dyn Store> = InProcessStore::new();
             let devices: Vec<_> = (0..4).map(|_| device(hostname)).collect();
@@ -274,7 +275,8 @@ fn an_address_of_the_store_that_is_not_rank_0s_is_said_in_the_log_and_in_the_err
 #[ignore = "run by the tests"]
 fn a_rank_alone() {
     let (mut store, mut rank, mut size) = (std::ptr::null_mut(), 0, 0);
-    // SAFETY: pointers to variables that live until the calls return; the store, context and device are used as the header demands.
+    // SAFETY: pointers to variables that live until the calls return; the store, context and device are used as the
+    // header demands.
     unsafe {
         use gloo_rs::ffi::*;
         if gloo_rs_launch_from_env(GLOO_RS_TIMEOUT_DEFAULT, &mut store, &mut rank, &mut size) == GLOO_RS_OK {
@@ -321,7 +323,7 @@ fn a_rank_that_dies_while_others_gather_is_replaced() {
         barrier(&context).unwrap();
         own
     });
-    // They are gathered: nobody takes the place of a rank that ends now.
+    // All ranks are gathered: nobody takes the place of a rank that ends now.
     drop(launches);
     let error = launch(1, SHORT).err().expect("the job is complete");
     assert!(error.message().contains("another process is rank 1 there"), "{error}");

@@ -1,5 +1,6 @@
-//! Many threads on every rank at the same time: collectives, messages of all sizes in few slots, receives from any rank, waits that time
-//! out or are aborted, and buffers that are dropped during operations. No message is lost, mixed up, or written to a wrong address.
+//! Many threads on every rank at the same time: collectives, messages of all sizes in few slots, receives from any
+//! rank, waits that time out or are aborted, and buffers that are dropped during operations. No message is lost, mixed
+//! up, or written to a wrong address.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -99,7 +100,8 @@ fn messages(context: &Arc<Context>, lane: u64, batches: usize) {
         let list: Vec<Message> = (0..1 + shared.below(24))
             .map(|_| {
                 let any = shared.chance(3);
-                // A rank may be several batches ahead: its messages must not match a receive from any rank of this batch.
+                // A rank may be several batches ahead: its messages must not match a receive from any rank of this
+                // batch.
                 let batch = if any { batch + 1 } else { 0 };
                 let slot = (lane << 32 | batch) << 8 | shared.below(3) as u64;
                 let bytes = if shared.chance(12) { LONGEST } else { shared.pick(&SIZES[..7]) };
@@ -162,7 +164,8 @@ const LAST: u64 = u64::MAX;
 const CARELESS: u64 = 0x77 << 16;
 const STOP: u64 = 0x88 << 16;
 
-/// Sends to the next rank with buffers that are dropped at any time, until that rank has enough. Finally sends one message in every slot.
+/// Sends to the next rank with buffers that are dropped at any time, until that rank has enough. Finally sends one
+/// message in every slot.
 fn careless_sends(context: &Arc<Context>, rounds: u64) {
     let to = (context.rank() + 1) % RANKS;
     let mut random = Random::new(7 + context.rank() as u64);

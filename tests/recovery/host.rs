@@ -10,7 +10,8 @@ use crate::clock;
 const WARM_UP: usize = 5;
 /// By how much resident memory may vary: queues and caches of plans reach sizes that they did not have before.
 const SLACK_BYTES: usize = 8 << 20;
-/// Time that the system and the device's thread may need to close what was released; only a test that fails waits so long.
+/// Time that the system and the device's thread may need to close what was released; only a test that fails waits so
+/// long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Mounts an empty file system on `/dev/shm`, for this process and those that it forks. It must have no other threads.

@@ -74,7 +74,8 @@ impl Job {
     fn fork(&self) -> Process {
         let (here, there) = UnixStream::pair().unwrap();
         here.set_read_timeout(Some(PATIENCE)).unwrap();
-        // SAFETY: this process has one thread, so the child may do anything. It ends by `_exit` and drops nothing of this process.
+        // SAFETY: this process has one thread, so the child may do anything. It ends by `_exit` and drops nothing of
+        // this process.
         let id = unsafe { libc::fork() };
         assert_ne!(id, -1, "{}", std::io::Error::last_os_error());
         if id > 0 {
@@ -140,13 +141,13 @@ impl Job {
 
     /// Waits for the end of `rank`, which has been killed or exits, and starts another process in its place.
     pub fn replace(&mut self, rank: usize) {
-        // Not reaped before its replacement is forked: its id stays its own.
+        // The process is not reaped before its replacement is forked, so that its id stays its own.
         let new = self.fork();
         drop(std::mem::replace(&mut self.ranks[rank], new));
     }
 
-    /// Checks that `/dev/shm` is empty, and the store holds keys of these contexts and nothing else: of all with equal size the
-    /// same number.
+    /// Checks that `/dev/shm` is empty, and the store holds keys of these contexts and nothing else: of all with equal
+    /// size the same number.
     pub fn check_files(&self, contexts: &[(String, usize)]) {
         assert_eq!(host::files("/dev/shm"), [""; 0]);
         let mut keys: HashMap<&str, usize> = contexts.iter().map(|(prefix, _)| (&prefix[..], 0)).collect();

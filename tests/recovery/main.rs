@@ -1,6 +1,6 @@
-//! Ranks are killed, stopped, or leave in the middle of random collectives, as often as is asked for. Every survivor's call ends
-//! with an error that names the rank, the survivors go on with a new context over the same store, and nothing of the lost one is
-//! left. How long the error took is printed; it decides nothing.
+//! Ranks are killed, stopped, or leave in the middle of random collectives, as often as is asked for. Every survivor's
+//! call ends with an error that names the rank, the survivors go on with a new context over the same store, and nothing
+//! of the lost one is left. How long the error took is printed; it decides nothing.
 //!
 //! The ranks are forked from this process, which must have a single thread: so it does without the test harness.
 //!
@@ -72,7 +72,7 @@ fn assert_names(lost: usize, rank: usize, failure: &Failure) {
     assert!(text.starts_with(&format!("rank {rank}: ")) && text.contains(&format!("rank {lost} at ")), "{text}");
 }
 
-/// The same, of a rank that is gone: no call waited for its timeout.
+/// Asserts that the failure names a rank that is gone, and that no call waited for its timeout.
 fn assert_lost(lost: usize, rank: usize, failure: &Failure) {
     assert_names(lost, rank, failure);
     assert_eq!(failure.kind, "ConnectionLost", "rank {rank}: {}", failure.text);
@@ -142,7 +142,7 @@ fn stops(size: usize, stops: usize, options: &Options) {
         let failure = job.failure(victim);
         assert!(matches!(failure.kind.as_str(), "Timeout" | "ConnectionLost"), "{failure:?}");
         assert_ne!(failure.broken_by, -1, "{failure:?}");
-        // Then all go on with the next context.
+        // All ranks go on with the next context.
         (0..size).for_each(|rank| job.ready(rank));
     }
     println!("stops: {stops} of {size} ranks, one after the other: all others named it, and it went on with them");

@@ -31,7 +31,7 @@ impl Options {
                 "--ranks" => options.ranks = value()?.split(',').map(number).collect::<Result<_, _>>()?,
                 "--seed" => options.seed = number(&value()?)? as u64,
                 "--json" => options.json = Some(value()?),
-                // Of the test harness of the other tests, when cargo runs all.
+                // These options are for the test harness of the other tests, when cargo runs all.
                 _ if argument.starts_with('-') => {}
                 _ => options.parts.push(argument),
             }

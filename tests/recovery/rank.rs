@@ -1,4 +1,5 @@
-//! A rank: a process that makes random calls until one fails, goes on with the other survivors, and waits for its next order.
+//! A rank: a process that makes random calls until one fails, goes on with the other survivors, and waits for its next
+//! order.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
@@ -31,13 +32,13 @@ const COLLECTIVES: [Collective; 7] = [
 /// How a rank ends, if it is not killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
-    /// It does not.
+    /// The rank does not end.
     Never,
-    /// By `_exit`, between two calls.
+    /// The rank ends by `_exit`, between two calls.
     Exit,
-    /// By `_exit` of another thread, in the middle of a call.
+    /// The rank ends by `_exit` of another thread, in the middle of a call.
     ExitInside,
-    /// It destroys its context between two calls, and exits then.
+    /// The rank destroys its context between two calls, and exits then.
     Close,
 }
 
@@ -52,7 +53,7 @@ pub struct Order {
     pub generation: usize,
     pub rank: usize,
     pub size: usize,
-    /// Of the random calls, the same on all ranks.
+    /// The seed of the random calls, the same on all ranks.
     pub seed: u64,
     /// Timeout of calls.
     pub timeout: Duration,
@@ -108,7 +109,8 @@ struct Rank {
 
 /// Obeys the orders on `control` until it ends.
 pub fn serve(control: UnixStream, directory: &Path) {
-    // SAFETY: the call changes only how large blocks of malloc's are allocated: always mapped, so that freed ones are given back.
+    // SAFETY: the call changes only how large blocks of malloc's are allocated: always mapped, so that freed ones are
+    // given back.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) };
     let orders = BufReader::new(control.try_clone().unwrap());
     let device = Device::create(&DeviceOptions::default()).unwrap();
@@ -154,7 +156,7 @@ impl Rank {
         let kind = format!("{:?}", error.kind());
         self.tell(&[&"failed", &began, &ended, &kind, &number(lost), &broken_by, &error.message()]);
         if let (true, Some(lost)) = (without && lost != Some(rank), lost) {
-            // As a program would, from nothing but the error.
+            // The rank goes on as a program would, from nothing but the error.
             let context = self.connect(&order.prefix(true), rank - usize::from(rank > lost), size - 1, timeout);
             let sum = count_ranks(&context).unwrap();
             self.tell(&[&"went on", &clock(), &sum]);

@@ -160,8 +160,8 @@ impl Case {
         }
     }
 
-    /// How far a result may be from the exact one: that of an average of float16 is rounded at each of `n` contributions, the `k`-th of which
-    /// weighs `k / n`, by half of the distance of two numbers between 2 and 4.
+    /// How far a result may be from the exact one: that of an average of float16 is rounded at each of `n`
+    /// contributions, the `k`-th of which weighs `k / n`, by half of the distance of two numbers between 2 and 4.
     fn error(&self) -> f64 {
         let rounds = self.op == ReduceOp::Average && self.dtype == DataType::Float16 && self.collective.reduces();
         if rounds { 0.5 * 2f64.powi(-9) * (self.size * self.contributions() + 1) as f64 / 2.0 } else { 0.0 }
@@ -179,7 +179,8 @@ impl Case {
         }
     }
 
-    /// The whole contents of input `index` of `rank`; also the initial contents of in-place outputs that hold all of it.
+    /// The whole contents of input `index` of `rank`; also the initial contents of in-place outputs that hold all of
+    /// it.
     fn input(&self, rank: usize, index: usize, len: usize) -> Vec<f64> {
         (0..len).map(|i| self.value(rank, index, i)).collect()
     }

@@ -1,5 +1,5 @@
-//! Hosts that are network namespaces, on one switch. A namespace exists as long as a descriptor of the test's process, so nothing
-//! is left behind, however the test ends. Needs root, or the right to create user namespaces.
+//! Hosts that are network namespaces, on one switch. A namespace exists as long as a descriptor of the test's process,
+//! so nothing is left behind, however the test ends. Needs root, or the right to create user namespaces.
 #![allow(dead_code)]
 
 use std::collections::VecDeque;
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Runs `test` again in a user namespace of its own, where it is root, unless it is root already. Returns whether it did; then the
-/// test is done. Panics if the test failed there, or no such namespace can be created.
+/// Runs `test` again in a user namespace of its own, where it is root, unless it is root already. Returns whether it
+/// did; then the test is done. Panics if the test failed there, or no such namespace can be created.
 pub fn ran_as_root_elsewhere(test: &str) -> bool {
     // SAFETY: the call has no arguments and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
@@ -65,7 +65,7 @@ impl Drop for Rank {
 }
 
 impl Rank {
-    /// Its output, once it has ended.
+    /// Returns the rank's output, once it has ended.
     pub fn finish(mut self) -> Report {
         let until = Instant::now() + Duration::from_secs(40);
         while self.0.try_wait().unwrap().is_none() {
@@ -118,7 +118,8 @@ impl Namespace {
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let fd = self.0.as_raw_fd();
         let mut command = Command::new(program);
-        // SAFETY: between fork and exec there is only a system call, on a descriptor that `self` keeps open until `spawn`.
+        // SAFETY: between fork and exec there is only a system call, on a descriptor that `self` keeps open until
+        // `spawn`.
         unsafe {
             command.pre_exec(move || match libc::setns(fd, libc::CLONE_NEWNET) {
                 0 => Ok(()),
@@ -263,8 +264,8 @@ impl Drop for Wire {
 }
 
 impl Namespace {
-    /// A socket that receives the packets that arrive at an interface there, and sends packets that are written to it; each has the
-    /// kernel's data on its checksum and segmentation in front.
+    /// A socket that receives the packets that arrive at an interface there, and sends packets that are written to it;
+    /// each has the kernel's data on its checksum and segmentation in front.
     fn tap(&self, card: &str) -> File {
         let (fd, card) = (self.0.as_raw_fd(), CString::new(card).unwrap());
         let open = move || {

@@ -72,7 +72,8 @@ impl RedisServer {
             command.args(["--port", &port]);
         }
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null());
-        // SAFETY: prctl is async-signal-safe. The server is killed when the thread that starts it ends, even if a test is killed.
+        // SAFETY: prctl is async-signal-safe. The server is killed when the thread that starts it ends, even if a test
+        // is killed.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -81,7 +82,7 @@ impl RedisServer {
         }
         let mut child = command.spawn().expect("redis-server is needed: scripts/setup.sh installs it");
         let end = Instant::now() + Duration::from_secs(30);
-        // It may listen before it has parsed all its arguments, so wait for its own message.
+        // The server may listen before it has parsed all its arguments, so wait for its own message.
         while !self.log().contains("Ready to accept connections") {
             if child.try_wait().unwrap().is_some() {
                 return false;

@@ -21,10 +21,12 @@ pub fn one_rank(rank: &Rank) {
         if rank.rank == VICTIM {
             std::thread::sleep(Duration::from_millis(100));
             let began = Instant::now();
-            // SAFETY: the child uses only the library's functions that are documented for this case, allocates memory, and exits.
+            // SAFETY: the child uses only the library's functions that are documented for this case, allocates memory,
+            // and exits.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: the child ends by `_exit` and never drops its own `idle`, so this reference is released only once.
+                // SAFETY: the child ends by `_exit` and never drops its own `idle`, so this reference is released only
+                // once.
                 let idle = unsafe { Arc::from_raw(Arc::as_ptr(&idle)) };
                 // SAFETY: the call accesses no memory; the timer ends the child if it hangs.
                 unsafe { libc::alarm(25) };

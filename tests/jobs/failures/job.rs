@@ -57,7 +57,7 @@ impl Job {
         Self::start_with(scenario, what, &TcpStoreOptions::default(), Vec::new())
     }
 
-    /// As [`Job::start`], with a store with these options and ranks with these variables.
+    /// Like [`Job::start`], with a store with these options and ranks with these variables.
     pub fn start_with(
         scenario: &str,
         what: &str,
@@ -106,7 +106,7 @@ impl Job {
         self.finish_lines(killed).iter().filter_map(|line| parse(line)).collect()
     }
 
-    /// As [`Job::finish`], but returns the whole output.
+    /// Like [`Job::finish`], but returns the whole output.
     pub fn finish_lines(mut self, killed: &[usize]) -> Vec<String> {
         let mut failed = Vec::new();
         for (rank, child) in self.children.iter_mut().enumerate() {
@@ -283,9 +283,9 @@ impl Rank {
         assert!(again.message().contains(broken.message()), "{again}");
     }
 
-    /// All collectives at the same time, each in a thread with a context of its own, until they have failed; then the ranks `left`
-    /// continue with new contexts over the same store. Every rank sets `running/`, and `ran` is called once a first call of each
-    /// collective has succeeded here.
+    /// All collectives at the same time, each in a thread with a context of its own, until they have failed; then the
+    /// ranks `left` continue with new contexts over the same store. Every rank sets `running/`, and `ran` is called
+    /// once a first call of each collective has succeeded here.
     pub fn run_all(&self, timeout: Duration, left: &[usize], ran: impl FnOnce(&[(Collective, Arc<Context>)])) {
         let contexts = self.contexts(LONG);
         std::thread::scope(|scope| {

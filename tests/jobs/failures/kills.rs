@@ -1,4 +1,5 @@
-//! A job loses a rank 200 times: the others notice, connect again over the same store, and continue with its replacement.
+//! A job loses a rank 200 times: the others notice, connect again over the same store, and continue with its
+//! replacement.
 
 use std::time::{Duration, Instant};
 

@@ -27,8 +27,8 @@ fn reset_connections(store: u16) {
     let all: Vec<RawFd> = folder.map(|e| e.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     let mut cut = 0;
     for fd in all {
-        // SAFETY: a zeroed address is valid, and the call writes at most the given length to it; calls on descriptors that are not
-        // connected sockets fail. Connecting to an unspecified address dissolves the existing connection.
+        // SAFETY: a zeroed address is valid, and the call writes at most the given length to it; calls on descriptors
+        // that are not connected sockets fail. Connecting to an unspecified address dissolves the existing connection.
         unsafe {
             let mut address: libc::sockaddr_in = std::mem::zeroed();
             let mut length = size_of::<libc::sockaddr_in>() as u32;
@@ -63,7 +63,7 @@ pub fn kill_in_the_middle(mut job: Job) {
         for report in reports {
             assert_complete(collective, &report);
             assert_prompt(&report);
-            // Also on ranks that did not communicate with it: they get the reason from the rank that noticed first.
+            // Ranks that did not communicate with the victim get the reason from the rank that noticed first.
             let text = &report.text;
             assert_eq!(report.kind, "ConnectionLost", "{text}");
             let beginning = text.split("; meanwhile this rank waited ").next().unwrap();
@@ -90,7 +90,7 @@ fn a_rank_s_connections_are_reset() {
             assert_prompt(&report);
             let text = &report.text;
             assert_eq!(report.kind, "ConnectionLost", "{text}");
-            // Which end notices first depends on timing; connections between other ranks did not break.
+            // Timing decides which end notices first; connections between other ranks did not break.
             assert!(text.contains("rank 2"), "{text}");
             assert!(text.contains(" broke while ") || text.contains(" is gone: "), "{text}");
             reset |= text.contains("Connection reset by peer (os error 104)");

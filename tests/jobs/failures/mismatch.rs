@@ -129,13 +129,15 @@ fn a_rank_in_another_call_is_noticed_by_ranks_that_get_its_messages() {
         let names_either = says(&name(&odd)) || says(&name(&usual(collective)));
         match what {
             "tag" => {
-                // No message matches one with another tag: after the timeout, the diagnostic replies name the other calls.
+                // No message matches one with another tag: after the timeout, the diagnostic replies name the other
+                // calls.
                 assert!(failed.iter().any(|r| r.kind == "Timeout"), "{}", all());
                 let told = format!("connected; it says that it is in {}", name(&odd));
                 let done = "connected; it says that it is in no collective";
                 assert!([told.as_str(), done].iter().any(|t| says(t)), "{}", all());
             }
-            // No message of one call matched one of the other: after the timeout, the diagnostic replies name the other calls.
+            // No message of one call matched one of the other: after the timeout, the diagnostic replies name the other
+            // calls.
             _ if failed.iter().any(|r| r.kind == "Timeout") => {
                 assert!(says(UNKNOWN_HERE) || says("; it says that it is in "), "{}", all());
                 assert!(names_either || says("it says that it is in no collective"), "{}", all());
@@ -146,8 +148,8 @@ fn a_rank_in_another_call_is_noticed_by_ranks_that_get_its_messages() {
                 let noticed =
                     [UNKNOWN_HERE, " is in another collective: ", "the counts that it was called with differ"];
                 assert!(noticed.iter().any(|part| says(part)), "{}", all());
-                // Messages of two collectives do not meet, and another thread of that rank might make the call later. A rank that began
-                // earlier may tell the others.
+                // Messages of two collectives do not meet, and another thread of that rank might make the call later. A
+                // rank that began earlier may tell the others.
                 let found = |r: &Report| r.text.contains(noticed[1]) && !r.text.contains(" gave up: ");
                 let early = |r: &&Report| r.elapsed < TIMEOUT && found(r);
                 assert!(what != "collective" || !failed.iter().any(early), "{}", all());

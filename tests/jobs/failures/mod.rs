@@ -1,4 +1,5 @@
-//! The errors on other ranks when one dies, hangs, does not come, or makes another call: their texts, and when they come.
+//! The errors on other ranks when one dies, hangs, does not come, or makes another call: their texts, and when they
+//! come.
 
 pub mod calls;
 mod fork;

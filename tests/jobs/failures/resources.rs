@@ -18,7 +18,8 @@ fn exhaust_descriptors() -> libc::rlimit {
     let open = std::fs::File::open("/dev/null").unwrap();
     let lowest = std::os::fd::AsRawFd::as_raw_fd(&open) as libc::rlim_t;
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both structs live until the calls return. Descriptors above the limit stay open; new ones get the lowest free number.
+    // SAFETY: both structs live until the calls return. Descriptors above the limit stay open; new ones get the lowest
+    // free number.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut before), 0);
         let limit = libc::rlimit { rlim_cur: lowest, ..before };
@@ -66,7 +67,7 @@ fn descriptors_run_out_in_every_collective() {
         for report in &reports {
             let text = &report.text;
             if report.rank != VICTIM && report.kind == "Ok" {
-                // Its part of the call did not need rank 2.
+                // The rank's part of the call did not need rank 2.
                 continue;
             }
             assert!(report.elapsed < TIMEOUT + Duration::from_secs(1) + SLACK, "{:?}: {text}", report.elapsed);
@@ -131,7 +132,7 @@ fn memory() -> [u64; 2] {
     [pages.next().unwrap() << 12, pages.next().unwrap() << 12]
 }
 
-/// This many bytes of address space that cannot be read or written.
+/// A number of bytes of address space that cannot be read or written.
 struct Addresses(*mut u8, usize);
 
 impl Addresses {
@@ -191,7 +192,7 @@ fn in_place(context: &Context, collective: Collective, count: usize, addresses: 
     unsafe { context.run(&call) }
 }
 
-/// Both of two ranks make the call, with 256 MiB of memory left; returns rank 0's result.
+/// Lets two ranks make the call with 256 MiB of memory left; returns rank 0's result.
 fn huge(collective: Collective, count: usize, bytes: usize) -> Result<(), Error> {
     let store = InProcessStore::new();
     let options = ContextOptions { timeout: LONG, tuning: Some("default".into()), ..Default::default() };

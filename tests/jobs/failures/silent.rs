@@ -25,7 +25,7 @@ pub fn one_rank(rank: &Rank) {
         rank.mark("running/");
         rank.store.wait(&["gone on/0", "gone on/1", "gone on/3"], LONG).unwrap();
         for (_, context) in contexts {
-            // It gets the reason from the others, which have timed out.
+            // The silent rank gets the reason from the others, which have timed out.
             let broken = context.broken().unwrap();
             assert!(broken.message().contains(" gave up: rank "), "{broken}");
         }

@@ -51,7 +51,7 @@ fn two_processes_with_the_same_rank_get_an_error() {
             let store = store.clone();
             scope.spawn(move || connect(&*store, 1, 2, LONG).err())
         };
-        // Both have claimed rank 1 before rank 0 reads the claims: one claim is appended to the other.
+        // Both processes have claimed rank 1 before rank 0 reads the claims: one claim is appended to the other.
         let claims = || store.get("host/1", LONG).unwrap().len();
         let first = twin();
         let one = claims();

@@ -1,4 +1,5 @@
-//! Ranks that are killed or stopped, where all connections, those to the store too, are TLS: the errors are those over TCP.
+//! Ranks that are killed or stopped, where all connections, those to the store too, are TLS: the errors are those over
+//! TCP.
 
 use gloo_rs::net::stream::Transport;
 use gloo_rs::net::tls::Options;

@@ -200,7 +200,7 @@ fn run(hosts: &[&Namespace], task: &str) -> Vec<Report> {
     run_without_reads(hosts, task, &[])
 }
 
-/// The same, where the ranks `forbidden` may read no other process.
+/// Like [`run`], where the ranks `forbidden` may read no other process.
 fn run_without_reads(hosts: &[&Namespace], task: &str, forbidden: &[usize]) -> Vec<Report> {
     let (_folder, store) = folder();
     let start = |(rank, host): (usize, &&Namespace)| {

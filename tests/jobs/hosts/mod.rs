@@ -89,7 +89,7 @@ fn one_rank() {
         println!("failed: {error}");
         return;
     }
-    // For a moment no data is in flight, so the ranks that wait have only keepalive probes to send.
+    // No data is in flight for a moment, so the ranks that wait have only keepalive probes to send.
     let until = Instant::now() + Duration::from_secs(5);
     while kept_alive() == 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
@@ -105,7 +105,8 @@ fn wait_all(store: &dyn Store, name: &str, size: usize, own: impl FnOnce()) {
     store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), LONG).unwrap();
 }
 
-/// All collectives at the same time, each in a thread with a context of its own, one call after the other until one fails.
+/// All collectives at the same time, each in a thread with a context of its own, one call after the other until one
+/// fails.
 fn run_all_until_they_fail(store: &Arc<dyn Store>, device: &Arc<Device>, rank: usize, size: usize) {
     let options = ContextOptions { timeout: LONG, ..Default::default() };
     let contexts: Vec<_> = Collective::ALL
@@ -192,7 +193,8 @@ fn by_default_ranks_listen_where_the_store_or_other_ranks_are_reached() {
     let hosts: Vec<_> = hosts.iter().collect();
     let expected = ["10.77.0.1 on eth0", "10.77.0.2 on eth0", "10.77.0.3 on eth0"];
     assert_eq!(listen(&run(&hosts, "tcp://10.77.0.1:29500", nothing)), expected);
-    // Rank 0 serves on all addresses and sees its server at loopback, as if /etc/hosts mapped the host's name to 127.0.1.1.
+    // Rank 0 serves on all addresses and sees its server at loopback, as if /etc/hosts mapped the host's name to
+    // 127.0.1.1.
     let store = |rank| format!("tcp://{}:29501", if rank == 0 { "0.0.0.0" } else { "10.77.0.1" });
     let reports: Vec<_> = start(&hosts, store, nothing).into_iter().map(Rank::finish).collect();
     assert_eq!(listen(&reports), expected);

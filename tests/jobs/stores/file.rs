@@ -1,4 +1,5 @@
-//! The store in a directory: a full disk, a read-only one, no descriptors, and files of other programs in the directory.
+//! The store in a directory: a full disk, a read-only one, no descriptors, and files of other programs in the
+//! directory.
 
 use std::ffi::CString;
 use std::fs;
@@ -17,8 +18,8 @@ use super::job::{LONG, SIZE, allreduce, connect, each, in_time, is};
 /// Environment variable that gives a helper process its disk.
 const DISK: &str = "GLOO_RS_TEST_DISK";
 
-/// Runs an ignored test of this file in a process of its own, and fails if it fails. With a size, it has a file system of that
-/// size mounted in its own namespace; the right to mount is root's, or that of a user namespace.
+/// Runs an ignored test of this file in a process of its own, and fails if it fails. With a size, it has a file system
+/// of that size mounted in its own namespace; the right to mount is root's, or that of a user namespace.
 fn in_a_process(test: &str, disk: Option<&str>) {
     let directory = tempfile::tempdir().unwrap();
     let program = std::env::current_exe().unwrap();
@@ -236,7 +237,7 @@ fn foreign_files_are_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     litter(path, |kind| kind.to_owned());
-    // As left by an earlier process that was killed while it wrote.
+    // An earlier process that was killed while it wrote has left these files.
     litter(path, |kind| format!("gloo_rs.new.{kind}"));
     symlink("nowhere", path.join("dangling")).unwrap();
     let before = names(path);
@@ -249,7 +250,7 @@ fn foreign_files_are_ignored() {
     assert_eq!(after, before);
 }
 
-/// They have the names of keys' files.
+/// The foreign files have the names of keys' files.
 #[test]
 fn foreign_files_with_a_keys_name_are_reported_at_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -275,7 +276,7 @@ fn foreign_files_with_a_keys_name_are_reported_at_once() {
             assert_eq!(store.get(name, Duration::ZERO).unwrap(), b"v");
         }
     }
-    // Also while ranks connect: a directory in place of rank 2's first key.
+    // Ranks that connect report it, too: a directory is in place of rank 2's first key.
     fs::create_dir(path.join("gloo_rs.key.host%2F2")).unwrap();
     let (zero, two) = std::thread::scope(|scope| {
         let rank = |rank| move || in_time(LONG / 4, || connect(&FileStore::new(path).unwrap(), rank, SIZE, LONG));

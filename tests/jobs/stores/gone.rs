@@ -27,8 +27,8 @@ fn client(url: &str) -> Arc<dyn Store> {
     url::open(url, 1, LONG).unwrap()
 }
 
-/// Ranks 1 to 3 connect without rank 0; once they are in the store, `happen` is applied to it. Returns their errors, and
-/// the times from then on.
+/// Ranks 1 to 3 connect without rank 0; once they are in the store, `happen` is applied to it. Returns their errors,
+/// and the times from then on.
 fn without_rank_0(url: &str, timeout: Duration, happen: impl FnOnce()) -> Vec<(Error, Duration)> {
     let onlooker = client(url);
     std::thread::scope(|scope| {

@@ -76,7 +76,8 @@ pub fn in_time<T>(timeout: Duration, f: impl FnOnce() -> Result<T, Error>) -> Er
     error
 }
 
-/// A process of this program that runs one ignored test, with `GLOO_RS_TEST_ROLE` set to `role`. It ends with this process.
+/// A process of this program that runs one ignored test, with `GLOO_RS_TEST_ROLE` set to `role`. It ends with this
+/// process.
 pub struct Helper {
     pub child: Child,
     _stdin: ChildStdin,
@@ -88,7 +89,7 @@ impl Helper {
         Self::start_with(test, &[])
     }
 
-    /// The same with environment variables.
+    /// Like [`Job::start`], with environment variables.
     pub fn start_with(test: &str, variables: &[(&str, &str)]) -> (Self, String) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]).envs(variables.iter().copied());

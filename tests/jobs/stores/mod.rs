@@ -1,5 +1,5 @@
-//! Errors of a job when its store fails: ended, full, without descriptors, or with foreign files. Also how much load a job puts on a
-//! store.
+//! Errors of a job when its store fails: ended, full, without descriptors, or with foreign files. Also how much load a
+//! job puts on a store.
 
 mod claims;
 mod file;

@@ -41,12 +41,12 @@ fn store_traffic_grows_with_the_ranks_and_not_with_their_square() {
         let (used, took) = rendezvous(size);
         let turns = turns(took);
         let (zero, others) = used.split_first().unwrap();
-        // In each of three rounds rank 0 writes its entry, reads the entries of all, and publishes the list; in the first it also reads
-        // back its claim. Then it publishes its tuning.
+        // In each of three rounds rank 0 writes its entry, reads the entries of all, and publishes the list; in the
+        // first it also reads back its claim. Then it publishes its tuning.
         assert!((11..=7 + 4 * turns).contains(&zero.calls), "{zero:?} of {size} in {took:?}");
         assert!((8 + 3 * size..=8 + 3 * turns * size).contains(&zero.keys), "{zero:?} of {size} in {took:?}");
         for other in others {
-            // It writes its entry, and reads the list; it reads back its claim, and reads the tuning.
+            // Another rank writes its entry, and reads the list; it reads back its claim, and reads the tuning.
             assert!((8..=3 + 5 * turns).contains(&other.calls), "{other:?} of {size} in {took:?}");
             assert_eq!(other.keys, other.calls, "{other:?} of {size}");
             // Two lists, and the tuning; all have numbers of as many digits as a machine gives them.
@@ -122,8 +122,8 @@ fn ranks_that_poll_a_redis_server_do_not_flood_it() {
         }
     });
     let each = (processed() - before) / (size - 1);
-    // A turn of a wait polls after 1, 2, 4, ..., 64 ms and then every 100 ms; at the end each rank requests all keys, and again
-    // halves of them.
+    // A turn of a wait polls after 1, 2, 4, ..., 64 ms and then every 100 ms; at the end each rank requests all keys,
+    // and again halves of them.
     let polls = turns(timeout) * 8 + timeout.as_millis() as usize / 100;
     assert!(each <= 10 + polls + 4 * size, "{each} commands of each rank");
     println!("{each} commands of each of {} ranks", size - 1);
