@@ -1,4 +1,5 @@
-/* Every algorithm that the library lists, over TCP, for 1 to 9 ranks. Algorithms that are added to the library are included. */
+/* Every algorithm that the library lists, over TCP, for 1 to 9 ranks. Algorithms that are added to the library are
+ * included. */
 #include "calls.h"
 
 /* Lengths of whole buffers and blocks: zero, one, odd ones, and one of many segments. */

@@ -1,5 +1,5 @@
-/* Memory of gloo_rs_alloc: in calls beside memory of malloc, freed and allocated again, left to its context, without shared memory,
- * in a child by fork; and wrong calls. */
+/* Memory of gloo_rs_alloc: in calls beside memory of malloc, freed and allocated again, left to its context, without
+ * shared memory, in a child by fork; and wrong calls. */
 #include "harness.h"
 
 static size_t most(void) { return test_is_slow() ? 100000 : (size_t)4 << 20; }

@@ -1,4 +1,4 @@
-/* Arguments that collectives refuse before a byte is sent, in a context of one rank, or of two that are not connected. */
+/* Arguments that collectives refuse before a byte is sent, in a context of one rank, or of two without a connection. */
 #include "harness.h"
 
 static gloo_rs_context_t *context;

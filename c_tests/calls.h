@@ -1,4 +1,4 @@
-/* For every collective, a function that fills its buffers, makes the call, and compares the result with values computed here. */
+/* A function for every collective fills its buffers, makes the call, and compares the result with its own values. */
 #ifndef GLOO_RS_TESTS_CALLS_H
 #define GLOO_RS_TESTS_CALLS_H
 

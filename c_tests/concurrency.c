@@ -8,7 +8,7 @@ struct work {
   int rounds;
 };
 
-/* Of a call with one output and, unless in place, one input. */
+/* Returns the options of a call with one output and, unless in place, one input. */
 static gloo_rs_collective_options_t work_options(const struct work *work, const void **inputs, void **outputs) {
   gloo_rs_collective_options_t options;
   gloo_rs_collective_options_init(&options, sizeof options);

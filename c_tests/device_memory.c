@@ -30,7 +30,7 @@ static void device_memory(void) {
   /* Without the driver the process has no device memory. */
   CHECK_OK(gloo_rs_allreduce(context, host, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM));
 
-  /* As a program that begins to use CUDA late. */
+  /* A program may begin to use CUDA late. */
   driver = dlopen(FAKE_CUDA, RTLD_NOW);
   CHECK(driver != NULL);
   *(void **)&set_device_memory = dlsym(driver, "fake_cuda_set_device_memory");

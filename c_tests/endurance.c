@@ -39,8 +39,8 @@ static struct usage measure(void) {
   return usage;
 }
 
-/* Queues and kept messages may still find a depth that they never had: that many bytes are not much. A leak of 16 bytes per
- * call would be more. */
+/* Queues and kept messages may still find a depth that they never had: that many bytes are not much. A leak of 16 bytes
+ * per call would be more. */
 #define HEAP_SLACK (512 << 10)
 #define RESIDENT_SLACK (8 << 20)
 
@@ -110,7 +110,8 @@ static void many_calls(void) {
   gloo_rs_context_destroy(context);
 }
 
-/* Contexts find each other over the store and over another context, in turn; every hundredth pair has a device of its own. */
+/* Contexts find each other over the store and over another context, in turn; every hundredth pair has a device of its
+ * own. */
 static void many_contexts(void) {
   const int contexts = 2000, warm_up = 300;
   gloo_rs_context_t *parent = connected_context();

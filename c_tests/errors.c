@@ -60,7 +60,7 @@ static void stores(void) {
   gloo_rs_store_destroy(store);
 }
 
-/* Of three ranks only the first comes. */
+/* Only the first of three ranks comes. */
 static void ranks_that_do_not_come(void) {
   gloo_rs_device_t *device = create_device();
   gloo_rs_store_t *store = open_store();
@@ -182,7 +182,7 @@ static void a_function_that_fails(void) {
     CHECK_OK(gloo_rs_store_wait(store, done, 2, test_timeout_ms()));
   } else {
     int round;
-    /* As it is told, by whomever, and once the context is broken. */
+    /* The error is the same whoever tells it, and once the context is broken. */
     for (round = 0; round < 2; round++) {
       CHECK_FAILS(gloo_rs_barrier(context), GLOO_RS_ERROR_CONNECTION_LOST, "returned 5");
       CHECK_ERROR(GLOO_RS_ERROR_CONNECTION_LOST, 1, "barrier");

@@ -144,7 +144,7 @@ static void a_rank_hangs(void) {
   } else {
     began = now_ms();
     status = allreduce(context, NULL, COUNT, GLOO_RS_INT32, limit);
-    /* The rank that fails first sends its reason. In a ring of three, rank 2 waits for rank 1, and rank 0 for rank 2. */
+    /* The rank that fails first sends its reason. Rank 2 of a ring of three waits for rank 1, rank 0 for rank 2. */
     if (status != GLOO_RS_ERROR_TIMEOUT) CHECK_FAILS(status, GLOO_RS_ERROR_CONNECTION_LOST, "gave up");
     CHECK_CONTAINS(gloo_rs_last_error_message(), test_size == 2 ? "from rank 1" : "from rank");
     CHECK_CONTAINS(gloo_rs_last_error_message(), "allreduce");
@@ -234,8 +234,8 @@ static void a_rank_forks(void) {
       gloo_rs_unbound_buffer_destroy(buffer);
       gloo_rs_context_destroy(context);
       gloo_rs_device_destroy(device);
-      /* Another program, for which valgrind makes its own account: here it would miss what the device's thread holds, which is
-       * the parent's. */
+      /* Another program, for which valgrind makes its own account: here it would miss what the device's thread holds,
+       * which is the parent's. */
       execlp("true", "true", (char *)NULL);
       _exit(127);
     }

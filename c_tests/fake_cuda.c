@@ -1,5 +1,5 @@
-/* A stand-in for CUDA's driver library, libcuda.so.1, with the one function that the library under test asks for: which addresses
- * are device memory, the test says. */
+/* A stand-in for CUDA's driver library, libcuda.so.1, with the one function that the library under test asks for: which
+ * addresses are device memory, the test says. */
 #include <stdint.h>
 
 static uintptr_t begin, end;

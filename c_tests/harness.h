@@ -1,5 +1,5 @@
-/* A small test harness: each test is a function that a number of processes run, one for each rank. The parent serves a store
- * for them, and kills processes that exceed the time limit, by process id. */
+/* A small test harness: each test is a function that a number of processes run, one for each rank. The parent serves a
+ * store for them, and kills processes that exceed the time limit, by process id. */
 #ifndef GLOO_RS_TESTS_HARNESS_H
 #define GLOO_RS_TESTS_HARNESS_H
 
@@ -318,7 +318,7 @@ static inline int run_test(const char *program, const struct test *test, uint16_
   return passed;
 }
 
-/* For main: runs all tests, or those named as arguments. */
+/* Runs all tests, or those named as arguments. main calls it. */
 static inline int run_tests(int argc, char **argv, const struct test *tests, size_t count) {
   char program[PATH_MAX];
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);

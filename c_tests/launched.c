@@ -1,5 +1,5 @@
-/* A program for launchers to start: it connects to the other ranks under any launcher, and prints its rank and size. With the
- * argument `fail`, the last rank exits in the middle. */
+/* A program for launchers to start: it connects to the other ranks under any launcher, and prints its rank and size.
+ * With the argument `fail`, the last rank exits in the middle. */
 #include <gloo_rs.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
   good = size == 4 && check(gloo_rs_device_create(NULL, &device)) &&
          check(gloo_rs_context_create(device, rank, size, NULL, &context)) &&
          check(gloo_rs_context_connect_oob(context, allgather, &world)) && agrees(context, world);
-  /* Both split alike. */
+  /* MPI and the library split alike. */
   MPI_Comm_split(world, rank % 2, -rank, &odd);
   good = good && check(gloo_rs_context_split(context, rank % 2, -rank, &part)) && agrees(part, odd);
   if (good) printf("rank %d agrees with MPI\n", rank);

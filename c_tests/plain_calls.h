@@ -1,4 +1,5 @@
-/* Every collective by the function that takes its arguments one by one: out of place, and in place in each supported way. */
+/* Every collective by the function that takes its arguments one by one: out of place, and in place in each supported
+ * way. */
 #ifndef GLOO_RS_TESTS_PLAIN_CALLS_H
 #define GLOO_RS_TESTS_PLAIN_CALLS_H
 

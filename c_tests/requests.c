@@ -1,10 +1,10 @@
-/* Persistent requests: every collective beside its plain call, in every form and by every algorithm; their states, and what
- * happens to contexts and peers between start and wait. */
+/* Persistent requests: every collective beside its plain call, in every form and by every algorithm; their states, and
+ * what happens to contexts and peers between start and wait. */
 #include "harness.h"
 
 /* ---- every collective ---- */
 
-/* Which fields a collective has. */
+/* The fields that a collective has. */
 enum { ROOT = 1, SEND_COUNTS = 2, RECV_COUNTS = 4, COUNT = 8, DESTINATIONS = 16 };
 
 struct collective {
@@ -86,8 +86,8 @@ static void fill(struct call *call, size_t cells, int round) {
   }
 }
 
-/* Before the first start, what it was made of is wiped. A plain call of the same with another tag is made between start and wait,
- * in the same form, so the two must leave the same bytes. */
+/* Before the first start, what it was made of is wiped. A plain call of the same with another tag is made between start
+ * and wait, in the same form, so the two must leave the same bytes. */
 static void beside_plain(gloo_rs_context_t *context, const struct collective *collective, const char *algorithm,
                          size_t count, enum form form, int root) {
   static struct call plain, other;
@@ -364,7 +364,7 @@ static void closed_between(void) {
 
 static int entered[2];
 
-/* For a call with two inputs by "ring", which calls it in the wait, before anything is sent. */
+/* The reduction of a call with two inputs by "ring", which calls it in the wait, before anything is sent. */
 static int32_t tells_and_adds(void *into, const void *left, const void *right, size_t count, void *user) {
   size_t i;
   (void)user;

@@ -355,7 +355,7 @@ static void several_keys_by_callbacks(void) {
   own.surplus = -1;
   CHECK_FAILS(gloo_rs_store_multi_get(store, keys, 2, 1000, got, bytes), GLOO_RS_ERROR_CALLBACK, "1 values for 2 keys");
   CHECK_INT(own.multi_gets, 4);
-  /* It cannot be asked once. */
+  /* A timeout of 0 asks once, which this store cannot: its waits block. */
   CHECK_FAILS(gloo_rs_store_multi_get(store, keys, 2, 0, got, bytes), GLOO_RS_ERROR_UNSUPPORTED, "waits block");
   CHECK_FAILS(gloo_rs_store_wait(store, keys, 2, 0), GLOO_RS_ERROR_UNSUPPORTED, "waits block");
   CHECK_INT(own.multi_gets, 4);

@@ -1,4 +1,5 @@
-/* What every call with a timeout makes of 0, which asks once, of GLOO_RS_TIMEOUT_INFINITE, and of numbers that are none. */
+/* What every call with a timeout makes of 0, which asks once, of GLOO_RS_TIMEOUT_INFINITE, and of numbers that are
+ * none. */
 #include "harness.h"
 
 #define LARGE (1 << 20)

@@ -81,7 +81,7 @@ static void from_any(void) {
   int32_t everyone[2 * MAX_RANKS], rank;
   int rounds = 30, i, counts[MAX_RANKS] = {0}, cell = 0;
   gloo_rs_unbound_buffer_t *buffer = create_buffer(context, &cell, sizeof cell);
-  /* This rank itself and repeated ranks are allowed. */
+  /* The list may contain this rank itself, and ranks repeatedly. */
   for (i = 0; i < 2 * test_size; i++) everyone[i] = i % test_size;
   if (test_rank == 0) {
     for (i = 0; i < rounds * (test_size - 1); i++) {
@@ -105,8 +105,8 @@ static void from_any(void) {
   gloo_rs_context_destroy(context);
 }
 
-/* A receive of at most so many bytes tells how many came: posted before its message and after it, from one rank and from
- * any. */
+/* A receive of at most so many bytes tells how many came: posted before its message and after it, from one rank and
+ * from any. */
 static void shorter_messages(void) {
   enum { ROOM = 1 << 20 };
   static const size_t sizes[] = {0, 1, 1000, 65536, 65537, ROOM};

@@ -295,7 +295,7 @@ void check_reduce_scatter(int size) {
     for (size_t count : {1, 4, 100, 1000, 10000}) {
       for (size_t inputs : {1, 2}) {
         Data<T> data(context, inputs, count);
-        // As much as possible for the first ranks: the last may get nothing.
+        // The first ranks get as much as possible: the last may get nothing.
         const size_t size = static_cast<size_t>(context->size);
         std::vector<int> counts;
         size_t before = 0, assigned = 0;

@@ -354,7 +354,7 @@ TEST(UnboundBuffer, TimesOutAndNamesThePeer) {
 
 std::vector<std::unique_ptr<gloo::transport::RemoteKey>> exchange_keys(
     const std::shared_ptr<gloo::Context>& context, const gloo::transport::RemoteKey& key) {
-  // As its users do: the text of a key, with a NUL byte at the end.
+  // Users exchange the text of a key like this, with a NUL byte at the end.
   std::array<char, 128> own{};
   const std::string text = key.serialize();
   EXPECT_EQ(text.find('\0'), std::string::npos);

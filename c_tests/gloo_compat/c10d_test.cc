@@ -1,5 +1,6 @@
-// A process group as PyTorch's c10d has one over Gloo: works are queued, two threads of each rank execute them on one context, each work
-// with a tag of its own. Ranks are threads; their store is a server's client with the second version of the interface.
+// A process group as PyTorch's c10d has one over Gloo: works are queued, two threads of each rank execute them on one
+// context, each work with a tag of its own. Ranks are threads; their store is a server's client with the second version
+// of the interface.
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>

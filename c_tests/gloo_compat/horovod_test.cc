@@ -1,6 +1,6 @@
-// A controller as Horovod has one over Gloo: a store with the first version of the interface, given by reference; ranks that agree by
-// bit vectors which tensors are ready; the operations on tensors; and, as in elastic training, ranks that go on without one that was
-// lost. Ranks are processes.
+// A controller as Horovod has one over Gloo: a store with the first version of the interface, given by reference; ranks
+// that agree by bit vectors which tensors are ready; the operations on tensors; and, as in elastic training, ranks that
+// go on without one that was lost. Ranks are processes.
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>
@@ -39,7 +39,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Stands for a client of a rendezvous server: it asks again and again, and has an error of Gloo's if there is no answer in time.
+// Stands for a client of a rendezvous server: it asks again and again, and has an error of Gloo's if there is no answer
+// in time.
 class PollingStore : public gloo::rendezvous::Store {
  public:
   PollingStore(std::string folder, std::string scope) : folder_(std::move(folder)), scope_(std::move(scope)) {}

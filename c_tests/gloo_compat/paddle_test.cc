@@ -1,6 +1,6 @@
-// Contexts that find their ranks by themselves, as Paddle's and others' do: they derive from a context of Gloo, exchange the bytes of the
-// pairs' addresses by a way of their own, connect from several threads, and put device and transport context in place. Ranks are
-// processes.
+// Contexts that find their ranks by themselves, as Paddle's and others' do: they derive from a context of Gloo,
+// exchange the bytes of the pairs' addresses by a way of their own, connect from several threads, and put device and
+// transport context in place. Ranks are processes.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>

@@ -16,8 +16,8 @@
 #include "gloo/rendezvous/hash_store.h"
 #include "gloo/transport/tcp/device.h"
 
-/// Calls `body` on `size` threads, each with the connected context of a rank. When all are done, throws the first exception of a rank, if
-/// there is one. The contexts exist until all ranks are done.
+/// Calls `body` on `size` threads, each with the connected context of a rank. When all are done, throws the first
+/// exception of a rank, if there is one. The contexts exist until all ranks are done.
 inline void run_ranks(int size, const std::function<void(const std::shared_ptr<gloo::Context>&)>& body, int base = 2) {
   gloo::transport::tcp::attr attr("localhost");
   std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attr);
@@ -53,7 +53,8 @@ inline void run_ranks(int size, const std::function<void(const std::shared_ptr<g
   }
 }
 
-/// Where ranks meet without the library: a rank that fails in a collective ends calls that the others have not left yet.
+/// Where ranks meet without the library: a rank that fails in a collective ends calls that the others have not left
+/// yet.
 class MeetingPoint {
  public:
   explicit MeetingPoint(int size) : missing_(size) {}

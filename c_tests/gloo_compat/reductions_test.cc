@@ -174,7 +174,7 @@ TYPED_TEST(Math, CombinesInEveryPositionOfMemory) {
       c = a;
       operation.inPlace(c.data(), b.data(), n);
       ASSERT_EQ(c, expected) << "with typed pointers";
-      // Not aligned, and into memory that overlaps the operands from below.
+      // The operands are not aligned, and the result overlaps them from below.
       std::vector<unsigned char> bytes(2 * n * sizeof(T) + 2);
       unsigned char* left = bytes.data() + 1;
       unsigned char* right = left + n * sizeof(T);

@@ -1,6 +1,6 @@
-// Names every class, function, overload and macro of Gloo's API that gloo_rs offers. It is compiled and linked twice: with
-// GLOO_WHOLE_SURFACE against gloo_rs, and without it against Debian's Gloo, so that this is how Gloo itself is used. Debian's is of
-// 2022; what came later is in parts that only GLOO_WHOLE_SURFACE, or a macro of Gloo, switches on.
+// Names every class, function, overload and macro of Gloo's API that gloo_rs offers. It is compiled and linked twice:
+// with GLOO_WHOLE_SURFACE against gloo_rs, and without it against Debian's Gloo, so that this is how Gloo itself is
+// used. Debian's is of 2022; what came later is in parts that only GLOO_WHOLE_SURFACE, or a macro of Gloo, switches on.
 #include <gloo/algorithm.h>
 #include <gloo/allgather.h>
 #include <gloo/allgather_ring.h>
@@ -100,7 +100,7 @@ using BufferPtr = std::unique_ptr<gloo::transport::UnboundBuffer>;
 template <typename... T>
 void use(T&&...) {}
 
-// As most users bind it.
+// Most users bind the function like this.
 constexpr auto makeDevice = &gloo::transport::tcp::CreateDevice;
 static_assert(
     std::is_same<decltype(makeDevice), DevicePtr (*const)(const struct gloo::transport::tcp::attr&)>::value,
@@ -134,7 +134,7 @@ void errors() {
     use(e.what());
   }
 #ifndef GLOO_WHOLE_SURFACE
-  using namespace gloo; // Which Gloo's own comparisons need.
+  using namespace gloo; // Gloo's own comparisons need it.
 #endif
   try {
     GLOO_ENFORCE(true);

@@ -1,5 +1,5 @@
-// A communicator as XLA has one on CPUs over Gloo: reductions by type and kind, exchanges written with unbound buffers on slots of their
-// own, waits with a deadline. Ranks are threads; the store is a client of a key-value service.
+// A communicator as XLA has one on CPUs over Gloo: reductions by type and kind, exchanges written with unbound buffers
+// on slots of their own, waits with a deadline. Ranks are threads; the store is a client of a key-value service.
 #include <gloo/algorithm.h>
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>

@@ -8,7 +8,7 @@ struct moment {
   unsigned long long ticks;
 };
 
-/* Both at nearly the same time: of some tries the one that took the shortest time, so that no other process ran in between. */
+/* Reads both clocks at nearly the same time: the shortest of several tries counts, since no other process ran in it. */
 static struct moment look(void) {
   struct moment best = {0, 0};
   double shortest = 1e18;

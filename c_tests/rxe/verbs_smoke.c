@@ -1,5 +1,6 @@
-/* Shows that a machine's verbs work: two processes with a queue pair each (RC) write into each other's memory by turns, by RDMA WRITE
- * with immediate, and check every byte, the immediate data and the completions. They sleep until a completion's event comes.
+/* Shows that a machine's verbs work: two processes with a queue pair each (RC) write into each other's memory by turns,
+ * by RDMA WRITE with immediate, and check every byte, the immediate data and the completions. They sleep until a
+ * completion's event comes.
  *
  *   verbs_smoke local DEVICE DEVICE BYTES ROUNDS             both processes here
  *   verbs_smoke listen DEVICE PORT BYTES ROUNDS              one of them; the other one is told where to connect by TCP
@@ -41,7 +42,7 @@ static void fail(const char *format, ...) {
     if (!(condition)) fail("line %d: not so: %s", __LINE__, #condition); \
   } while (0)
 
-/* Of functions that return the number of the error. */
+/* Checks a function that returns the number of the error. */
 #define CHECK_ZERO(call) \
   do { \
     int error_ = (call); \

@@ -1,5 +1,5 @@
-// An allreduce by these headers and one by torch's own backend, in one executable: beside_torch FOLDER torch headers, or the other order.
-// gloo-rs run starts it.
+// An allreduce by these headers and one by torch's own backend, in one executable: beside_torch FOLDER torch headers,
+// or the other order. gloo-rs run starts it.
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/torch.h>
