@@ -2,15 +2,16 @@
  *
  *   instructions RANK STORE GO READY plain|request first|whole
  *
- * Two processes, ranks 0 and 1, connect via the folder STORE; started by scripts/test-instructions.sh, which has made the pipes GO
- * and READY. Rank 0, under callgrind with --collect-atstart=no, makes plain calls, or starts a request and waits for it.
- * Collection starts at the call. With `first` it stops at the first thing that the other rank can see: when the library calls send,
- * or at the first store into the memory that this rank shares. With `whole` it stops when the call has returned, or the wait. Each
- * counted call ends with a dump.
+ * Two processes, ranks 0 and 1, connect via the folder STORE; started by scripts/test-instructions.sh, which has made
+ * the pipes GO and READY. Rank 0, under callgrind with --collect-atstart=no, makes plain calls, or starts a request and
+ * waits for it. Collection starts at the call. With `first` it stops at the first thing that the other rank can see:
+ * when the library calls send, or at the first store into the memory that this rank shares. With `whole` it stops when
+ * the call has returned, or the wait. Each counted call ends with a dump.
  *
- * So that a count depends neither on time nor on what else the machine does:
- * - Rank 0 calls when rank 1 has started the call (READY) and its part has arrived. Rank 1 waits for it, and starts the next, when
- *   rank 0's call has returned (GO). So every counted call finds the other's part of this call, and nothing else.
+ * A count depends neither on time nor on what else the machine does:
+ * - Rank 0 calls when rank 1 has started the call (READY) and its part has arrived. Rank 1 waits for it, and starts the
+ *   next, when rank 0's call has returned (GO). Thus every counted call finds the other's part of this call, and
+ *   nothing else.
  * - The devices' threads are kept in epoll_wait, so they never become responsible for a context. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,7 +35,7 @@
 
 enum { WARM_UP = 100, COUNTED = 15 };
 
-/* Of the thread that calls; the device's thread has its own. */
+/* Whether the thread is the one that calls; the device's thread has its own variables. */
 static _Thread_local int is_main = 0;
 static _Thread_local int until_first = 0;
 static int connection = -1;
@@ -89,8 +90,8 @@ static struct {
   size_t bytes;
 } shared;
 
-/* The largest mapping of memory without a file that this process may write: peers' memory is mapped for reading, and the own header a
- * second time. */
+/* The largest mapping of memory without a file that this process may write: peers' memory is mapped for reading, and
+ * the own header a second time. */
 static void find_shared(void) {
   char line[512];
   FILE *maps = fopen("/proc/self/maps", "r");

@@ -5,10 +5,11 @@
 //   bare bandwidth
 //   bare switch
 //
-// `allreduce`: each copies its numbers into its half of a double buffer, with a sequence number behind them, waits for the
-// other's, and adds. `line` prints the time in which a cache line gets from one core to the other, in microseconds: half of a
-// round trip. `bandwidth` prints how many bytes per second both together read and write in memory, adding arrays beyond every
-// cache. `switch` prints the time in which one of two processes on one core gives it to the other by sched_yield, in microseconds.
+// `allreduce`: each copies its numbers into its half of a double buffer, with a sequence number behind them, waits for
+// the other's, and adds. `line` prints the time in which a cache line gets from one core to the other, in microseconds:
+// half of a round trip. `bandwidth` prints how many bytes per second both together read and write in memory, adding
+// arrays beyond every cache. `switch` prints the time in which one of two processes on one core gives it to the other
+// by sched_yield, in microseconds.
 
 #include <atomic>
 

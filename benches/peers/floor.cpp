@@ -1,5 +1,5 @@
-// A lower bound for an allreduce of two ranks over loopback TCP: two processes with one connection, both polling, exchange as
-// many bytes in each direction as the allreduce must, without computing.
+// A lower bound for an allreduce of two ranks over loopback TCP: two processes with one connection, both polling,
+// exchange as many bytes in each direction as the allreduce must, without computing.
 //
 //   floor SEND_BUFFER allreduce SIZES ITERATIONS SECONDS LOOP
 //

@@ -1,11 +1,11 @@
-// Measures allreduce through Gloo's API on this host: one process per rank. build.sh compiles it twice, against Debian's libgloo
-// (gloo_peer) and against the headers of gloo_rs (gloo_headers_peer), without a difference.
+// Measures allreduce through Gloo's API on this host: one process per rank. build.sh compiles it twice, against
+// Debian's libgloo (gloo_peer) and against the headers of gloo_rs (gloo_headers_peer), without a difference.
 //
 //   gloo_peer RANK SIZE FOLDER ALGORITHM allreduce SIZES ITERATIONS SECONDS LOOP
 //   gloo_peer list
 //
-// `list` prints Gloo's algorithms, in both modes. `default` is AllreduceOptions without an algorithm: Gloo's ring, and what
-// gloo_rs selects.
+// `list` prints Gloo's algorithms, in both modes. `default` is AllreduceOptions without an algorithm: Gloo's ring, and
+// what gloo_rs selects.
 
 #include <map>
 

@@ -1,5 +1,5 @@
-// Measures gloo_rs as the other programs here measure theirs: one process per rank, started by `gloo-rs run`, whose plain calls of
-// the C ABI come from the installed package.
+// Measures gloo_rs as the other programs here measure theirs: one process per rank, started by `gloo-rs run`, whose
+// plain calls of the C ABI come from the installed package.
 //
 //   gloo-rs run -n RANKS -- gloo_rs_peer COLLECTIVE SIZES ITERATIONS SECONDS LOOP
 

@@ -1,11 +1,12 @@
 // Shared by these programs: data, verification, timing, and lines of JSON with the fields of `gloo-rs bench --json`.
 //
-// As in `gloo-rs bench`, an iteration's time is that of the slowest rank, after a barrier that is not timed; with LOOP = 1,
-// calls in a row without a barrier between them are timed too. Results are verified before and after.
+// An iteration's time is that of the slowest rank, as in `gloo-rs bench`, after a barrier that is not timed; with LOOP
+// = 1, calls in a row without a barrier between them are timed too. Results are verified before and after.
 //
-// The ranks leave an implementation's barrier one after the other, and some in an order that suits the next call: if the root of a
-// broadcast leaves first, it has written before its readers' clocks start. So if HARNESS_START names a file of zeros, of a page at
-// least, then after that barrier the ranks meet once more, in the same way for all implementations, by mapping the file.
+// The ranks leave an implementation's barrier one after the other, and some in an order that suits the next call: if
+// the root of a broadcast leaves first, it has written before its readers' clocks start. So if HARNESS_START names a
+// file of zeros, of a page at least, then after that barrier the ranks meet once more, in the same way for all
+// implementations, by mapping the file.
 
 #pragma once
 
@@ -34,8 +35,8 @@
 using Clock = std::chrono::steady_clock;
 using Run = std::function<void()>;
 
-// What the command line says: COLLECTIVE SIZES ITERATIONS SECONDS LOOP. Sizes are those of a rank's larger buffer in bytes,
-// separated by commas; each is measured with as many calls as SECONDS allow, at most ITERATIONS.
+// What the command line says: COLLECTIVE SIZES ITERATIONS SECONDS LOOP. Sizes are those of a rank's larger buffer in
+// bytes, separated by commas; each is measured with as many calls as SECONDS allow, at most ITERATIONS.
 struct Request {
   std::string collective;
   std::vector<size_t> sizes;
@@ -61,8 +62,8 @@ inline float percentile(const std::vector<float> &sorted, size_t percent) {
   return sorted[std::max<size_t>((sorted.size() * percent + 99) / 100, 1) - 1];
 }
 
-// `times`: the slowest rank's time of each iteration, in microseconds; `loops`: of a call in each loop, or empty; `beside`: what a
-// pattern of patterns.h is compared with, or empty.
+// `times`: the slowest rank's time of each iteration, in microseconds; `loops`: of a call in each loop, or empty;
+// `beside`: what a pattern of patterns.h is compared with, or empty.
 inline void report(const std::string &collective, const std::string &algorithm, int ranks, size_t bytes,
                    std::vector<float> times, std::vector<float> loops, std::vector<float> beside = {}) {
   const auto median = [](std::vector<float> &numbers) {
@@ -123,8 +124,9 @@ class Start {
     if (memory_) munmap(memory_, sizeof(Memory));
   }
 
-  // When this rank's clock starts. If each rank has a core, they leave at a time that the last one sets; else as the system runs them:
-  // they meet twice then, so that the order in which they left the implementation's barrier does not matter.
+  // When this rank's clock starts. If each rank has a core, they leave at a time that the last one sets; else as the
+  // system runs them: they meet twice then, so that the order in which they left the implementation's barrier does not
+  // matter.
   Clock::time_point wait() {
     if (!memory_) return Clock::now();
     meet();
@@ -180,8 +182,8 @@ class Peer {
   // Replaces each number by the maximum over all ranks.
   virtual void largest(std::vector<float> &numbers) = 0;
   // The call to measure. `count` is the number of elements that each rank contributes for each rank (reduce_scatter,
-  // allgather, alltoall), or of the whole buffer. A broadcast is in place in `out`, from rank 0; a reduce is to rank 0, and a
-  // reduce_float64 has elements of that type. May read `in` and write `out`.
+  // allgather, alltoall), or of the whole buffer. A broadcast is in place in `out`, from rank 0; a reduce is to rank 0,
+  // and a reduce_float64 has elements of that type. May read `in` and write `out`.
   virtual Run prepare(const std::string &collective, float *in, float *out, size_t count) = 0;
   // An allreduce that runs beside others, each with a tag of its own. All ranks start them in the same order.
   virtual Nonblocking nonblocking(float *, float *, size_t, int) { throw std::runtime_error("no requests"); }
@@ -216,7 +218,8 @@ class Peer {
     return start_.wait();
   }
 
-  // With more ranks than cores, the system needs some tenths of a second of load until it has spread the ranks over the cores.
+  // With more ranks than cores, the system needs some tenths of a second of load until it has spread the ranks over the
+  // cores.
   void settle() {
     if (!share_cores(size)) return;
     const auto start = Clock::now();

@@ -1,4 +1,5 @@
-// Measures an MPI's collectives: one process per rank, started by that MPI's launcher, whose settings select the transport.
+// Measures an MPI's collectives: one process per rank, started by that MPI's launcher, whose settings select the
+// transport.
 //
 //   mpiexec -n RANKS mpi_peer COLLECTIVE SIZES ITERATIONS SECONDS LOOP
 

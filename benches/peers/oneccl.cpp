@@ -1,4 +1,5 @@
-// Measures oneCCL's collectives over Intel MPI: one process per rank, started by its launcher with CCL_ATL_TRANSPORT=mpi.
+// Measures oneCCL's collectives over Intel MPI: one process per rank, started by its launcher with
+// CCL_ATL_TRANSPORT=mpi.
 //
 //   mpiexec -n RANKS oneccl_peer COLLECTIVE SIZES ITERATIONS SECONDS LOOP
 

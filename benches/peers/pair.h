@@ -1,5 +1,5 @@
-// Two processes on this host that are bound to cores: otherwise the scheduler moves them, and the times vary between several
-// levels.
+// Two processes on this host that are bound to cores: otherwise the scheduler moves them, and the times vary between
+// several levels.
 
 #pragma once
 
@@ -38,7 +38,8 @@ inline void *shared_memory(size_t bytes) {
   return memory;
 }
 
-// Calls `work` with 0 in this process and with 1 in a child, on a core each or on the same one; returns the exit status.
+// Calls `work` with 0 in this process and with 1 in a child, on a core each or on the same one; returns the exit
+// status.
 template <class Work>
 int in_two_processes(const Work &work, bool share_core = false) {
   const cpu_set_t allowed = allowed_cores();

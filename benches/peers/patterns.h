@@ -1,18 +1,19 @@
-// What programs do with their calls, measured for any Peer: ranks that compute between calls and come late, different calls one
-// after the other, several at once, ranks that only wait. A pattern stands in the place of a collective:
+// What programs do with their calls, measured for any Peer: ranks that compute between calls and come late, different
+// calls one after the other, several at once, ranks that only wait. A pattern stands in the place of a collective:
 //
-//   late-US         an allreduce to which the last rank comes so many microseconds after the others. The time is from its
-//                   arrival until the slowest rank has the result; beside: until that last rank has it
-//   rotation-N      N allreduces of different lengths, from the size on by an element, one after the other. The time is a call's;
-//                   beside: of the same calls, each in a loop of its own
+//   late-US         an allreduce to which the last rank comes so many microseconds after the others. The time is from
+//                   its arrival until the slowest rank has the result; beside: until that last rank has it
+//   rotation-N      N allreduces of different lengths, from the size on by an element, one after the other. The time is
+//                   a call's; beside: of the same calls, each in a loop of its own
 //   rotation-mixed  the same of a barrier, an allreduce of one float32 and a reduce of one float64
-//   sequence-WORD   a collective for each letter, the size for each rank: b barrier, a allreduce, r reduce, c broadcast,
-//                   g allgather, s reduce_scatter, t alltoall. The time is the whole sequence's; beside: the sum of its parts,
-//                   each in a loop of its own
-//   requests-N      N allreduces that are all started, then waited for in the same order. The time is that of all; beside: of the
-//                   same calls one after the other
-//   wait-MS         an allreduce for which the last rank lets the others wait so many milliseconds. The time is the processor
-//                   time that a waiting rank's process takes; beside: what a process takes that sleeps that long, without a call
+//   sequence-WORD   a collective for each letter, the size for each rank: b barrier, a allreduce, r reduce,
+//                   c broadcast, g allgather, s reduce_scatter, t alltoall. The time is the whole sequence's; beside: the
+//                   sum of its parts, each in a loop of its own
+//   requests-N      N allreduces that are all started, then waited for in the same order. The time is that of all;
+//                   beside: of the same calls one after the other
+//   wait-MS         an allreduce for which the last rank lets the others wait so many milliseconds. The time is the
+//                   processor time that a waiting rank's process takes; beside: what a process takes that sleeps that
+//                   long, without a call
 //
 // All but the waiting warm up first: one sample for five.
 
@@ -51,7 +52,8 @@ class Patterns {
   }
 
  private:
-  // A loop of passes takes so long at least, that a barrier before it and the clock do not count; it has so many calls at least.
+  // A loop of passes takes so long at least, that a barrier before it and the clock do not count; it has so many calls
+  // at least.
   static constexpr float LOOP_US = 100;
   static constexpr size_t LOOP_CALLS = 10;
   // At most so many calls of a rotation, at equal distances in it, are also measured each in a loop of its own.
@@ -226,7 +228,8 @@ class Patterns {
     return samples;
   }
 
-  // The times of passes over the calls, and beside them the sum of the calls' times, each measured in a loop of its own.
+  // The times of passes over the calls, and beside them the sum of the calls' times, each measured in a loop of its
+  // own.
   Samples series(const std::vector<Run> &calls) {
     Samples samples{passes(calls, 1), {}};
     const size_t parts = std::min(calls.size(), PARTS);

@@ -2,7 +2,8 @@
 //
 //   patterns_test FAULT PATTERNS SIZES ITERATIONS SECONDS LOOP
 //
-// FAULT is the collective that leaves its result unwritten, `start` for a request, `length N` for allreduces of N elements, or `none`.
+// FAULT is the collective that leaves its result unwritten, `start` for a request, `length N` for allreduces of N
+// elements, or `none`.
 
 #include "patterns.h"
 

@@ -1,16 +1,18 @@
-//! A lower bound for an allreduce of two ranks over TLS on loopback: two processes with one TLS 1.3 connection between them, by the same
-//! rustls and ring as the library's, each on a core of its own and both polling, exchange as many bytes in each direction as the
-//! allreduce must, and sum up float32 where they lie decrypted. There are no messages, no headers, no other connections.
+//! A lower bound for an allreduce of two ranks over TLS on loopback: two processes with one TLS 1.3 connection between
+//! them, by the same rustls and ring as the library's, each on a core of its own and both polling, exchange as many
+//! bytes in each direction as the allreduce must, and sum up float32 where they lie decrypted. There are no messages,
+//! no headers, no other connections.
 //!
 //!     tls_pair HOW READS SEND_BUFFER allreduce SIZES ITERATIONS SECONDS LOOP
 //!
-//! - HOW: `whole`, each sends all its elements and adds the other's to its own; or `halves`, each sends the half that the other sums up,
-//!   and then the sums of its own half, as soon as it has them.
-//! - READS: `direct`, rustls reads from the socket, at most a record at once; `buffered`, through a buffer of 128 KiB; or `unbuffered`,
-//!   by rustls' connections without buffers of their own, with one of 128 KiB for reading.
+//! - HOW: `whole`, each sends all its elements and adds the other's to its own; or `halves`, each sends the half that
+//!   the other sums up, and then the sums of its own half, as soon as it has them.
+//! - READS: `direct`, rustls reads from the socket, at most a record at once; `buffered`, through a buffer of 128 KiB;
+//!   or `unbuffered`, by rustls' connections without buffers of their own, with one of 128 KiB for reading.
 //! - SEND_BUFFER: the sockets' SO_SNDBUF in bytes, 0 for the default.
 //!
-//! The rest, the way of measuring and the lines of JSON are those of the programs beside this one, as `harness.h` describes them.
+//! The other settings, the way of measuring and the lines of JSON are those of the programs beside this one, as
+//! `harness.h` describes them.
 
 use std::error::Error;
 use std::io::{self, BufRead, ErrorKind, Read, Write};
@@ -38,7 +40,7 @@ const BUFFER: usize = 128 << 10;
 /// Turns without progress after which a side lets others have its core, as on a machine that has other work.
 const PATIENCE: usize = 1000;
 const FLOAT: usize = size_of::<f32>();
-/// As in harness.h.
+/// The constants of harness.h.
 const FEWEST: f64 = 5.0;
 const LOOPS: usize = 10;
 const NAME: &str = "rank.example";
@@ -72,7 +74,8 @@ fn as_bytes(numbers: &[f32]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
-/// Adds numbers that were received to `own`. What is encrypted at once is a whole number of them, and so is every record.
+/// Adds numbers that were received to `own`. What is encrypted at once is a whole number of them, and so is every
+/// record.
 fn add(into: &mut [f32], own: &[f32], theirs: &[u8]) {
     for ((sum, own), theirs) in into.iter_mut().zip(own).zip(theirs.chunks_exact(FLOAT)) {
         *sum = own + f32::from_ne_bytes([theirs[0], theirs[1], theirs[2], theirs[3]]);
@@ -149,7 +152,8 @@ trait Channel {
     fn encrypt(&mut self, bytes: &[u8]) -> Result<usize>;
     /// Sends what is encrypted. Returns whether anything was sent.
     fn send(&mut self) -> Result<bool>;
-    /// Passes what has arrived to `take`, up to one read's size, and at most `wanted` bytes: the other side may be ahead. Returns their number.
+    /// Passes what has arrived to `take`, up to one read's size, and at most `wanted` bytes: the other side may be
+    /// ahead. Returns their number.
     fn receive(&mut self, wanted: usize, take: &mut dyn FnMut(usize, &[u8])) -> Result<usize>;
     /// Sends and receives what the handshake needs. Returns whether it is over.
     fn handshake(&mut self) -> Result<bool>;
@@ -159,7 +163,7 @@ trait Channel {
 struct Buffered {
     tls: Connection,
     socket: TcpStream,
-    /// Of `buffered` reads; empty for `direct` ones.
+    /// The buffer of `buffered` reads; empty for `direct` ones.
     buffer: Vec<u8>,
     /// What of it has arrived, and was not decrypted.
     arrived: Range<usize>,
@@ -261,7 +265,8 @@ impl Unbuffered {
         Self { tls, socket, incoming: vec![0; BUFFER], arrived: 0..0, outgoing: vec![0; AHEAD + 1024], encrypted: 0..0 }
     }
 
-    /// Makes one step. What only encrypts need not see what has arrived, since no message of the session follows the handshake here.
+    /// Makes one step. What only encrypts need not see what has arrived, since no message of the session follows the
+    /// handshake here.
     fn step(&mut self, order: Step<'_>) -> Result<bool> {
         fn handle<T>(
             status: UnbufferedStatus<'_, '_, T>,

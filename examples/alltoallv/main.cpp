@@ -1,9 +1,11 @@
-// A mixture of experts: every rank has one expert, and every token goes to the expert that a router selects, and back. The ranks exchange
-// the numbers of tokens by alltoall, then the tokens by alltoallv; the results return by alltoallv with the numbers exchanged.
+// A mixture of experts: every rank has one expert, and every token goes to the expert that a router selects, and back.
+// The ranks exchange the numbers of tokens by alltoall, then the tokens by alltoallv; the results return by alltoallv
+// with the numbers exchanged.
 //
 //   gloo-rs run -n 4 -- alltoallv
 //
-// The counts of alltoallv are in elements, and the blocks lie one after the other in the order of ranks. The program checks every token.
+// The counts of alltoallv are in elements, and the blocks lie one after the other in the order of ranks. The program
+// checks every token.
 #include <gloo_rs.hpp>
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// The handwritten digits of the UCI repository as scikit-learn distributes them: 1,797 images of 8 by 8 pixels, 0 to 16 each.
+// The handwritten digits of the UCI repository as scikit-learn distributes them: 1,797 images of 8 by 8 pixels, 0 to 16
+// each.
 #pragma once
 
 #include <array>

@@ -7,9 +7,9 @@
 
 class Group {
  public:
-  // Joins the job that the environment describes: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
-  // Returns once the ranks are connected. `interface` is the network interface on which to listen, such as "eth0"; without
-  // one, the library chooses: loopback if all ranks are on one host, else the interface that reaches the store or other ranks.
+  // Joins the job that the environment describes: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Returns once the ranks
+  // are connected. `interface` is the network interface on which to listen, such as "eth0"; without one, the library
+  // chooses: loopback if all ranks are on one host, else the interface that reaches the store or other ranks.
   explicit Group(const char *interface = nullptr) : job_(gloo_rs::launch_from_env()) {
     auto options = gloo_rs::defaults(gloo_rs_device_options_init);
     options.interface_name = interface;

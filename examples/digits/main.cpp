@@ -5,8 +5,8 @@
 //   RANK=0 WORLD_SIZE=1 digits digits.csv     one process
 //   gloo-rs run -n 4 -- digits digits.csv     four processes on this host
 //
-// On several hosts start it by a launcher, or once for each rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. An
-// optional argument names the network interface on which to listen: digits digits.csv eth0
+// On several hosts start it by a launcher, or once for each rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+// set. An optional argument names the network interface on which to listen: digits digits.csv eth0
 
 #include <algorithm>
 #include <cstdio>
@@ -28,7 +28,7 @@ constexpr size_t kBatch = 64;  // digits in one step, summed over all ranks
 constexpr float kLearningRate = 1.0f;
 constexpr double kWantedAccuracy = 0.95;
 
-// This rank's share of `count` items: [first, second).
+// The share of this rank in `count` items: [first, second).
 std::pair<size_t, size_t> share_of(const Group &group, size_t count) {
   const size_t rank = static_cast<size_t>(group.rank()), size = static_cast<size_t>(group.size());
   return {count * rank / size, count * (rank + 1) / size};

@@ -1,11 +1,13 @@
-// A rank dies, and the others go on with a replacement. Each rank is a process that does the work and one that starts it again if it is killed,
-// as the agents of launchers do. The others get an error that names the lost rank, destroy the context, and connect a new one, over the
-// same store under a new prefix, with the replacement. It gets the state from a rank that has it.
+// A rank dies, and the others go on with a replacement. Each rank is a process that does the work and one that starts
+// it again if it is killed, as the agents of launchers do. The others get an error that names the lost rank, destroy
+// the context, and connect a new one, over the same store under a new prefix, with the replacement. It gets the state
+// from a rank that has it.
 //
 //   gloo-rs run -n 4 -- elastic
 //
-// docs/recovery.md says more about lost ranks, and goes on with fewer. The store must outlive every rank but those that die: that of
-// `gloo-rs run` does if rank 0 lives. The last rank kills itself in the middle. Every rank checks its state at the end.
+// docs/recovery.md says more about lost ranks, and goes on with fewer. The store must outlive every rank but those that
+// die: that of `gloo-rs run` does if rank 0 lives. The last rank kills itself in the middle. Every rank checks its
+// state at the end.
 #include <gloo_rs.hpp>
 
 #include <sys/wait.h>
@@ -29,8 +31,8 @@ struct State {
   double value;
 };
 
-// A collective may have succeeded on some ranks and failed on others. Since a step needs all ranks, they are at most one step apart: each keeps
-// the state before its last step, and all take the earliest one.
+// A collective may have succeeded on some ranks and failed on others. Since a step needs all ranks, they are at most
+// one step apart: each keeps the state before its last step, and all take the earliest one.
 struct States {
   State now{kNone, 0}, before{kNone, 0};
 
@@ -62,7 +64,7 @@ std::string variable(const char *name) {
 }
 
 int work() {
-  // Not by launch_from_env, which lets every rank start once.
+  // The store is not that of launch_from_env, which lets every rank start once.
   const int32_t rank = std::stoi(variable("RANK")), size = std::stoi(variable("WORLD_SIZE"));
   auto store = gloo_rs::Store::create_url(variable("GLOO_RS_STORE"), rank);
   auto device = gloo_rs::Device::create();

@@ -1,10 +1,12 @@
-// A stencil: every rank has a part of a ring of cells, and each step needs the last cell of the left neighbour and the first one of the
-// right. They travel as messages of unbound buffers, while the rank computes the cells that need none of them.
+// A stencil: every rank has a part of a ring of cells, and each step needs the last cell of the left neighbour and the
+// first one of the right. They travel as messages of unbound buffers, while the rank computes the cells that need none
+// of them.
 //
 //   gloo-rs run -n 4 -- halo
 //
-// It needs two ranks or more. A message is matched by its sender and its slot: those to the right have another slot than those to the left,
-// since with two ranks both neighbours are the same one. The program compares its cells with those that it computes alone.
+// The program needs two ranks or more. A message is matched by its sender and its slot: those to the right have another
+// slot than those to the left, since with two ranks both neighbours are the same one. The program compares its cells
+// with those that it computes alone.
 #include <gloo_rs.hpp>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A program of MPI's that uses gloo_rs beside it. The ranks find each other by MPI_Allgather: there is no store, and no address or port to
-// configure. Number and order of the ranks are those of the communicator.
+// A program of MPI's that uses gloo_rs beside it. The ranks find each other by MPI_Allgather: there is no store, and no
+// address or port to configure. Number and order of the ranks are those of the communicator.
 //
 //   mpirun -n 4 mpi
 //

@@ -1,10 +1,11 @@
-// Sums gradients while the next ones are computed, as data-parallel training does. The gradients lie in buckets, each with a persistent
-// request of its own: it is made once, and started as soon as the bucket is full. Before the weights change, the step waits for all.
+// Sums gradients while the next ones are computed, as data-parallel training does. The gradients lie in buckets, each
+// with a persistent request of its own: it is made once, and started as soon as the bucket is full. Before the weights
+// change, the step waits for all.
 //
 //   gloo-rs run -n 4 -- overlap
 //
-// The requests have tags of their own, since several calls of one collective run at the same time. The device's thread moves the data
-// meanwhile. The program checks the weights at the end.
+// The requests have tags of their own, since several calls of one collective run at the same time. The device's thread
+// moves the data meanwhile. The program checks the weights at the end.
 #include <gloo_rs.hpp>
 
 #include <cstdio>

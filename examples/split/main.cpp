@@ -1,10 +1,10 @@
-// Tensor and data parallelism on a grid of ranks: two ranks share each copy of the weights, and the copies see different samples. Two contexts
-// split from that of the job are the rows and columns of the grid.
+// Tensor and data parallelism on a grid of ranks: two ranks share each copy of the weights, and the copies see
+// different samples. Two contexts split from that of the job are the rows and columns of the grid.
 //
 //   gloo-rs run -n 4 -- split
 //
 //              tensor 0   tensor 1
-//     data 0   rank 0     rank 1       `tensor` is a row: its ranks have one half of the weights each, and the same samples
+//     data 0   rank 0     rank 1       `tensor` is a row: its ranks have a half of the weights each, and the same samples
 //     data 1   rank 2     rank 3       `data` is a column: its ranks have the same half of the weights
 //
 // Any even number of ranks will do. The program compares weights and outputs with those that it computes alone.
@@ -21,7 +21,8 @@ constexpr size_t kInputs = 8, kHalf = kInputs / 2;
 constexpr int kSteps = 3;
 constexpr double kLearningRate = 0.25;
 
-// Element `i` of the sample that copy `copy` sees in a step. All numbers here are such that doubles hold the results exactly.
+// Element `i` of the sample that copy `copy` sees in a step. All numbers here are such that doubles hold the results
+// exactly.
 double sample(size_t copy, int step, size_t i) { return static_cast<double>((copy * 5 + static_cast<size_t>(step) * 3 + i) % 4); }
 
 // The linear model y = w x, with the target 1: the gradient of (y - 1)^2 / 2 is (y - 1) x.

@@ -1,4 +1,5 @@
-// The C functions of gloo_rs, for the process group: errors as exceptions, handles that are destroyed, collectives on tensors.
+// The C functions of gloo_rs, for the process group: errors as exceptions, handles that are destroyed, collectives on
+// tensors.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +17,8 @@
 
 namespace gloo_rs_torch {
 
-// Throws with the library's message about the last failed call of this thread: `what` says what failed, and on which rank.
+// Throws with the library's message about the last failed call of this thread: `what` says what failed, and on which
+// rank.
 [[noreturn]] inline void fail(const std::string &what) { throw std::runtime_error("gloo_rs: " + what + ": " + gloo_rs_last_error_message()); }
 
 inline void check(gloo_rs_status_t status, const std::string &what) {
@@ -26,7 +28,8 @@ inline void check(gloo_rs_status_t status, const std::string &what) {
 // What torch calls a timeout, for the library: a negative one is the group's.
 inline int64_t timeout_ms(std::chrono::milliseconds timeout) { return timeout.count() < 0 ? GLOO_RS_TIMEOUT_DEFAULT : timeout.count(); }
 
-// Destroys the store that torch's store is for the library. The library's threads call torch's store without the interpreter's lock.
+// Destroys the store that torch's store is for the library. The library's threads call torch's store without the
+// interpreter's lock.
 using StoreHandle = std::unique_ptr<gloo_rs_store_t, decltype(&gloo_rs_store_destroy)>;
 StoreHandle wrap_store(const c10::intrusive_ptr<c10d::Store> &store);
 

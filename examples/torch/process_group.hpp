@@ -1,4 +1,5 @@
-// A process group of torch.distributed over gloo_rs, with the calls of torch's group over Gloo, and reduce_scatter and alltoall besides.
+// A process group of torch.distributed over gloo_rs, with the calls of torch's group over Gloo, and reduce_scatter and
+// alltoall besides.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -12,8 +13,9 @@
 
 namespace gloo_rs_torch {
 
-// All ranks make the same collectives in the same order; each has a number, which is its tag. Any thread may call. Tensors are dense and
-// on the CPU, of any strides. A collective that fails ends the group: all later ones fail with the same reason.
+// All ranks make the same collectives in the same order; each has a number, which is its tag. Any thread may call.
+// Tensors are dense and on the CPU, of any strides. A collective that fails ends the group: all later ones fail with
+// the same reason.
 class ProcessGroupGlooRs : public c10d::ProcessGroup {
  public:
   using Tensors = std::vector<at::Tensor>;

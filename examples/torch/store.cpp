@@ -15,7 +15,8 @@ namespace {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-// What the store threw in this thread: no exception may reach the library, which makes its calls on the thread that connects.
+// What the store threw in this thread: no exception may reach the library, which makes its calls on the thread that
+// connects.
 thread_local std::string failure;
 
 template <typename Function>
@@ -38,8 +39,8 @@ gloo_rs_status_t set(const char *key, const void *value, size_t bytes, void *use
   });
 }
 
-// Asks again and again: a wait of TCPStore that times out leaves its connection in the middle of an answer, and occupies the store for
-// other threads meanwhile.
+// Asks again and again: a wait of TCPStore that times out leaves its connection in the middle of an answer, and
+// occupies the store for other threads meanwhile.
 gloo_rs_status_t wait_for(const Store &store, const std::vector<std::string> &keys, int64_t timeout_ms) {
   const auto began = std::chrono::steady_clock::now();
   auto pause = std::chrono::microseconds(200);
@@ -81,8 +82,8 @@ gloo_rs_status_t remove_key(const char *key, bool *existed, void *user) {
 
 void destroy(void *user) { delete static_cast<Store *>(user); }
 
-// The device of this process, which all groups share and nobody destroys: contexts may outlive every static object. A child by fork
-// gets its own.
+// The device of this process, which all groups share and nobody destroys: contexts may outlive every static object. A
+// child by fork gets its own.
 gloo_rs_device_t *device() {
   static std::mutex mutex;
   static gloo_rs_device_t *device = nullptr;

@@ -33,8 +33,8 @@ class CollectiveWork : public GlooRsWork {
   CollectiveWork(std::shared_ptr<Context> context, std::shared_ptr<Workers> workers, c10d::OpType type, std::string name, uint64_t tag,
                  std::chrono::milliseconds timeout, const std::vector<at::Tensor> &inputs, Outputs outputs, Function function);
 
-  // Waits until the collective has ended; 0 waits as long as that takes, which its own timeout bounds. If `timeout` expires first, this
-  // throws, and the collective goes on.
+  // Waits until the collective has ended; 0 waits as long as that takes, which its own timeout bounds. If `timeout`
+  // expires first, this throws, and the collective goes on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Ends this collective, and with it all others of the group, on all ranks. The group cannot be used afterwards.
   void abort() override;
@@ -55,8 +55,9 @@ class CollectiveWork : public GlooRsWork {
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// A queue of collectives, and threads that execute them in its order: two, so that a collective that waits for a late rank does not hold
-// up the next. A thread that waits for a collective that nobody has begun executes it itself, which saves the change of threads.
+// A queue of collectives, and threads that execute them in its order: two, so that a collective that waits for a late
+// rank does not hold up the next. A thread that waits for a collective that nobody has begun executes it itself, which
+// saves the change of threads.
 class Workers : public std::enable_shared_from_this<Workers> {
  public:
   using Item = c10::intrusive_ptr<CollectiveWork>;
@@ -89,8 +90,8 @@ class MessageWork : public GlooRsWork {
   ~MessageWork() override;
 
   bool isCompleted() override;
-  // Waits until the message has been sent, or has arrived; 0 is the group's timeout. After a timeout, which throws, the message is still
-  // on its way, and may be waited for again.
+  // Waits until the message has been sent, or has arrived; 0 is the group's timeout. After a timeout, which throws, the
+  // message is still on its way, and may be waited for again.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Ends this work alone: a receive takes no message any more; a send that has begun may arrive.
   void abort() override;
