@@ -1,5 +1,5 @@
-// gloo_rs for C++17: owning handles, exceptions, and collectives by element type, over the functions of gloo_rs.h, which documents
-// what each call does. There is nothing to link but the C library.
+// gloo_rs for C++17: owning handles, exceptions, and collectives by element type, over the functions of gloo_rs.h,
+// which documents what each call does. There is nothing to link but the C library.
 //
 //   auto [store, rank, size] = gloo_rs::launch_from_env();
 //   auto device = gloo_rs::Device::create();
@@ -7,7 +7,8 @@
 //   context.connect(store);
 //   context.allreduce(values.data(), values.size());
 //
-// What has no function here is called by its C function, with the handle that get() returns; make() is for those that create a handle:
+// What has no function here is called by its C function, with the handle that get() returns; make() is for those that
+// create a handle:
 //
 //   gloo_rs::check(gloo_rs_context_set_timeout(context.get(), 5000));
 //   auto redis = gloo_rs::make<gloo_rs::Store>(gloo_rs_store_create_redis, "redis-host", port, nullptr, timeout_ms);
@@ -16,10 +17,12 @@
 //   gloo_rs::check(gloo_rs_collective(context.get(), GLOO_RS_ALLREDUCE, &options));
 //
 // - A function throws Error where the C function returns a status that is not GLOO_RS_OK.
-// - Handles can be moved, not copied. A handle that was moved from, or that no function has made, is empty: get() returns a null pointer,
-//   and calls throw Error with GLOO_RS_ERROR_INVALID_ARGUMENT.
-// - Destructors do not throw. What fails in them is not reported, but becomes the thread's last error. Only that of a Request waits.
-// - Handles may be destroyed in any order, but Memory before its context. Threads may use one handle at the same time, as in the C API.
+// - Handles can be moved, not copied. A handle that was moved from, or that no function has made, is empty: get()
+//   returns a null pointer, and calls throw Error with GLOO_RS_ERROR_INVALID_ARGUMENT.
+// - Destructors do not throw. What fails in them is not reported, but becomes the thread's last error. Only that of a
+//   Request waits.
+// - Handles may be destroyed in any order, but Memory before its context. Threads may use one handle at the same time,
+//   as in the C API.
 // - Timeouts are in milliseconds, counts in elements, sizes and offsets of messages in bytes.
 #ifndef GLOO_RS_HPP
 #define GLOO_RS_HPP
@@ -70,7 +73,7 @@ inline void check(gloo_rs_status_t status) {
   if (status == GLOO_RS_OK) return;
   auto error = defaults(gloo_rs_error_init);
   if (gloo_rs_last_error(&error) != GLOO_RS_OK || error.status != status) {
-    // It does not come from this library's last call; from a callback, for example.
+    // The status does not come from this library's last call; a callback may have returned it.
     error = defaults(gloo_rs_error_init);
     error.status = status;
     error.message = gloo_rs_status_name(status);
@@ -250,8 +253,8 @@ class Context : public detail::Handle<gloo_rs_context_t, detail::Destroy<gloo_rs
     return Memory<T>(static_cast<T *>(memory), Deallocate{get()});
   }
 
-  // The collectives, with the parameters of the C functions, but the data type last. It is that of T, unless one is passed, as for
-  // float16; counts are in elements of it.
+  // The collectives, with the parameters of the C functions, but the data type last. It is that of T, unless one is
+  // passed, as for float16; counts are in elements of it.
   template <class T> void allreduce(T *values, size_t count, Op op = GLOO_RS_SUM, Type type = data_type<T>) {
     check(gloo_rs_allreduce(get(), values, values, count, type, op));
   }
@@ -303,8 +306,8 @@ class Context : public detail::Handle<gloo_rs_context_t, detail::Destroy<gloo_rs
   void barrier() { check(gloo_rs_barrier(get())); }
 };
 
-// Options for gloo_rs_collective and gloo_rs_collective_prepare, with at most one input and one output, which may be nullptr. Their
-// other fields have the defaults, and may be set.
+// Options for gloo_rs_collective and gloo_rs_collective_prepare, with at most one input and one output, which may be
+// nullptr. Their other fields have the defaults, and may be set.
 struct CollectiveOptions : gloo_rs_collective_options_t {
   CollectiveOptions() noexcept : gloo_rs_collective_options_t(defaults(gloo_rs_collective_options_init)) {}
   template <class T>
@@ -345,8 +348,8 @@ struct FreeRequest {
 
 }  // namespace detail
 
-// A persistent request. If it is active, the destructor waits for the end of the call, at most until its timeout; to end it at once, close
-// the context. The buffers must live longer than the request: declare them first.
+// A persistent request. If it is active, the destructor waits for the end of the call, at most until its timeout; to
+// end it at once, close the context. The buffers must live longer than the request: declare them first.
 class Request : public detail::Handle<gloo_rs_request_t, detail::FreeRequest> {
  public:
   using Handle::Handle;

@@ -17,9 +17,9 @@ inline namespace gloo_rs_api {
 /// Bytes from which Gloo reduces on a device instead of on the host.
 inline constexpr size_t kOnDeviceThreshold = 256 * 1024;
 
-/// A collective over buffers that are set once. Ranks construct their algorithms in the same order, because each takes a slot of the
-/// context; `run` is a call of the collective, with the context's timeout. An object runs on one thread at a time; different ones
-/// may run at the same time.
+/// A collective over buffers that are set once. Ranks construct their algorithms in the same order, because each takes
+/// a slot of the context; `run` is a call of the collective, with the context's timeout. An object runs on one thread
+/// at a time; different ones may run at the same time.
 class Algorithm {
  public:
   explicit Algorithm(const std::shared_ptr<Context>& context)
@@ -68,8 +68,8 @@ enum ReductionType {
   CUSTOM = 1000,
 };
 
-/// A reduction function of algorithms: `x[i] = x[i] op y[i]` for `n` elements. Of a type other than CUSTOM, and of elements for which
-/// the library has kernels, algorithms run the kernel instead of the function.
+/// A reduction function of algorithms: `x[i] = x[i] op y[i]` for `n` elements. Of a type other than CUSTOM, and of
+/// elements for which the library has kernels, algorithms run the kernel instead of the function.
 template <typename T>
 class ReductionFunction {
  public:

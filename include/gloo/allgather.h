@@ -12,8 +12,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of allgather. Every rank has an output with the same number of elements for each rank, in the order of ranks. It has an
-/// input with as many elements; or none, if they are at their position in the output.
+/// Options of allgather. Every rank has an output with the same number of elements for each rank, in the order of
+/// ranks. It has an input with as many elements; or none, if they are at their position in the output.
 class AllgatherOptions : public detail::BufferOptions {
  public:
   explicit AllgatherOptions(const std::shared_ptr<Context>& context) : BufferOptions(context) {}

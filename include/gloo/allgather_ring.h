@@ -16,8 +16,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Copies the `count` elements at each pointer of all ranks to all ranks. All ranks have as many pointers. `outPtr` gets the elements
-/// of rank 0, those of its first pointer first, then those of rank 1 and so on.
+/// Copies the `count` elements at each pointer of all ranks to all ranks. All ranks have as many pointers. `outPtr`
+/// gets the elements of rank 0, those of its first pointer first, then those of rank 1 and so on.
 template <typename T>
 class AllgatherRing : public Algorithm {
  public:

@@ -12,8 +12,9 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of allgatherv. Every rank has an output with `elementsPerRank[r]` elements of rank r, in the order of ranks; the numbers
-/// are the same on all ranks. It has an input with its elements; or none, if they are at their position in the output.
+/// Options of allgatherv. Every rank has an output with `elementsPerRank[r]` elements of rank r, in the order of ranks;
+/// the numbers are the same on all ranks. It has an input with its elements; or none, if they are at their position in
+/// the output.
 class AllgathervOptions : public detail::CountedBufferOptions {
  public:
   explicit AllgathervOptions(const std::shared_ptr<Context>& context) : CountedBufferOptions(context) {}

@@ -50,8 +50,8 @@ struct AllreduceOptionsImpl {
 
 }  // namespace detail
 
-/// Options of allreduce. All inputs and outputs, of all ranks, have the same number of elements. Each rank has at least one output.
-/// Its inputs are combined first; without inputs, its outputs are the inputs.
+/// Options of allreduce. All inputs and outputs, of all ranks, have the same number of elements. Each rank has at least
+/// one output. Its inputs are combined first; without inputs, its outputs are the inputs.
 class AllreduceOptions {
  public:
   /// `c[i] = a[i] op b[i]` for `n` elements; `c` may be `a` or `b`. The operation must be associative and commutative.
@@ -146,8 +146,8 @@ class AllreduceOptions {
   }
 };
 
-/// Throws EnforceNotMet if the options are wrong, IoException if the timeout expires or a rank is lost, and what the reduction
-/// function throws.
+/// Throws EnforceNotMet if the options are wrong, IoException if the timeout expires or a rank is lost, and what the
+/// reduction function throws.
 inline void allreduce(const AllreduceOptions& opts) {
   const detail::AllreduceOptionsImpl& options = opts.impl_;
   if (options.elements == 0) {

@@ -12,8 +12,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Combines the `count` elements at all pointers of all ranks; all pointers get the result. `fn` must commute, and outlive the
-/// object. Groups have `base` ranks of the context, as far as its size divides.
+/// Combines the `count` elements at all pointers of all ranks; all pointers get the result. `fn` must commute, and
+/// outlive the object. Groups have `base` ranks of the context, as far as its size divides.
 template <typename T>
 class AllreduceBcube : public detail::AllreduceAlgorithm<T> {
  public:

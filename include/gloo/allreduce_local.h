@@ -12,8 +12,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Combines the `count` elements at all pointers of this rank; all pointers get the result. Needs no other rank. `fn` must commute, and
-/// outlive the object.
+/// Combines the `count` elements at all pointers of this rank; all pointers get the result. Needs no other rank. `fn`
+/// must commute, and outlive the object.
 template <typename T>
 class AllreduceLocal : public detail::ReducingAlgorithm<T> {
  public:

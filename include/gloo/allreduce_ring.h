@@ -12,8 +12,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Combines the `count` elements at all pointers of all ranks; all pointers get the result. `fn` must commute, and outlive the
-/// object.
+/// Combines the `count` elements at all pointers of all ranks; all pointers get the result. `fn` must commute, and
+/// outlive the object.
 template <typename T>
 class AllreduceRing : public detail::AllreduceAlgorithm<T> {
  public:

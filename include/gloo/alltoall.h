@@ -13,8 +13,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of alltoall. Block j of rank i's input goes to block i of rank j's output. All have one block for each rank, in the order
-/// of ranks, and all blocks have the same length.
+/// Options of alltoall. Block j of rank i's input goes to block i of rank j's output. All have one block for each rank,
+/// in the order of ranks, and all blocks have the same length.
 class AlltoallOptions : public detail::BufferOptions {
  public:
   explicit AlltoallOptions(const std::shared_ptr<Context>& context) : BufferOptions(context) {}

@@ -18,8 +18,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of alltoallv. Block j of rank i's input goes to block i of rank j's output. Blocks are in the order of ranks, and
-/// `elementsPerRank[r]` is the length of block r. The numbers may be of any integer type.
+/// Options of alltoallv. Block j of rank i's input goes to block i of rank j's output. Blocks are in the order of
+/// ranks, and `elementsPerRank[r]` is the length of block r. The numbers may be of any integer type.
 class AlltoallvOptions : public detail::CollectiveOptions {
  public:
   explicit AlltoallvOptions(const std::shared_ptr<Context>& context) : CollectiveOptions(context) {}

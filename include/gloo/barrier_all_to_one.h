@@ -14,8 +14,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// `run` returns when all ranks have called it. The library's barrier waits at rank 0, whichever root is given: ranks see no
-/// difference. Throws EnforceNotMet if `rootRank` is no rank.
+/// `run` returns when all ranks have called it. The library's barrier waits at rank 0, whichever root is given: ranks
+/// see no difference. Throws EnforceNotMet if `rootRank` is no rank.
 class BarrierAllToOne : public Barrier {
  public:
   explicit BarrierAllToOne(const std::shared_ptr<Context>& context, int rootRank = 0)

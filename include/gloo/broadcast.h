@@ -12,7 +12,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of broadcast. Every rank has an output. The root may have an input of the same length; without one, it sends its output.
+/// Options of broadcast. Every rank has an output. The root may have an input of the same length; without one, it sends
+/// its output.
 class BroadcastOptions : public detail::BufferOptions {
  public:
   explicit BroadcastOptions(const std::shared_ptr<Context>& context) : BufferOptions(context) {}

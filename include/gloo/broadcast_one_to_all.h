@@ -17,8 +17,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Copies the `count` elements at pointer `rootPointerRank` of rank `rootRank` to all pointers of all ranks. Throws EnforceNotMet if
-/// there is no such rank or pointer.
+/// Copies the `count` elements at pointer `rootPointerRank` of rank `rootRank` to all pointers of all ranks. Throws
+/// EnforceNotMet if there is no such rank or pointer.
 template <typename T>
 class BroadcastOneToAll : public Algorithm {
  public:

@@ -19,9 +19,9 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Made by a rendezvous: rendezvous::Context, mpi::Context, or a class of the program that derives from this one, makes a
-/// transport context by Device::createContext, connects it, and sets `device_` and `transportContext_`. Thread-safe, but for
-/// nextSlot and setTimeout.
+/// Made by a rendezvous: rendezvous::Context, mpi::Context, or a class of the program that derives from this one, makes
+/// a transport context by Device::createContext, connects it, and sets `device_` and `transportContext_`. Thread-safe,
+/// but for nextSlot and setTimeout.
 class Context {
  public:
   /// Throws EnforceNotMet unless 0 <= rank < size.
@@ -55,7 +55,8 @@ class Context {
     return connected().createUnboundBuffer(ptr, bytes);
   }
 
-  /// Reserves `numToSkip` slots and returns the first. All ranks get the same if they reserve the same numbers in the same order.
+  /// Reserves `numToSkip` slots and returns the first. All ranks get the same if they reserve the same numbers in the
+  /// same order.
   int nextSlot(int numToSkip = 1) {
     GLOO_ENFORCE_GT(numToSkip, 0);
     const int first = slot_;
@@ -68,8 +69,8 @@ class Context {
     detail::check(gloo_rs_context_close(connected().gloo_rs_handle()));
   }
 
-  /// Sets the timeout of operations that begin later and have none of their own, the connecting included. Zero for none; 30 s at
-  /// first.
+  /// Sets the timeout of operations that begin later and have none of their own, the connecting included. Zero for
+  /// none; 30 s at first.
   void setTimeout(std::chrono::milliseconds timeout) {
     GLOO_ENFORCE(timeout >= kNoTimeout, "the timeout is ", timeout.count(), " ms");
     timeout_ = timeout;

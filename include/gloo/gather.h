@@ -12,8 +12,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of gather. Every rank has an input, all of the same length. The root has an output of as many elements for each rank, in
-/// the order of ranks; the output of other ranks is ignored.
+/// Options of gather. Every rank has an input, all of the same length. The root has an output of as many elements for
+/// each rank, in the order of ranks; the output of other ranks is ignored.
 class GatherOptions : public detail::BufferOptions {
  public:
   explicit GatherOptions(const std::shared_ptr<Context>& context) : BufferOptions(context) {}

@@ -12,9 +12,9 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of gatherv. Every rank has an input. The output of the root has `elementsPerRank[r]` elements of rank r, in the order of
-/// ranks. On other ranks the output itself is ignored, and `elementsPerRank[r]` is the number of elements that rank r sends; without
-/// an output, it sends its whole input.
+/// Options of gatherv. Every rank has an input. The output of the root has `elementsPerRank[r]` elements of rank r, in
+/// the order of ranks. On other ranks the output itself is ignored, and `elementsPerRank[r]` is the number of elements
+/// that rank r sends; without an output, it sends its whole input.
 class GathervOptions : public detail::CountedBufferOptions {
  public:
   explicit GathervOptions(const std::shared_ptr<Context>& context) : CountedBufferOptions(context) {}

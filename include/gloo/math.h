@@ -1,10 +1,11 @@
 /*
  * Reduction functions, and arithmetic on sizes.
  *
- * `sum`, `product`, `max` and `min` combine `n` elements: `c[i] = a[i] op b[i]`, or `a[i] = a[i] op b[i]` in the form with typed
- * pointers. For bool, integers, float16, float, double and complex numbers, the library's vector kernels do it: integers wrap, a
- * NaN takes precedence over numbers, and bool stays true or false. Other types need `+`, `*` or `<`. A collective that gets one of
- * these functions for a type with kernels, also inside a std::function, runs as fast as with the library's own operation.
+ * `sum`, `product`, `max` and `min` combine `n` elements: `c[i] = a[i] op b[i]`, or `a[i] = a[i] op b[i]` in the form
+ * with typed pointers. For bool, integers, float16, float, double and complex numbers, the library's vector kernels do
+ * it: integers wrap, a NaN takes precedence over numbers, and bool stays true or false. Other types need `+`, `*` or
+ * `<`. A collective that gets one of these functions for a type with kernels, also inside a std::function, runs as fast
+ * as with the library's own operation.
  */
 #pragma once
 

@@ -17,9 +17,9 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Each rank exchanges `numBytes / numDestinations` bytes of its own memory with rank XOR 1, then with rank XOR 2, rank XOR 4 and so on:
-/// `numDestinations` partners. Throws EnforceNotMet unless the number of ranks is a power of two that has so many partners, and there is a
-/// byte for each.
+/// Each rank exchanges `numBytes / numDestinations` bytes of its own memory with rank XOR 1, then with rank XOR 2, rank
+/// XOR 4 and so on: `numDestinations` partners. Throws EnforceNotMet unless the number of ranks is a power of two that
+/// has so many partners, and there is a byte for each.
 class PairwiseExchange : public Algorithm {
  public:
   explicit PairwiseExchange(const std::shared_ptr<Context>& context, const int numBytes, const int numDestinations)

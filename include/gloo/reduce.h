@@ -14,8 +14,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of reduce. Inputs and outputs, of all ranks, have the same number of elements. The output of a rank without an input is
-/// its input. Only the root's output is written; another rank with an input needs none.
+/// Options of reduce. Inputs and outputs, of all ranks, have the same number of elements. The output of a rank without
+/// an input is its input. Only the root's output is written; another rank with an input needs none.
 class ReduceOptions : public detail::BufferOptions {
  public:
   /// `c[i] = a[i] op b[i]` for `n` elements; `c` may be `a` or `b`. The operation must be associative and commutative.
@@ -47,8 +47,8 @@ class ReduceOptions : public detail::BufferOptions {
   friend void reduce(ReduceOptions&);
 };
 
-/// Throws EnforceNotMet if the options are wrong, IoException if the timeout expires or a rank is lost, and what the reduction
-/// function throws.
+/// Throws EnforceNotMet if the options are wrong, IoException if the timeout expires or a rank is lost, and what the
+/// reduction function throws.
 inline void reduce(ReduceOptions& opts) {
   const detail::Memory& memory = opts.out_ ? opts.out_ : opts.in_;
   if (memory.bytes() == 0) {

@@ -18,9 +18,10 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of reduce_scatter, which Gloo does not have in this form. Every input has the elements of all ranks, in the order of ranks:
-/// as many for each, unless setElementsPerRank gives numbers. The output has the elements of this rank. The inputs of a rank are
-/// combined first. Without inputs, the output is the input; the result is written to its start, and the rest is unspecified.
+/// Options of reduce_scatter, which Gloo does not have in this form. Every input has the elements of all ranks, in the
+/// order of ranks: as many for each, unless setElementsPerRank gives numbers. The output has the elements of this rank.
+/// The inputs of a rank are combined first. Without inputs, the output is the input; the result is written to its
+/// start, and the rest is unspecified.
 class ReduceScatterOptions : public detail::CollectiveOptions {
  public:
   /// `c[i] = a[i] op b[i]` for `n` elements; `c` may be `a` or `b`. The operation must be associative and commutative.
@@ -96,8 +97,8 @@ class ReduceScatterOptions : public detail::CollectiveOptions {
   friend void reduce_scatter(ReduceScatterOptions&);
 };
 
-/// Throws EnforceNotMet if the options are wrong, IoException if the timeout expires or a rank is lost, and what the reduction
-/// function throws.
+/// Throws EnforceNotMet if the options are wrong, IoException if the timeout expires or a rank is lost, and what the
+/// reduction function throws.
 inline void reduce_scatter(ReduceScatterOptions& opts) {
   GLOO_ENFORCE(opts.elementSize_ > 0, "reduce_scatter needs an output");
   GLOO_ENFORCE(opts.reduce_ != nullptr, "reduce_scatter needs a reduction function");
@@ -126,9 +127,9 @@ inline void reduce_scatter(ReduceScatterOptions& opts) {
   detail::run_reduction(call, GLOO_RS_REDUCE_SCATTER, opts.elementSize_, kernel, opts.reduce_);
 }
 
-/// Combines the `count` elements at all pointers of all ranks, as an algorithm. `recvElems` has the number of elements of the result
-/// for each rank, in the order of ranks; their sum is at most `count`. All pointers of a rank get its elements at their start; the rest of
-/// them is unspecified. `fn` must commute, and outlive the object.
+/// Combines the `count` elements at all pointers of all ranks, as an algorithm. `recvElems` has the number of elements
+/// of the result for each rank, in the order of ranks; their sum is at most `count`. All pointers of a rank get its
+/// elements at their start; the rest of them is unspecified. `fn` must commute, and outlive the object.
 template <typename T>
 class ReduceScatterHalvingDoubling : public detail::ReducingAlgorithm<T> {
  public:

@@ -15,8 +15,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// Options of scatter. Every rank has an output, all of the same length. The root has one input of that length for each rank, in the
-/// order of ranks; the inputs of other ranks are ignored.
+/// Options of scatter. Every rank has an output, all of the same length. The root has one input of that length for each
+/// rank, in the order of ranks; the inputs of other ranks are ignored.
 class ScatterOptions : public detail::CollectiveOptions {
  public:
   explicit ScatterOptions(const std::shared_ptr<Context>& context) : CollectiveOptions(context) {}

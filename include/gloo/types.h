@@ -16,8 +16,8 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// The first byte of the slots of each kind of collective. This library keeps the messages of collectives apart from those of
-/// unbound buffers, so programs may use these prefixes for messages of their own.
+/// The first byte of the slots of each kind of collective. This library keeps the messages of collectives apart from
+/// those of unbound buffers, so programs may use these prefixes for messages of their own.
 constexpr uint8_t kGatherSlotPrefix = 1;
 constexpr uint8_t kAllgatherSlotPrefix = 2;
 constexpr uint8_t kReduceSlotPrefix = 3;
@@ -27,8 +27,8 @@ constexpr uint8_t kBroadcastSlotPrefix = 6;
 constexpr uint8_t kBarrierSlotPrefix = 7;
 constexpr uint8_t kAlltoallSlotPrefix = 8;
 
-/// A slot of messages: from the highest bit on, 8 bits of prefix, 32 bits of tag, 16 unused bits, and 8 bits that `+` counts in.
-/// Converts to the 64-bit number that buffers take.
+/// A slot of messages: from the highest bit on, 8 bits of prefix, 32 bits of tag, 16 unused bits, and 8 bits that `+`
+/// counts in. Converts to the 64-bit number that buffers take.
 class Slot {
  public:
   /// The first of the 256 slots of a prefix and a tag.
@@ -64,8 +64,8 @@ float16 cpu_float2half_rn(float f);
 /// Converts to binary32, which is exact.
 float cpu_half2float(float16 h);
 
-/// IEEE 754 binary16. Arithmetic converts to float and back. `==` compares the bits, as Gloo's does: NaN equals itself, and 0 does
-/// not equal -0. The other comparisons compare the numbers.
+/// IEEE 754 binary16. Arithmetic converts to float and back. `==` compares the bits, as Gloo's does: NaN equals itself,
+/// and 0 does not equal -0. The other comparisons compare the numbers.
 struct alignas(2) float16 {
   /// The bits.
   uint16_t x;

@@ -121,7 +121,8 @@ GLOO_DETAIL_COMPARISON(GreaterEquals, >=)
 #define GLOO_DETAIL_ENFORCE_GT(x, y, ...) GLOO_DETAIL_ENFORCE_THAT(#x " > " #y, ::gloo::enforce_detail::Greater((x), (y)), __VA_ARGS__)
 #define GLOO_DETAIL_ENFORCE_GE(x, y, ...) GLOO_DETAIL_ENFORCE_THAT(#x " >= " #y, ::gloo::enforce_detail::GreaterEquals((x), (y)), __VA_ARGS__)
 
-/// GLOO_ENFORCE(condition, ...): throws EnforceNotMet, with the rest of the arguments as a message, unless `condition` holds.
+/// GLOO_ENFORCE(condition, ...): throws EnforceNotMet, with the rest of the arguments as a message, unless `condition`
+/// holds.
 #define GLOO_ENFORCE(...) GLOO_DETAIL_ENFORCE(__VA_ARGS__, "")
 
 /// GLOO_ENFORCE_THAT(check, ...): the same for a check of enforce_detail, whose message is thrown, too.

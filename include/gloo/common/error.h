@@ -26,7 +26,7 @@
 namespace gloo {
 inline namespace gloo_rs_api {
 
-/// As a timeout: none, the call waits for ever.
+/// The timeout of a call that waits for ever.
 inline constexpr std::chrono::milliseconds kNoTimeout = std::chrono::milliseconds::zero();
 
 /// What the functions of gloo/ throw, except EnforceNotMet, and what callbacks of the program throw.

@@ -1,5 +1,6 @@
 /*
- * What Linux knows of network interfaces and other devices. Elsewhere, and of devices that do not exist, nothing is known.
+ * What Linux knows of network interfaces and other devices. Elsewhere, and of devices that do not exist, nothing is
+ * known.
  */
 #pragma once
 
@@ -80,7 +81,8 @@ inline std::string pci_device_of(const std::string& path) {
   return "";
 }
 
-/// What `find` returns for `path`, in memory that stays until the program ends: the device of an interface does not change.
+/// What `find` returns for `path`, in memory that stays until the program ends: the device of an interface does not
+/// change.
 inline const std::string& remembered(const std::string& path, std::string (*find)(const std::string&)) {
   static std::mutex mutex;
   static std::map<std::string, std::string>& known = *new std::map<std::string, std::string>;
@@ -120,7 +122,8 @@ inline std::vector<std::string> pciDevices(PCIClassMatch match) {
   return devices;
 }
 
-/// The number of steps between two PCI devices in the tree of buses and devices. Throws EnforceNotMet if one does not exist.
+/// The number of steps between two PCI devices in the tree of buses and devices. Throws EnforceNotMet if one does not
+/// exist.
 inline int pciDistance(const std::string& a, const std::string& b) {
   const auto path = [](std::string device) {
     for (char& letter : device) {

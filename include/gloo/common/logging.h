@@ -31,8 +31,8 @@ enum class LogLevel : std::int8_t {
   DEBUG = 3,
 };
 
-/// The least severe level that is written: what the environment variable GLOO_LOG_LEVEL (ERROR, WARN, INFO or DEBUG) said at the
-/// first call; WARN if it is not set.
+/// The least severe level that is written: what the environment variable GLOO_LOG_LEVEL (ERROR, WARN, INFO or DEBUG)
+/// said at the first call; WARN if it is not set.
 inline LogLevel logLevel() {
   static const LogLevel level = [] {
     const char* variable = std::getenv("GLOO_LOG_LEVEL");
@@ -50,8 +50,8 @@ namespace detail {
 constexpr LogLevel kLogError = LogLevel::ERROR;
 constexpr LogLevel kLogDebug = LogLevel::DEBUG;
 
-/// The text of a message: the values one after the other, or, if the first is a text with "{}" in it, that text with the values
-/// in these places. Both styles are in use.
+/// The text of a message: the values one after the other, or, if the first is a text with "{}" in it, that text with
+/// the values in these places. Both styles are in use.
 template <typename First, typename... Rest>
 std::string log_text(const First& first, const Rest&... rest) {
   std::string text = MakeString(first);

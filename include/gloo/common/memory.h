@@ -39,7 +39,8 @@ class WeakNonOwningPtr final {
   friend class NonOwningPtr<T>;
 };
 
-/// A reference for a short use: it is empty if the object does not exist any more; otherwise the destructor waits for its end.
+/// A reference for a short use: it is empty if the object does not exist any more; otherwise the destructor waits for
+/// its end.
 template <typename T>
 class NonOwningPtr final {
  public:

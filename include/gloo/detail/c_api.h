@@ -21,15 +21,15 @@ class Context;
 
 namespace detail {
 
-/// The exception of a callback that runs inside a C call of this thread. No exception may pass through the library, so the
-/// callback keeps it here and returns GLOO_RS_ERROR_CALLBACK, and check() throws it when the C call has failed.
+/// The exception of a callback that runs inside a C call of this thread. No exception may pass through the library, so
+/// the callback keeps it here and returns GLOO_RS_ERROR_CALLBACK, and check() throws it when the C call has failed.
 inline std::exception_ptr& kept_exception() {
   thread_local std::exception_ptr kept;
   return kept;
 }
 
-/// Runs `body`, which returns a status, in a callback of the library: an exception is kept for check(), unless an earlier callback
-/// of this C call has already thrown one.
+/// Runs `body`, which returns a status, in a callback of the library: an exception is kept for check(), unless an
+/// earlier callback of this C call has already thrown one.
 template <typename Body>
 gloo_rs_status_t keep_exceptions(Body&& body) noexcept {
   // The body may make C calls of its own, whose check() must not find this one.
@@ -70,12 +70,13 @@ gloo_rs_status_t keep_exceptions(Body&& body) noexcept {
   }
 }
 
-/// Does nothing for GLOO_RS_OK. After a failure of the last C call of this thread, throws the exception that a callback kept
-/// during the call, unchanged; otherwise one with the text of gloo_rs_last_error_message(): IoException for a timeout, a lost
-/// peer and a closed connection, EnforceNotMet for a wrong argument, InvalidOperationException for other wrong use, and Exception
-/// for the rest.
+/// Does nothing for GLOO_RS_OK. After a failure of the last C call of this thread, throws the exception that a callback
+/// kept during the call, unchanged; otherwise one with the text of gloo_rs_last_error_message(): IoException for a
+/// timeout, a lost peer and a closed connection, EnforceNotMet for a wrong argument, InvalidOperationException for
+/// other wrong use, and Exception for the rest.
 inline void check(gloo_rs_status_t status) {
-  // Also after success: what a callback threw there, and the library made up for, must not reach a later failure.
+  // The exception is taken after success, too: what a callback threw there, and the library made up for, must not reach
+  // a later failure.
   std::exception_ptr kept = std::exchange(kept_exception(), nullptr);
   if (status == GLOO_RS_OK) {
     return;
@@ -86,8 +87,8 @@ inline void check(gloo_rs_status_t status) {
   throw_status(status, gloo_rs_last_error_message());
 }
 
-/// The milliseconds of a timeout of Gloo for the C functions: in Gloo, zero is "for ever", and -1 the default. Time that was over
-/// before the call began leaves none to wait.
+/// The milliseconds of a timeout of Gloo for the C functions: in Gloo, zero is "for ever", and -1 the default. Time
+/// that was over before the call began leaves none to wait.
 inline int64_t timeout_ms(std::chrono::milliseconds timeout) {
   if (timeout == kNoTimeout) {
     return GLOO_RS_TIMEOUT_INFINITE;
@@ -98,7 +99,8 @@ inline int64_t timeout_ms(std::chrono::milliseconds timeout) {
   return timeout < kNoTimeout ? 0 : timeout.count();
 }
 
-/// The timeout of whoever sets none: GLOO_RS_TIMEOUT, or 30 s as in Gloo. Throws EnforceNotMet if the variable is not a number of seconds.
+/// The timeout of whoever sets none: GLOO_RS_TIMEOUT, or 30 s as in Gloo. Throws EnforceNotMet if the variable is not a
+/// number of seconds.
 inline std::chrono::milliseconds default_timeout() {
   int64_t timeout = 0;
   check(gloo_rs_timeout_from_env(&timeout));
@@ -119,12 +121,12 @@ struct Destroy {
 template <typename Handle>
 using Owned = std::unique_ptr<Handle, Destroy>;
 
-/// The C context of `context`, which keeps it alive. Throws EnforceNotMet if there is none yet; the library refuses calls on one whose
-/// pairs are not connected. Defined in gloo/context.h.
+/// The C context of `context`, which keeps it alive. Throws EnforceNotMet if there is none yet; the library refuses
+/// calls on one whose pairs are not connected. Defined in gloo/context.h.
 gloo_rs_context_t* handle(const Context& context);
 
-/// The timeout that the program has set for `context`; transport::kUnsetTimeout if it has set none, so that errors by the default say what
-/// sets that. Defined in gloo/context.h.
+/// The timeout that the program has set for `context`; transport::kUnsetTimeout if it has set none, so that errors by
+/// the default say what sets that. Defined in gloo/context.h.
 std::chrono::milliseconds chosen_timeout(const Context& context);
 
 }  // namespace detail

@@ -30,8 +30,8 @@ inline void* not_null(void* pointer, size_t bytes) {
   return pointer == nullptr && bytes == 0 ? empty : pointer;
 }
 
-/// A pointer out of a list of buffers: unlike a single one, it is needed on every rank. Throws EnforceNotMet if it is NULL, unless `bytes`
-/// is 0; then it is replaced as not_null does.
+/// A pointer out of a list of buffers: unlike a single one, it is needed on every rank. Throws EnforceNotMet if it is
+/// NULL, unless `bytes` is 0; then it is replaced as not_null does.
 inline void* listed(void* pointer, size_t bytes) {
   GLOO_ENFORCE(pointer != nullptr || bytes == 0, "a pointer in the list is NULL, but there are ", bytes, " bytes");
   return not_null(pointer, bytes);
@@ -164,8 +164,8 @@ inline void copy_first(const std::vector<void*>& pointers, size_t bytes) {
   }
 }
 
-/// One call of a collective. It moves bytes, so that ranks agree about a call whatever the types of their elements are, as in Gloo;
-/// reductions set their types.
+/// One call of a collective. It moves bytes, so that ranks agree about a call whatever the types of their elements are,
+/// as in Gloo; reductions set their types.
 class Call : public gloo_rs_collective_options_t {
  public:
   Call(const Context& context, uint64_t slot, std::chrono::milliseconds timeout) : context_(context) {
@@ -217,8 +217,8 @@ class Call : public gloo_rs_collective_options_t {
     check(status(kind));
   }
 
-  /// Makes a call in which the root only sends, and has the root wait until all ranks have called, as in Gloo, where a send waits for
-  /// its receive. The other ranks do not wait. Throws if it fails.
+  /// Makes a call in which the root only sends, and has the root wait until all ranks have called, as in Gloo, where a
+  /// send waits for its receive. The other ranks do not wait. Throws if it fails.
   void run_until_all_called(gloo_rs_collective_t kind) const {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point began = Clock::now();

@@ -82,8 +82,8 @@ inline std::string address_of_host(const std::string& hostname, int family) {
   return numeric(list->ai_addr, list->ai_addrlen);
 }
 
-/// What the attributes of a transport select: a descriptor that the caller has bound, an interface, a host name, or a socket
-/// address, in this order. The address family restricts each of them.
+/// What the attributes of a transport select: a descriptor that the caller has bound, an interface, a host name, or a
+/// socket address, in this order. The address family restricts each of them.
 template <typename Attributes>
 Place place_of(const Attributes& attributes, int fd) {
   const int family = attributes.ai_family;
@@ -166,7 +166,8 @@ inline std::vector<std::string> ibverbs_names() {
 
 class Device : public transport::Device, public std::enable_shared_from_this<Device> {
  public:
-  /// `name` is the transport for people, and `transport` its name in the library; NULL for the one that the environment names.
+  /// `name` is the transport for people, and `transport` its name in the library; NULL for the one that the environment
+  /// names.
   Device(std::string name, const char* transport, const Place& place, const TlsFiles* tls, gloo_rs_connect_t connect,
          const Verbs* verbs = nullptr)
       : name_(std::move(name)), connect_(connect) {

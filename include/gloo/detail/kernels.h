@@ -55,8 +55,8 @@ constexpr bool has_kernels = data_type<T>() != GLOO_RS_DATA_TYPE_UNSET;
 template <typename T>
 constexpr bool has_order_kernels = has_kernels<T> && data_type<T>() != GLOO_RS_COMPLEX64 && data_type<T>() != GLOO_RS_COMPLEX128;
 
-/// `c[i] = a[i] op b[i]` for `n` elements of `size` bytes, as in a loop from the first element on: the memory may have any
-/// alignment, and `c` may begin at or before `a` and `b`, or be apart from them. `op` must be commutative.
+/// `c[i] = a[i] op b[i]` for `n` elements of `size` bytes, as in a loop from the first element on: the memory may have
+/// any alignment, and `c` may begin at or before `a` and `b`, or be apart from them. `op` must be commutative.
 inline void combine(
     gloo_rs_op_t op, gloo_rs_data_type_t type, size_t size, void* c, const void* a, const void* b, size_t n) {
   if (c == b) {

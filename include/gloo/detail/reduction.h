@@ -111,8 +111,8 @@ inline int32_t call_function(void* c, const void* a, const void* b, size_t n, vo
   });
 }
 
-/// Makes a call that combines elements of `element_size` bytes by `kernel`, or by `function` if there is no kernel. An exception of
-/// the function comes out unchanged.
+/// Makes a call that combines elements of `element_size` bytes by `kernel`, or by `function` if there is no kernel. An
+/// exception of the function comes out unchanged.
 inline void run_reduction(
     Call& call, gloo_rs_collective_t kind, size_t element_size, Kernel kernel, const ReduceFunction& function) {
   if (kernel) {

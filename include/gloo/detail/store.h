@@ -58,9 +58,9 @@ class ConnectStore {
     return std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
   }
 
-  /// How long the store may wait. The library waits in short turns, each of which ends with the status of a timeout. A store of the
-  /// program throws then, like for any other failure, and may not be usable afterwards. So it gets all the time in one wait, as it
-  /// does in Gloo. Nobody else has the context yet who could close it meanwhile.
+  /// How long the store may wait. The library waits in short turns, each of which ends with the status of a timeout. A
+  /// store of the program throws then, like for any other failure, and may not be usable afterwards. So it gets all the
+  /// time in one wait, as it does in Gloo. Nobody else has the context yet who could close it meanwhile.
   std::chrono::milliseconds left() const {
     if (forever_) {
       return kNoTimeout;

@@ -42,7 +42,8 @@ std::string copied_text(Copy&& copy) {
   return text;
 }
 
-/// The number of bytes that a caller means by `nbytes`, which are in `size` bytes. Throws EnforceNotMet if they are not.
+/// The number of bytes that a caller means by `nbytes`, which are in `size` bytes. Throws EnforceNotMet if they are
+/// not.
 inline size_t bytes_in(size_t size, size_t offset, size_t nbytes) {
   GLOO_ENFORCE_LE(offset, size, "the offset is not in the buffer");
   if (nbytes == transport::UnboundBuffer::kUnspecifiedByteCount) {
@@ -184,7 +185,7 @@ class Buffer final : public transport::Buffer {
   }
 
  private:
-  // As in UnboundBuffer.
+  // The context stays open as long as the buffer does: destroying it would close the buffer.
   const std::shared_ptr<const transport::Context> context_;
   Owned<gloo_rs_buffer_t> buffer_;
   /// Sends that nobody has waited for.

@@ -47,8 +47,8 @@ class MPIScope {
 
 class Context : public ::gloo::Context {
  public:
-  /// A context of all ranks that calls MPI_Init, and MPI_Finalize when the last such context is destroyed. MPI cannot be initialized
-  /// again after that: throws EnforceNotMet.
+  /// A context of all ranks that calls MPI_Init, and MPI_Finalize when the last such context is destroyed. MPI cannot
+  /// be initialized again after that: throws EnforceNotMet.
   static std::shared_ptr<Context> createManaged() {
     auto scope = managedScope();
     auto context = std::make_shared<Context>(MPI_COMM_WORLD);
@@ -56,8 +56,8 @@ class Context : public ::gloo::Context {
     return context;
   }
 
-  /// A context of the ranks of `comm`, which is duplicated. The program calls MPI_Init before, and MPI_Finalize after the context is
-  /// destroyed.
+  /// A context of the ranks of `comm`, which is duplicated. The program calls MPI_Init before, and MPI_Finalize after
+  /// the context is destroyed.
   explicit Context(const MPI_Comm& comm) : ::gloo::Context(rankIn(comm), sizeOf(comm)) {
     const int error = MPI_Comm_dup(comm, &comm_);
     GLOO_ENFORCE(error == MPI_SUCCESS, "MPI_Comm_dup: ", error);

@@ -28,9 +28,9 @@ class Context : public ::gloo::Context {
  public:
   Context(int own, int ranks, int groups_of = 2) : ::gloo::Context(own, ranks, groups_of) {}
 
-  /// Connects to all ranks, which find each other through `store`, a store or a prefix that no other context has used. Every rank
-  /// calls it. The store is used only during the call. Throws IoException, with the missing ranks, if the timeout expires, and what
-  /// a store of the program throws.
+  /// Connects to all ranks, which find each other through `store`, a store or a prefix that no other context has used.
+  /// Every rank calls it. The store is used only during the call. Throws IoException, with the missing ranks, if the
+  /// timeout expires, and what a store of the program throws.
   void connectFullMesh(std::shared_ptr<Store> store, const std::shared_ptr<transport::Device>& dev) {
     GLOO_ENFORCE(dev != nullptr, "there is no device");
     auto transportContext = dev->createContext(rank, size);
@@ -45,8 +45,9 @@ class Context : public ::gloo::Context {
   }
 
  protected:
-  /// For classes that exchange addresses by themselves: the address for this rank in `all`, which is what rank `peer` has published, the
-  /// addresses of its pairs with all ranks but itself, in the order of the ranks. Throws InvalidOperationException if `all` is not that.
+  /// Returns, for classes that exchange addresses by themselves, the address for this rank in `all`, which is what rank
+  /// `peer` has published: the addresses of its pairs with all ranks but itself, in the order of the ranks. Throws
+  /// InvalidOperationException if `all` is not that.
   std::vector<char> extractAddress(const std::vector<char>& all, int peer) const {
     if (peer < 0 || peer >= size || peer == rank) {
       GLOO_THROW_INVALID_OPERATION_EXCEPTION("rank ", rank, " of ", size, " has no address for rank ", peer);
@@ -68,7 +69,8 @@ class ContextFactory {
  public:
   static constexpr auto kMaxAddressSize = transport::Address::kMaxByteSize;
 
-  /// Every rank makes its factory in the same order as other users of nextSlot. Throws EnforceNotMet if the context is not connected.
+  /// Every rank makes its factory in the same order as other users of nextSlot. Throws EnforceNotMet if the context is
+  /// not connected.
   explicit ContextFactory(std::shared_ptr<::gloo::Context> backingContext)
       : backingContext_(std::move(backingContext)) {
     GLOO_ENFORCE(backingContext_ != nullptr, "there is no context");

@@ -37,8 +37,8 @@ class FileStore : public ::gloo::detail::CStore {
     return sum;
   }
 
-  /// The paths of the files of the keys that were set through this object, by the rendezvous of a context, too: what this rank may
-  /// delete when all ranks are connected. Files of keys of more than 60 bytes may be missing.
+  /// The paths of the files of the keys that were set through this object, by the rendezvous of a context, too: what
+  /// this rank may delete when all ranks are connected. Files of keys of more than 60 bytes may be missing.
   std::vector<std::string> getAllKeyFilePaths() {
     std::lock_guard<std::mutex> lock(mutex_);
     return {paths_.begin(), paths_.end()};
@@ -55,7 +55,7 @@ class FileStore : public ::gloo::detail::CStore {
   }
 
   void remember(const std::string& key) {
-    // As the library names the files of keys that are not long: a test compares them.
+    // The library names the files of keys that are not long like this; a test compares them.
     std::string path = basePath_ + "/gloo_rs.key.";
     const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
     const char* const digits = "0123456789ABCDEF";

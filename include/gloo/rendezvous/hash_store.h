@@ -23,7 +23,8 @@ class HashStore : public ::gloo::detail::CStore {
 
  private:
   static gloo_rs_store_t* create() {
-    // The name has to be unique in the process, which may hold several copies of this function, each with a number of its own.
+    // The name has to be unique in the process, which may hold several copies of this function, each with a number of
+    // its own.
     static std::atomic<uint64_t> number{0};
     const std::string name = ::gloo::MakeString("gloo::HashStore ", static_cast<const void*>(&number), " ", ++number);
     gloo_rs_store_t* store = nullptr;

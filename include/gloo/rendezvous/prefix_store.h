@@ -30,7 +30,7 @@ class PrefixStore : public Store {
   /// `store` outlives this object.
   PrefixStore(std::string prefix, Store& store) : PrefixStore(std::move(prefix), std::shared_ptr<Store>(&store, [](Store*) {})) {}
 
-  /// Of the same store with the same prefix.
+  /// Makes a store with the prefix and the store of `other`.
   PrefixStore(const PrefixStore& other) : Store(other), prefix_(other.prefix_), store_(other.store_) {}
 
   using Store::wait;

@@ -22,7 +22,8 @@ namespace gloo {
 inline namespace gloo_rs_api {
 namespace rendezvous {
 
-/// Programs can derive a class with a store of their own. Exceptions of its functions come out of connectFullMesh unchanged.
+/// Programs can derive a class with a store of their own. Exceptions of its functions come out of connectFullMesh
+/// unchanged.
 class Store : public IStore {
  public:
   static constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(30);
@@ -38,7 +39,8 @@ class Store : public IStore {
   /// Waits until all keys have values.
   virtual void wait(const std::vector<std::string>& keys) = 0;
 
-  /// The same, until the timeout expires; zero for none. A class that does not override it waits as long as the other one does.
+  /// Waits until the timeout expires; zero for none. A class that does not override it waits as long as the other one
+  /// does.
   virtual void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
     (void)timeout;
     wait(keys);

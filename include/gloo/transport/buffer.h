@@ -9,8 +9,8 @@ namespace gloo {
 inline namespace gloo_rs_api {
 namespace transport {
 
-/// A send buffer writes into the receive buffer of the same slot on the other side of its pair. Timeouts are those of the context.
-/// Waits throw IoException for a timeout, a lost peer, and a closed pair.
+/// A send buffer writes into the receive buffer of the same slot on the other side of its pair. Timeouts are those of
+/// the context. Waits throw IoException for a timeout, a lost peer, and a closed pair.
 class Buffer {
  public:
   explicit Buffer(int slot, void* ptr, size_t size) : slot_(slot), ptr_(ptr), size_(size) {}
@@ -21,8 +21,8 @@ class Buffer {
     debug_ = debug;
   }
 
-  /// Starts to write `length` bytes at `offset` into the peer's buffer, at `roffset`. Throws EnforceNotMet if they are not in this
-  /// buffer.
+  /// Starts to write `length` bytes at `offset` into the peer's buffer, at `roffset`. Throws EnforceNotMet if they are
+  /// not in this buffer.
   virtual void send(size_t offset, size_t length, size_t roffset = 0) = 0;
 
   /// Sends the whole buffer.

@@ -22,8 +22,8 @@ namespace gloo {
 inline namespace gloo_rs_api {
 namespace transport {
 
-/// Made by Device::createContext, not connected yet: by createAndConnectAllPairs, or by the program, which creates all pairs,
-/// exchanges the bytes of their addresses and connects each of them.
+/// Made by Device::createContext, not connected yet: by createAndConnectAllPairs, or by the program, which creates all
+/// pairs, exchanges the bytes of their addresses and connects each of them.
 class Context {
  public:
   using slot_t = uint64_t;
@@ -35,11 +35,12 @@ class Context {
   const int rank;
   const int size;
 
-  /// The pair with `rank`; NULL for this rank itself, unless createPair has made one. Throws EnforceNotMet if there is no such rank.
+  /// The pair with `rank`; NULL for this rank itself, unless createPair has made one. Throws EnforceNotMet if there is
+  /// no such rank.
   virtual std::unique_ptr<Pair>& getPair(int rank) = 0;
 
-  /// Makes the pair with `rank`, not connected yet, in place of an earlier one. A pair with this rank itself has an address, and
-  /// cannot be connected.
+  /// Makes the pair with `rank`, not connected yet, in place of an earlier one. A pair with this rank itself has an
+  /// address, and cannot be connected.
   virtual std::unique_ptr<Pair>& createPair(int rank) = 0;
 
   /// Connects to all ranks, which find each other through `store`. The store is used only during the call.

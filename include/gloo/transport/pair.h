@@ -23,18 +23,18 @@ class Pair {
  public:
   virtual ~Pair() = 0;
 
-  /// This side's address, whose bytes the peer passes to connect.
+  /// The address of this side, whose bytes the peer passes to connect.
   virtual const Address& address() const = 0;
 
-  /// Connects to the peer, whose pair for this rank has the address `bytes`, until the context's timeout expires. Both sides call
-  /// it. Throws IoException if the peer does not.
+  /// Connects to the peer, whose pair for this rank has the address `bytes`, until the context's timeout expires. Both
+  /// sides call it. Throws IoException if the peer does not.
   virtual void connect(const std::vector<char>& bytes) = 0;
 
   /// Closes the connection. Waits for it, in any thread, throw IoException.
   virtual void close() = 0;
 
-  /// Sets how threads wait if they wait for this pair only. `sync`: they sleep at once. `busyPoll`: they never sleep. Neither, as at
-  /// first: they poll for a short time, and sleep then.
+  /// Sets how threads wait if they wait for this pair only. `sync`: they sleep at once. `busyPoll`: they never sleep.
+  /// Neither, as at first: they poll for a short time, and sleep then.
   virtual void setSync(bool sync, bool busyPoll) = 0;
 
   virtual bool isConnected() = 0;

@@ -17,12 +17,12 @@ namespace gloo {
 inline namespace gloo_rs_api {
 namespace transport {
 
-/// As a timeout: the context's.
+/// The timeout that stands for the context's.
 inline constexpr std::chrono::milliseconds kUnsetTimeout{-1};
 
-/// The memory stays the caller's, who keeps it valid until the buffer is destroyed. Messages of one rank and slot keep their order.
-/// Functions that start an operation throw EnforceNotMet if its bytes are not in the buffer. A buffer keeps the connections of its
-/// context open.
+/// The memory stays the caller's, who keeps it valid until the buffer is destroyed. Messages of one rank and slot keep
+/// their order. Functions that start an operation throw EnforceNotMet if its bytes are not in the buffer. A buffer
+/// keeps the connections of its context open.
 class UnboundBuffer {
  public:
   UnboundBuffer(void* memory, size_t bytes) : ptr(memory), size(bytes) {}
@@ -32,11 +32,11 @@ class UnboundBuffer {
   const size_t size;
 
   /// Waits until one more receive is complete, and sets `*rank`, unless `rank` is NULL, to the sender. Returns false if
-  /// abortWaitRecv ended the wait; receives stay posted then. Throws IoException for a timeout, a lost peer, and a closed pair.
-  /// A timeout of zero never expires.
+  /// abortWaitRecv ended the wait; receives stay posted then. Throws IoException for a timeout, a lost peer, and a
+  /// closed pair. A timeout of zero never expires.
   virtual bool waitRecv(int* rank, std::chrono::milliseconds timeout) = 0;
 
-  /// The same for sends, puts and gets, with the rank of the peer and abortWaitSend.
+  /// Waits for a send, put or get like waitRecv, with the rank of the peer and abortWaitSend.
   virtual bool waitSend(int* rank, std::chrono::milliseconds timeout) = 0;
 
   /// Ends the current waitRecv of another thread; if there is none, the next one.
@@ -79,7 +79,7 @@ class UnboundBuffer {
     return waitSend(nullptr, until(deadline));
   }
 
-  /// As a number of bytes: all from the offset on.
+  /// The number of bytes that stands for all from the offset on.
   static constexpr auto kUnspecifiedByteCount = std::numeric_limits<size_t>::max();
 
   /// Starts to send to rank `dstRank`. Each send needs one waitSend.
@@ -88,19 +88,19 @@ class UnboundBuffer {
   /// Starts to receive from rank `srcRank` a message of at most `nbytes` bytes. Each receive needs one waitRecv.
   virtual void recv(int srcRank, uint64_t slot, size_t offset = 0, size_t nbytes = kUnspecifiedByteCount) = 0;
 
-  /// The same from whichever of `srcRanks` sends first. The list may contain this rank, and repeats.
+  /// Receives from whichever of `srcRanks` sends first. The list may contain this rank, and repeats.
   virtual void recv(std::vector<int> srcRanks, uint64_t slot, size_t offset = 0, size_t nbytes = kUnspecifiedByteCount) = 0;
 
   /// The key by which other ranks can put into this buffer and get from it until it is destroyed.
   virtual std::unique_ptr<RemoteKey> getRemoteKey() const = 0;
 
-  /// Starts to write `nbytes` bytes at `offset` to the buffer of `key`, at `roffset`. The other rank calls nothing. waitSend
-  /// returns when they are written.
+  /// Starts to write `nbytes` bytes at `offset` to the buffer of `key`, at `roffset`. The other rank calls nothing.
+  /// waitSend returns when they are written.
   virtual void put(
       const RemoteKey& key, uint64_t slot, size_t offset, size_t roffset, size_t nbytes = kUnspecifiedByteCount) = 0;
 
-  /// Starts to read `nbytes` bytes at `roffset` of the buffer of `key` to `offset`. The other rank calls nothing. waitSend returns
-  /// when they are there.
+  /// Starts to read `nbytes` bytes at `roffset` of the buffer of `key` to `offset`. The other rank calls nothing.
+  /// waitSend returns when they are there.
   virtual void get(
       const RemoteKey& key, uint64_t slot, size_t offset, size_t roffset, size_t nbytes = kUnspecifiedByteCount) = 0;
 

@@ -61,8 +61,8 @@ class Device : public ::gloo::detail::Device {
   const struct attr attr_;
 };
 
-/// Throws EnforceNotMet if there is no such device, port or index, IoException if the port is down, and InvalidOperationException if
-/// this host has no device or no libibverbs.
+/// Throws EnforceNotMet if there is no such device, port or index, IoException if the port is down, and
+/// InvalidOperationException if this host has no device or no libibverbs.
 inline std::shared_ptr<::gloo::transport::Device> CreateDevice(const struct attr& attr) {
   return std::make_shared<Device>(attr);
 }

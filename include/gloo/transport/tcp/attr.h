@@ -12,7 +12,8 @@ inline namespace gloo_rs_api {
 namespace transport {
 namespace tcp {
 
-/// Selects the address of a device. If it selects nothing, the device uses the addresses by which this host reaches the other ranks.
+/// Selects the address of a device. If it selects nothing, the device uses the addresses by which this host reaches the
+/// other ranks.
 struct attr {
   attr() = default;
   attr(const char* name) : hostname(name) {}
@@ -30,7 +31,8 @@ struct attr {
   int ai_socktype = 0;
   int ai_protocol = 0;
 
-  /// If `ai_addrlen` is not 0, and there is neither host name nor interface: the address, and the port if that is not 0.
+  /// If `ai_addrlen` is not 0, and there is neither host name nor interface: the address, and the port if that is not
+  /// 0.
   struct sockaddr_storage ai_addr = {};
   int ai_addrlen = 0;
 

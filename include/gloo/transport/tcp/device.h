@@ -43,8 +43,8 @@ class Device : public ::gloo::detail::Device {
   const bool lazy_;
 };
 
-/// A device whose contexts connect to all ranks at once. Throws EnforceNotMet if this host has no such address, and IoException if
-/// the port is in use.
+/// A device whose contexts connect to all ranks at once. Throws EnforceNotMet if this host has no such address, and
+/// IoException if the port is in use.
 inline std::shared_ptr<::gloo::transport::Device> CreateDevice(const struct attr& attr) {
   return std::make_shared<Device>(attr);
 }

@@ -1,5 +1,6 @@
 /*
- * All transports have the interface of gloo/transport/unbound_buffer.h; this header is there for programs that include it.
+ * All transports have the interface of gloo/transport/unbound_buffer.h; this header is there for programs that include
+ * it.
  */
 #pragma once
 

@@ -19,8 +19,8 @@ namespace tls {
 /// A device whose connections are encrypted, and whose peers have certificates of the same authorities.
 class Device : public ::gloo::transport::tcp::Device {
  public:
-  /// The files are in PEM format. `pkey_file` is the private key of the certificate in `cert_file`; `ca_file` has certificates of
-  /// authorities, and `ca_path` is a folder of such files. One of the last two may be empty.
+  /// The files are in PEM format. `pkey_file` is the private key of the certificate in `cert_file`; `ca_file` has
+  /// certificates of authorities, and `ca_path` is a folder of such files. One of the last two may be empty.
   Device(
       const struct attr& attr, std::string pkey_file, std::string cert_file, std::string ca_file, std::string ca_path)
       : Device(attr, ::gloo::detail::TlsFiles{std::move(pkey_file), std::move(cert_file), std::move(ca_file), std::move(ca_path)}) {}
@@ -55,7 +55,8 @@ class Device : public ::gloo::transport::tcp::Device {
   const ::gloo::detail::TlsFiles files_;
 };
 
-/// Throws EnforceNotMet if a file is missing among the arguments, or cannot be used, and IoException if one cannot be read.
+/// Throws EnforceNotMet if a file is missing among the arguments, or cannot be used, and IoException if one cannot be
+/// read.
 inline std::shared_ptr<::gloo::transport::Device> CreateDevice(
     const struct attr& attr, std::string pkey_file, std::string cert_file, std::string ca_file, std::string ca_path) {
   return std::make_shared<Device>(
