@@ -61,11 +61,11 @@
 #endif
 #endif
 
-/// As a timeout: the context's timeout; for calls that have no context, the value of the environment variable
-/// GLOO_RS_TIMEOUT, in seconds, or 30 s. Errors of calls that end by the default name the variable.
+/// A timeout that stands for the context's timeout; for calls that have no context, for the value of the environment
+/// variable GLOO_RS_TIMEOUT, in seconds, or 30 s. Errors of calls that end by the default name the variable.
 #define GLOO_RS_TIMEOUT_DEFAULT -1
 
-/// As a timeout: none. Only completion, a failure or an abort ends the operation.
+/// A timeout that never expires: only completion, a failure or an abort ends the operation.
 #define GLOO_RS_TIMEOUT_INFINITE INT64_MAX
 
 /// First number of the header's version.
@@ -80,10 +80,11 @@
 /// The header's version as one number for comparisons: 1.2.3 is 10203. gloo_rs_version_number returns the library's.
 #define GLOO_RS_VERSION_NUMBER (((GLOO_RS_VERSION_MAJOR * 10000) + (GLOO_RS_VERSION_MINOR * 100)) + GLOO_RS_VERSION_PATCH)
 
-/// The value of a number in gloo_rs_ibverbs_options_t that is not given: the environment variable says it, else the library.
+/// The value of a number in gloo_rs_ibverbs_options_t that is not given: the environment variable says it, else the
+/// library.
 #define GLOO_RS_IBVERBS_DEFAULT -1
 
-/// As a color: this rank gets no new context.
+/// The color of a rank that gets no new context.
 #define GLOO_RS_COLOR_UNDEFINED -1
 
 /// The status of a call. The numbers never change; later versions may add some.
@@ -159,11 +160,11 @@ typedef enum gloo_rs_data_type_t {
 typedef enum gloo_rs_ibverbs_state_t {
   /// No cable, or the other end is off.
   GLOO_RS_IBVERBS_DOWN = 0,
-  /// There is a link; with InfiniBand, no subnet manager has configured it.
+  /// The port has a link; with InfiniBand, no subnet manager has configured it.
   GLOO_RS_IBVERBS_INITIALIZING = 1,
   /// A subnet manager is configuring it.
   GLOO_RS_IBVERBS_ARMED = 2,
-  /// It carries packets.
+  /// The port carries packets.
   GLOO_RS_IBVERBS_ACTIVE = 3,
 } gloo_rs_ibverbs_state_t;
 
@@ -177,7 +178,7 @@ typedef enum gloo_rs_ibverbs_link_layer_t {
 
 /// By what a device accesses the memory of GPUs.
 typedef enum gloo_rs_ibverbs_gpu_t {
-  /// Not at all, as far as is known.
+  /// The device cannot access GPU memory, as far as is known.
   GLOO_RS_IBVERBS_GPU_NONE = 0,
   /// By a module of the kernel, nvidia_peermem or nv_peer_mem.
   GLOO_RS_IBVERBS_GPU_PEER_MEMORY = 1,
@@ -206,14 +207,14 @@ typedef enum gloo_rs_log_level_t {
   GLOO_RS_LOG_DETAIL = 3,
 } gloo_rs_log_level_t;
 
-/// Whether the contexts of a device share memory with ranks of the same host. Ranks that are connected pair by pair never do, and
-/// if one rank of a host cannot, or must not, none of that host does; they then use TCP.
+/// Whether the contexts of a device share memory with ranks of the same host. Ranks that are connected pair by pair
+/// never do, and if one rank of a host cannot, or must not, none of that host does; they then use TCP.
 typedef enum gloo_rs_shared_memory_t {
   /// The environment variable GLOO_RS_SHM decides (1 or 0); on if it is not set.
   GLOO_RS_SHARED_MEMORY_DEFAULT = 0,
-  /// They share memory if they can.
+  /// Ranks of one host share memory if they can.
   GLOO_RS_SHARED_MEMORY_ON = 1,
-  /// They use TCP.
+  /// Ranks of one host use TCP.
   GLOO_RS_SHARED_MEMORY_OFF = 2,
 } gloo_rs_shared_memory_t;
 
@@ -229,9 +230,9 @@ typedef enum gloo_rs_connect_t {
 typedef enum gloo_rs_check_calls_t {
   /// The environment variable GLOO_RS_CHECK_CALLS decides (1 or 0); off if it is not set.
   GLOO_RS_CHECK_CALLS_DEFAULT = 0,
-  /// They compare them.
+  /// Ranks compare their calls.
   GLOO_RS_CHECK_CALLS_ON = 1,
-  /// They do not compare them.
+  /// Ranks do not compare their calls.
   GLOO_RS_CHECK_CALLS_OFF = 2,
 } gloo_rs_check_calls_t;
 
@@ -246,10 +247,10 @@ typedef enum gloo_rs_op_t {
   /// The maximum. NaN takes precedence over numbers. Not for complex types.
   GLOO_RS_MAX = 3,
   /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. The sum is made
-  /// in the type of the elements: if an integer sum wraps, the average is wrong, and if a sum of floats overflows, it is
-  /// infinite, though the mean itself would fit. For float16 each reduction computes the mean of its operands, weighted by
-  /// their contributions, which does not overflow; with more than 256 ranks it is a divided sum. Not for GLOO_RS_BOOL,
-  /// scan and exscan. All ranks must pass the same number of inputs.
+  /// in the type of the elements: if an integer sum wraps, the average is wrong, and if a sum of floats overflows, it
+  /// is infinite, though the mean itself would fit. For float16 each reduction computes the mean of its operands,
+  /// weighted by their contributions, which does not overflow; with more than 256 ranks it is a divided sum. Not for
+  /// GLOO_RS_BOOL, scan and exscan. All ranks must pass the same number of inputs.
   GLOO_RS_AVERAGE = 4,
   /// Bitwise and; integers and GLOO_RS_BOOL only.
   GLOO_RS_AND = 5,
@@ -259,52 +260,53 @@ typedef enum gloo_rs_op_t {
   GLOO_RS_XOR = 7,
 } gloo_rs_op_t;
 
-/// The collectives of gloo_rs_collective and gloo_rs_collective_prepare. Each does what the function of its name does, with the
-/// same lengths of buffers and the same forms in place. These comments say how many inputs and outputs
+/// The collectives of gloo_rs_collective and gloo_rs_collective_prepare. Each does what the function of its name does,
+/// with the same lengths of buffers and the same forms in place. These comments say how many inputs and outputs
 /// gloo_rs_collective_options_t has for it, and what else differs.
 typedef enum gloo_rs_collective_t {
-  /// As gloo_rs_allreduce, with any number of inputs, which are all combined, and one or more outputs, which all get the
-  /// result. In place, there are no inputs, or the inputs equal the outputs; every output then holds an input.
+  /// Like gloo_rs_allreduce, with any number of inputs, which are all combined, and one or more outputs, which all
+  /// get the result. In place, there are no inputs, or the inputs equal the outputs; every output then holds an
+  /// input.
   GLOO_RS_ALLREDUCE = 0,
-  /// As gloo_rs_reduce, with any number of inputs, which are all combined, and one output.
+  /// Like gloo_rs_reduce, with any number of inputs, which are all combined, and one output.
   GLOO_RS_REDUCE = 1,
-  /// As gloo_rs_reduce_scatter with `count`, or as gloo_rs_reduce_scatterv with `recv_counts`; with any number of inputs,
-  /// which are all combined, and one output.
+  /// Like gloo_rs_reduce_scatter with `count`, or like gloo_rs_reduce_scatterv with `recv_counts`; with any number of
+  /// inputs, which are all combined, and one output.
   GLOO_RS_REDUCE_SCATTER = 2,
-  /// As gloo_rs_broadcast, with one or more outputs, which all get the root's elements. The root sends its input; in place,
-  /// with no input or with the first output as input, it sends its first output. A root with an input needs no output.
-  /// Inputs on other ranks are ignored.
+  /// Like gloo_rs_broadcast, with one or more outputs, which all get the root's elements. The root sends its input;
+  /// in place, with no input or with the first output as input, it sends its first output. A root with an input needs
+  /// no output. Inputs on other ranks are ignored.
   GLOO_RS_BROADCAST = 3,
-  /// As gloo_rs_allgather, with one output and any number of inputs, the same on all ranks, whose elements are contiguous in
-  /// the output; in place as there, with no input or one.
+  /// Like gloo_rs_allgather, with one output and any number of inputs, the same on all ranks, whose elements are
+  /// contiguous in the output; in place as there, with no input or one.
   GLOO_RS_ALLGATHER = 4,
-  /// As gloo_rs_allgatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
+  /// Like gloo_rs_allgatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
   GLOO_RS_ALLGATHERV = 5,
-  /// As gloo_rs_gather, with one output, and one input or (in place) none.
+  /// Like gloo_rs_gather, with one output, and one input or (in place) none.
   GLOO_RS_GATHER = 6,
-  /// As gloo_rs_gatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none. With the
-  /// algorithm "binomial", the first start of a request sends the root's counts to all ranks: all of them start such a
-  /// request for the first time together.
-  GLOO_RS_GATHERV = 7,
-  /// As gloo_rs_scatter, with one output. The root has one input; or none, for in place; or one input of `count` elements
-  /// per rank.
-  GLOO_RS_SCATTER = 8,
-  /// As gloo_rs_scatterv, with `send_counts` for `counts`; with one output, and on the root one input or (in place) none.
-  /// With the algorithm "binomial", the first start of a request sends the root's counts to all ranks: all of them start
+  /// Like gloo_rs_gatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none. With
+  /// the algorithm "binomial", the first start of a request sends the root's counts to all ranks: all of them start
   /// such a request for the first time together.
+  GLOO_RS_GATHERV = 7,
+  /// Like gloo_rs_scatter, with one output. The root has one input; or none, for in place; or one input of `count`
+  /// elements per rank.
+  GLOO_RS_SCATTER = 8,
+  /// Like gloo_rs_scatterv, with `send_counts` for `counts`; with one output, and on the root one input or (in place)
+  /// none. With the algorithm "binomial", the first start of a request sends the root's counts to all ranks: all of
+  /// them start such a request for the first time together.
   GLOO_RS_SCATTERV = 9,
-  /// As gloo_rs_alltoall, with one output, and one input or (in place) none.
+  /// Like gloo_rs_alltoall, with one output, and one input or (in place) none.
   GLOO_RS_ALLTOALL = 10,
-  /// As gloo_rs_alltoallv, with one input and one output. With the algorithm "bruck", the first start of a request sends the
-  /// counts of all ranks to all ranks: all of them start such a request for the first time together.
+  /// Like gloo_rs_alltoallv, with one input and one output. With the algorithm "bruck", the first start of a request
+  /// sends the counts of all ranks to all ranks: all of them start such a request for the first time together.
   GLOO_RS_ALLTOALLV = 11,
-  /// As gloo_rs_barrier, with an algorithm, a timeout or a tag. There are no buffers and no data type.
+  /// Like gloo_rs_barrier, with an algorithm, a timeout or a tag. There are no buffers and no data type.
   GLOO_RS_BARRIER = 12,
-  /// As gloo_rs_pairwise_exchange, with one input and one output.
+  /// Like gloo_rs_pairwise_exchange, with one input and one output.
   GLOO_RS_PAIRWISE_EXCHANGE = 13,
-  /// As gloo_rs_scan, with one output, and one input or (in place) none.
+  /// Like gloo_rs_scan, with one output, and one input or (in place) none.
   GLOO_RS_SCAN = 14,
-  /// As gloo_rs_exscan, with one output, and one input or (in place) none.
+  /// Like gloo_rs_exscan, with one output, and one input or (in place) none.
   GLOO_RS_EXSCAN = 15,
 } gloo_rs_collective_t;
 
@@ -325,23 +327,24 @@ typedef struct gloo_rs_device_t gloo_rs_device_t;
 /// its context's connections alive. Thread-safe.
 typedef struct gloo_rs_pair_t gloo_rs_pair_t;
 
-/// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number of
-/// times, as with MPI's persistent collectives. gloo_rs_collective_prepare makes one, with the options of gloo_rs_collective,
-/// which are copied, lists included. It does not communicate; the context must be connected. The algorithm is selected
-/// then, and used by every start.
+/// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number
+/// of times, as with MPI's persistent collectives. gloo_rs_collective_prepare makes one, with the options of
+/// gloo_rs_collective, which are copied, lists included. It does not communicate; the context must be connected. The
+/// algorithm is selected then, and used by every start.
 ///
-/// A request is inactive. gloo_rs_start makes it active: the call has begun, with what its buffers contain then. It ends
-/// with gloo_rs_wait, or with a gloo_rs_test that sets `*done`, which return what the plain call would return, and make
-/// the request inactive again. While the request is active, its buffers belong to the library: the program must not
-/// change the inputs, nor access the outputs. Otherwise the library does not access them, and they need not exist.
+/// A request is inactive. gloo_rs_start makes it active: the call has begun, with what its buffers contain then. It
+/// ends with gloo_rs_wait, or with a gloo_rs_test that sets `*done`, which return what the plain call would return, and
+/// make the request inactive again. While the request is active, its buffers belong to the library: the program must
+/// not change the inputs, nor access the outputs. Otherwise the library does not access them, and they need not exist.
 ///
 /// An active request is a running call. It matches calls of the other ranks in the order of the starts, plain calls
 /// included, and no other call of this collective can run on the context with its tag; a start meanwhile fails with
-/// GLOO_RS_ERROR_INVALID_OPERATION. Other calls can. It makes progress while no thread waits for it, as messages of buffers
-/// do, but for a reduction function of the caller, which runs on the thread that calls gloo_rs_wait or gloo_rs_test.
+/// GLOO_RS_ERROR_INVALID_OPERATION. Other calls can. It makes progress while no thread waits for it, as messages of
+/// buffers do, but for a reduction function of the caller, which runs on the thread that calls gloo_rs_wait or
+/// gloo_rs_test.
 ///
-/// Thread-safe: a call that the state of the request does not allow, also because of a call in another thread, fails with
-/// GLOO_RS_ERROR_INVALID_OPERATION and changes nothing. A request keeps its context's connections alive.
+/// Thread-safe: a call that the state of the request does not allow, also because of a call in another thread, fails
+/// with GLOO_RS_ERROR_INVALID_OPERATION and changes nothing. A request keeps its context's connections alive.
 typedef struct gloo_rs_request_t gloo_rs_request_t;
 
 /// A key-value store that all ranks of a job can access, and through which they find each other. Keys are non-empty
@@ -370,24 +373,25 @@ typedef struct gloo_rs_error_t {
   uint64_t bytes_done;
   /// See `bytes_done`.
   uint64_t bytes_wanted;
-  /// The operation that failed: the name of a collective (`allreduce`), `connect`, `split`, `send` or `recv`; otherwise the
-  /// words of the function's name (`store get`, `device create`). Never NULL; empty if no call has failed yet. Valid
-  /// as long as `message`.
+  /// The operation that failed: the name of a collective (`allreduce`), `connect`, `split`, `send` or `recv`;
+  /// otherwise the words of the function's name (`store get`, `device create`). Never NULL; empty if no call has
+  /// failed yet. Valid as long as `message`.
   const char *operation;
   /// The text that gloo_rs_last_error_message() returns. Valid until the next call fails on this thread, or the
   /// thread ends.
   const char *message;
 } gloo_rs_error_t;
 
-/// The files of this rank's identity and of its authority, in PEM format, which devices and TCP stores with the transport `tls` read
-/// when they are created, and again when a file has changed and a connection is made. What is NULL is taken from the
-/// environment: GLOO_RS_TLS_CERT, _KEY, _CA_FILE, _CA_PATH and _NAMES, or Gloo's GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT,
-/// _PKEY, _CA_FILE and _CA_PATH. The text of a file, which begins with `-----BEGIN`, may take the place of its path. All strings are
-/// copied. Initialise with gloo_rs_tls_options_init.
+/// The files of this rank's identity and of its authority, in PEM format, which devices and TCP stores with the
+/// transport `tls` read when they are created, and again when a file has changed and a connection is made. What is NULL
+/// is taken from the environment: GLOO_RS_TLS_CERT, _KEY, _CA_FILE, _CA_PATH and _NAMES, or Gloo's
+/// GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT, _PKEY, _CA_FILE and _CA_PATH. The text of a file, which begins with
+/// `-----BEGIN`, may take the place of its path. All strings are copied. Initialise with gloo_rs_tls_options_init.
 typedef struct gloo_rs_tls_options_t {
   /// sizeof(gloo_rs_tls_options_t).
   size_t struct_size;
-  /// Path of this rank's certificate, followed by those between it and the authority. It must be valid for servers and for clients.
+  /// Path of this rank's certificate, followed by those between it and the authority. It must be valid for servers
+  /// and for clients.
   const char *cert;
   /// Path of its private key: PKCS#8, PKCS#1 or SEC1, not encrypted.
   const char *key;
@@ -399,24 +403,27 @@ typedef struct gloo_rs_tls_options_t {
   const char *names;
 } gloo_rs_tls_options_t;
 
-/// Which ports a device with the transport `ibverbs` uses, and attributes of its connections. What is NULL or GLOO_RS_IBVERBS_DEFAULT
-/// is taken from the environment: GLOO_RS_IB_HCA, GLOO_RS_IB_PORT, GLOO_RS_IB_GID_INDEX, GLOO_RS_IB_TRAFFIC_CLASS, GLOO_RS_IB_TIMEOUT and
-/// GLOO_RS_IB_RETRY_COUNT. Initialise with gloo_rs_ibverbs_options_init: zero is a value of most numbers, not their default.
+/// The ports that a device with the transport `ibverbs` uses, and attributes of its connections. What is NULL or
+/// GLOO_RS_IBVERBS_DEFAULT is taken from the environment: GLOO_RS_IB_HCA, GLOO_RS_IB_PORT, GLOO_RS_IB_GID_INDEX,
+/// GLOO_RS_IB_TRAFFIC_CLASS, GLOO_RS_IB_TIMEOUT and GLOO_RS_IB_RETRY_COUNT. Initialise with
+/// gloo_rs_ibverbs_options_init: zero is a value of most numbers, not their default.
 typedef struct gloo_rs_ibverbs_options_t {
   /// sizeof(gloo_rs_ibverbs_options_t).
   size_t struct_size;
-  /// The ports, in order of preference, as `mlx5_0:1,mlx5_1`: each name stands for all devices whose names begin so, with `=` before the
-  /// list for that device only; `^` before the list excludes its items. By default, and of more than four that are named, the fastest
-  /// active ports of the cards nearest to the calling thread's NUMA node, at most four. Copied.
+  /// The ports, in order of preference, as `mlx5_0:1,mlx5_1`: each name stands for all devices whose names begin so,
+  /// with `=` before the list for that device only; `^` before the list excludes its items. By default, and of more
+  /// than four that are named, the fastest active ports of the cards nearest to the calling thread's NUMA node, at
+  /// most four. Copied.
   const char *hca;
   /// The port's number, from 1 on, where `hca` gives none. By default any.
   int32_t port;
-  /// The index of the GID in each port's table, 0 to 255. By default 0 with InfiniBand, and with RoCE that of an IPv4 address of version 2,
-  /// if there is one.
+  /// The index of the GID in each port's table, 0 to 255. By default 0 with InfiniBand, and with RoCE that of an IPv4
+  /// address of version 2, if there is one.
   int32_t gid_index;
   /// The traffic class of packets, 0 to 255; with RoCE, the upper six bits are the DSCP. By default 0.
   int32_t traffic_class;
-  /// How long a packet waits for its acknowledgement: 4.096 us * 2^timeout, 1 to 31; 0 is for ever. By default 18, which is 1.1 s.
+  /// How long a packet waits for its acknowledgement: 4.096 us * 2^timeout, 1 to 31; 0 is for ever. By default 18,
+  /// which is 1.1 s.
   int32_t timeout;
   /// How often a packet is sent again before the connection breaks, 0 to 7. By default 7.
   int32_t retry_count;
@@ -424,13 +431,14 @@ typedef struct gloo_rs_ibverbs_options_t {
   uint32_t reserved;
 } gloo_rs_ibverbs_options_t;
 
-/// A port of an InfiniBand or RoCE device. Texts end with NUL; longer ones are cut. Initialise with gloo_rs_ibverbs_port_init.
+/// A port of an InfiniBand or RoCE device. Texts end with NUL; longer ones are cut. Initialise with
+/// gloo_rs_ibverbs_port_init.
 typedef struct gloo_rs_ibverbs_port_t {
   /// sizeof(gloo_rs_ibverbs_port_t).
   size_t struct_size;
   /// The device's name, such as `mlx5_0`.
   char device[64];
-  /// Its address on the PCI bus, such as `0000:3b:00.0`; empty if it has none.
+  /// The device's address on the PCI bus, such as `0000:3b:00.0`; empty if it has none.
   char pci[32];
   /// Why the library cannot use the port, such as `its state is down`; empty if it can.
   char fault[160];
@@ -438,11 +446,11 @@ typedef struct gloo_rs_ibverbs_port_t {
   char gpu_why[160];
   /// The port's number, from 1 on.
   uint32_t port;
-  /// Its state.
+  /// The port's state.
   enum gloo_rs_ibverbs_state_t state;
   /// InfiniBand or RoCE.
   enum gloo_rs_ibverbs_link_layer_t link_layer;
-  /// Its local identifier; 0 with RoCE.
+  /// The port's local identifier; 0 with RoCE.
   uint32_t lid;
   /// Bytes of the longest packet.
   uint32_t mtu;
@@ -476,9 +484,9 @@ typedef struct gloo_rs_ibverbs_gid_t {
   char address[48];
   /// With RoCE: the network interface that has it, such as `eth0`; empty if unknown.
   char interface_name[64];
-  /// Its bytes.
+  /// The GID's bytes.
   uint8_t raw[16];
-  /// Its index in the port's table.
+  /// The GID's index in the port's table.
   uint32_t index;
   /// What it is for.
   enum gloo_rs_ibverbs_gid_type_t kind;
@@ -513,32 +521,37 @@ typedef struct gloo_rs_device_options_t {
   /// Passed to `log` and to `log_destroy`.
   void *log_user;
   /// Called once, on any thread, after the last call of `log`, when the device and everything created from it are
-  /// destroyed. Not called if `log` is NULL, or if creating the device fails. Must not call this library. May be NULL.
+  /// destroyed. Not called if `log` is NULL, or if creating the device fails. Must not call this library. May be
+  /// NULL.
   void (*log_destroy)(void *user);
   /// GLOO_RS_SHARED_MEMORY_DEFAULT, _ON or _OFF.
   enum gloo_rs_shared_memory_t shared_memory;
-  /// The number of TCP connections between two ranks of different hosts, or of one host that share no memory: 1 to 16. Ranks that want
-  /// different numbers take the lower one. 0 for what the environment variable GLOO_RS_STREAMS says; if that is not set, what rank 0's
-  /// tuning file says, else 1.
+  /// The number of TCP connections between two ranks of different hosts, or of one host without shared memory, 1 to
+  /// 16: ranks that want different numbers take the lower one. 0 for what the environment variable GLOO_RS_STREAMS
+  /// says; if that is not set, what rank 0's tuning file says, else 1.
   uint32_t streams;
-  /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or `ibverbs`, which is
-  /// InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and `uv` fit together. All but `tcp` only if this
-  /// build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
+  /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or
+  /// `ibverbs`, which is InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and
+  /// `uv` fit together. All but `tcp` only if this build has them (see gloo_rs_built_features). NULL for what the
+  /// environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
   const char *transport;
   /// The files that TLS needs; implies the transport `tls`. NULL for those of the environment. Copied.
   const struct gloo_rs_tls_options_t *tls;
-  /// Which ports are used with the transport `ibverbs`, which this implies. NULL for what the environment says. Copied.
+  /// The ports to use with the transport `ibverbs`, which this implies. NULL for what the environment says. Copied.
   const struct gloo_rs_ibverbs_options_t *ibverbs;
-  /// The TCP ports of which the device takes the first free one at each address, both ends included: `20000-20100`. Not together with
-  /// `port`. NULL for what the environment variable GLOO_RS_PORT_RANGE says; the system chooses if it is not set. Copied.
+  /// The TCP ports of which the device takes the first free one at each address, both ends included: `20000-20100`.
+  /// Not together with `port`. NULL for what the environment variable GLOO_RS_PORT_RANGE says; the system chooses if
+  /// it is not set. Copied.
   const char *port_range;
-  /// How threads wait on contexts of this device whose options do not say: see `wait` of gloo_rs_context_options_t. Copied.
+  /// How threads wait on contexts of this device whose options do not say: see `wait` of gloo_rs_context_options_t.
+  /// Copied.
   const char *wait;
-  /// Which processes this one lets trace it, and so read its memory, where Yama lets only its ancestors do that
-  /// (kernel.yama.ptrace_scope 1): the number of a process from which this one descends, such as the ranks' launcher, with all that
-  /// descend from that one; `any`, all of the same user; or `0`, no more than the program itself has asked for. It is the process's
-  /// prctl(PR_SET_PTRACER), of which the last call counts, whoever makes it; it is made when the device is created, and never taken
-  /// back. NULL for what the environment variable GLOO_RS_PTRACER says, which `gloo-rs run` sets; `0` if it is not set. Copied.
+  /// The processes that this one lets trace it, and so read its memory, where Yama lets only its ancestors do that
+  /// (kernel.yama.ptrace_scope 1): the number of a process from which this one descends, such as the ranks' launcher,
+  /// with all that descend from that one; `any`, all of the same user; or `0`, no more than the program itself has
+  /// asked for. It is the process's prctl(PR_SET_PTRACER), of which the last call counts, whoever makes it; it is
+  /// made when the device is created, and never taken back. NULL for what the environment variable GLOO_RS_PTRACER
+  /// says, which `gloo-rs run` sets; `0` if it is not set. Copied.
   const char *ptracer;
 } gloo_rs_device_options_t;
 
@@ -558,9 +571,9 @@ typedef struct gloo_rs_tcp_store_options_t {
   /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
   /// Not called if `log` is NULL, or if creating the store fails. Must not call this library. May be NULL.
   void (*log_destroy)(void *user);
-  /// As in gloo_rs_device_options_t; with `ibverbs`, stores use TCP alone.
+  /// See gloo_rs_device_options_t; with `ibverbs`, stores use TCP alone.
   const char *transport;
-  /// As in gloo_rs_device_options_t.
+  /// See gloo_rs_device_options_t.
   const struct gloo_rs_tls_options_t *tls;
 } gloo_rs_tcp_store_options_t;
 
@@ -625,7 +638,8 @@ typedef struct gloo_rs_connection_statistics_t {
   uint64_t unknown_context;
   /// Connections that failed authentication: another token, a token on one side only, or a replayed or forged proof.
   uint64_t unproven;
-  /// Connections that ended before the handshake was complete, or that this process could not serve for lack of memory or descriptors.
+  /// Connections that ended before the handshake was complete, or that this process could not serve for lack of
+  /// memory or descriptors.
   uint64_t incomplete;
   /// Connections that did not complete the handshake in time.
   uint64_t timed_out;
@@ -685,14 +699,16 @@ typedef struct gloo_rs_context_options_t {
   /// Only the value on rank 0 counts. If the file cannot be read, gloo_rs_context_connect fails on every rank.
   /// Copied.
   const char *tuning;
-  /// Not 0: gloo_rs_alloc takes all pages of its memory at once. 0, the default: a page is taken when it is first
-  /// written, as with malloc. Taking them costs as much time as writing all of the memory, all of it counts as used from
-  /// then on, and it lies on the NUMA node of the thread that allocates. In return no later write waits for a page.
+  /// If it is not 0, gloo_rs_alloc takes all pages of its memory at once. With 0, the default, a page is taken when
+  /// it is first written, as with malloc. Taking them costs as much time as writing all of the memory, all of it
+  /// counts as used from then on, and it lies on the NUMA node of the thread that allocates. In return no later write
+  /// waits for a page.
   uint64_t commit_memory;
-  /// How threads wait for other ranks: `poll`, until the wait ends; `sleep`, in the system, after 200 us; or `auto`: as `sleep`, but as
-  /// long as a thread has its core to itself, it polls for up to 100 ms. A thread that polls takes processor time, gives way to other
-  /// threads that want its core, and goes on some 10 us earlier. NULL for the `wait` of the device's options, or if that is NULL, too,
-  /// the value of the environment variable GLOO_RS_WAIT; `auto` if it is not set. Each rank may have another value. Copied.
+  /// How threads wait for other ranks: `poll`, until the wait ends; `sleep`, in the system, after 200 us; or `auto`:
+  /// as `sleep`, but as long as a thread has its core to itself, it polls for up to 100 ms. A thread that polls takes
+  /// processor time, gives way to other threads that want its core, and goes on some 10 us earlier. NULL for the
+  /// `wait` of the device's options, or if that is NULL, too, the value of the environment variable GLOO_RS_WAIT;
+  /// `auto` if it is not set. Each rank may have another value. Copied.
   const char *wait;
 } gloo_rs_context_options_t;
 
@@ -702,8 +718,8 @@ typedef enum gloo_rs_status_t (*gloo_rs_allgather_fn_t)(const void *input, void 
 
 /// A reduction function of the caller: `into[i] = left[i] op right[i]` for `count` elements. Returns 0; any other
 /// number fails the collective with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. The operation must be
-/// associative. It must also be commutative, except for scan and exscan, and where the call names an algorithm that combines in
-/// the order of ranks: docs/semantics.md lists these.
+/// associative. It must also be commutative, except for scan and exscan, and where the call names an algorithm that
+/// combines in the order of ranks: docs/semantics.md lists these.
 ///
 /// The function is called only on the thread that made the collective call, and only until that returns. It must not
 /// throw or longjmp. Other threads can use the context meanwhile, and so can the function: if it calls the collective
@@ -717,8 +733,8 @@ typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void 
 /// fails with GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. The comments of
 /// gloo_rs_collective_t, and of the functions that they name, state buffers and their lengths.
 ///
-/// The functions of single collectives, such as gloo_rs_allreduce, take one input and one output as arguments and use the
-/// defaults of all other options. So their tag is 0, and each of them can run once at a time on a context.
+/// The functions of single collectives, such as gloo_rs_allreduce, take one input and one output as arguments and use
+/// the defaults of all other options. So their tag is 0, and each of them can run once at a time on a context.
 ///
 /// All collectives: every rank of the context makes the same call. It returns when this rank's part is complete. The
 /// caller owns the buffers and options and keeps them valid until then. Counts are in elements, not bytes. Invalid
@@ -736,7 +752,8 @@ typedef struct gloo_rs_collective_options_t {
   const char *algorithm;
   /// Timeout in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Used by all.
   int64_t timeout_ms;
-  /// Maximum size in bytes of a message; 0 for the context's, which a larger value does not raise. The same on all ranks. Used by all.
+  /// Maximum size in bytes of a message; 0 for the context's, which a larger value does not raise. The same on all
+  /// ranks. Used by all.
   size_t max_segment_bytes;
   /// Distinguishes calls of one collective that run at the same time on one context. Calls of different collectives
   /// may have the same tag. The same on all ranks. Used by all.
@@ -776,8 +793,8 @@ typedef struct gloo_rs_collective_options_t {
   /// ranks. For reduce_scatter: numbers of elements of the result for each rank; NULL if every rank gets `count`.
   /// Used by reduce_scatter, allgatherv, gatherv, alltoallv.
   const size_t *recv_counts;
-  /// Length of `send_counts` and of `recv_counts`: the size of the context. Used by reduce_scatter, allgatherv, gatherv,
-  /// scatterv, alltoallv.
+  /// Length of `send_counts` and of `recv_counts`: the size of the context. Used by reduce_scatter, allgatherv,
+  /// gatherv, scatterv, alltoallv.
   size_t num_counts;
   /// Number of partners, at most the base-2 logarithm of the context's size, which must be a power of two. The same
   /// on all ranks. Used by pairwise_exchange.
@@ -785,10 +802,10 @@ typedef struct gloo_rs_collective_options_t {
   /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks. Used by allreduce.
   size_t base;
   /// Group numbers of the ranks, in the order of ranks; ranks with equal numbers form a group. For the algorithms
-  /// "hierarchical", "hierarchical_direct", "torus_2d", "torus_nd" and "mesh_2d"; NULL if the ranks of each host form a
-  /// group. For the algorithms on shared memory whose names begin with "shared_hierarchical": groups are last-level
-  /// caches, those with the same upper 16 bits of one socket; NULL for the caches that the library has found. The same
-  /// on all ranks. Used by allreduce, reduce, reduce_scatter, allgather, allgatherv, barrier.
+  /// "hierarchical", "hierarchical_direct", "torus_2d", "torus_nd" and "mesh_2d"; NULL if the ranks of each host form
+  /// a group. For the algorithms on shared memory whose names begin with "shared_hierarchical": groups are last-level
+  /// caches, those with the same upper 16 bits of one socket; NULL for the caches that the library has found. The
+  /// same on all ranks. Used by allreduce, reduce, reduce_scatter, allgather, allgatherv, barrier.
   const uint32_t *groups;
   /// Length of `groups`: the size of the context, or 0. Used by allreduce, reduce, reduce_scatter, allgather,
   /// allgatherv, barrier.
@@ -817,8 +834,9 @@ uint32_t gloo_rs_version_number(void);
 /// Returns the version of the library that the program runs with: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls`, `uv` and `ibverbs` unless they
-/// were left out. Whether this host has a device for the last, gloo_rs_ibverbs_devices says. A static string.
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls`, `uv` and
+/// `ibverbs` unless they were left out. Whether this host has a device for the last, gloo_rs_ibverbs_devices says. A
+/// static string.
 const char *gloo_rs_built_features(void);
 
 /// Returns the names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas. Each is a
@@ -851,34 +869,32 @@ const char *gloo_rs_last_error_message(void);
 /// NULL is ignored.
 void gloo_rs_tls_options_init(struct gloo_rs_tls_options_t *options, size_t struct_size);
 
-/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_ibverbs_options_t); at most that many bytes are written.
-/// NULL is ignored.
-void gloo_rs_ibverbs_options_init(struct gloo_rs_ibverbs_options_t *options,
-                                  size_t struct_size);
-
-/// Sets `port->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_port_t); at most that many bytes are
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_ibverbs_options_t); at most that many bytes are
 /// written. NULL is ignored.
-void gloo_rs_ibverbs_port_init(struct gloo_rs_ibverbs_port_t *port,
-                               size_t struct_size);
+void gloo_rs_ibverbs_options_init(struct gloo_rs_ibverbs_options_t *options, size_t struct_size);
 
-/// Sets `gid->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_gid_t); at most that many bytes are
-/// written. NULL is ignored.
-void gloo_rs_ibverbs_gid_init(struct gloo_rs_ibverbs_gid_t *gid,
-                              size_t struct_size);
+/// Sets `port->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_port_t); at most that many
+/// bytes are written. NULL is ignored.
+void gloo_rs_ibverbs_port_init(struct gloo_rs_ibverbs_port_t *port, size_t struct_size);
 
-/// Lists the ports of this host's InfiniBand and RoCE devices, ordered by name and number, whether they can be used or not. `ports` is an
-/// array of `capacity` structs, each initialised with gloo_rs_ibverbs_port_init. `*count` is set to the number of ports, also if
-/// `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT; `ports` may be NULL to learn it. Devices that this process may not
-/// open are left out. Fails with GLOO_RS_ERROR_UNSUPPORTED if there is no device, if libibverbs cannot be loaded, or if this build
-/// has no `ibverbs`; the message says which. Thread-safe.
+/// Sets `gid->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_gid_t); at most that many bytes
+/// are written. NULL is ignored.
+void gloo_rs_ibverbs_gid_init(struct gloo_rs_ibverbs_gid_t *gid, size_t struct_size);
+
+/// Lists the ports of this host's InfiniBand and RoCE devices, ordered by name and number, whether they can be used or
+/// not. `ports` is an array of `capacity` structs, each initialised with gloo_rs_ibverbs_port_init. `*count` is set to
+/// the number of ports, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT; `ports` may
+/// be NULL to learn it. Devices that this process may not open are left out. Fails with GLOO_RS_ERROR_UNSUPPORTED if
+/// there is no device, if libibverbs cannot be loaded, or if this build has no `ibverbs`; the message says which.
+/// Thread-safe.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_ibverbs_devices(struct gloo_rs_ibverbs_port_t *ports,
                                               size_t capacity,
                                               size_t *count);
 
-/// Lists the GIDs of a port, `device` as gloo_rs_ibverbs_devices gives its name. `gids`, `capacity` and `count` as there, with
-/// gloo_rs_ibverbs_gid_init. Fails with GLOO_RS_ERROR_NOT_FOUND if there is no such port, else as gloo_rs_ibverbs_devices.
-/// Thread-safe.
+/// Lists the GIDs of a port, `device` as gloo_rs_ibverbs_devices gives its name. `gids`, `capacity` and `count` as
+/// there, with gloo_rs_ibverbs_gid_init. Fails with GLOO_RS_ERROR_NOT_FOUND if there is no such port, else as
+/// gloo_rs_ibverbs_devices. Thread-safe.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_ibverbs_gids(const char *device,
                                            uint32_t port,
@@ -893,8 +909,9 @@ void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_
 /// Creates a device and starts its thread. The device listens at once if the options select an address or an interface.
 /// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
 /// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
-/// GLOO_RS_ERROR_IO if the port is in use, with GLOO_RS_ERROR_RESOURCE_EXHAUSTED if no port of a range is free. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
-/// (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names the file, and the line.
+/// GLOO_RS_ERROR_IO if the port is in use, with GLOO_RS_ERROR_RESOURCE_EXHAUSTED if no port of a range is free. With
+/// TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names
+/// the file, and the line.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *options,
                                             struct gloo_rs_device_t **device);
@@ -924,8 +941,9 @@ enum gloo_rs_status_t gloo_rs_device_interface(const struct gloo_rs_device_t *de
 
 /// Creates a store over TCP. The process with `serve` runs the server until it destroys the handle; the others connect
 /// to it. `host` is the server's name or address. `port` is its port; with `serve`, 0 takes a free port of
-/// GLOO_RS_PORT_RANGE, or lets the system choose (gloo_rs_store_port returns it). The others try to connect until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
-/// GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
+/// GLOO_RS_PORT_RANGE, or lets the system choose (gloo_rs_store_port returns it). The others try to connect until
+/// `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with
+/// gloo_rs_store_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_tcp(const char *host,
                                                uint16_t port,
@@ -982,8 +1000,8 @@ enum gloo_rs_status_t gloo_rs_store_create_url(const char *url,
                                                int64_t timeout_ms,
                                                struct gloo_rs_store_t **store);
 
-/// Sets the value of `key` to a copy of the `bytes` bytes at `value`. Replaces an existing value. Waits for the server for at most what
-/// GLOO_RS_TIMEOUT said when the store was created, or 30 s.
+/// Sets the value of `key` to a copy of the `bytes` bytes at `value`. Replaces an existing value. Waits for the server
+/// for at most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_set(struct gloo_rs_store_t *store,
                                         const char *key,
@@ -1016,8 +1034,8 @@ enum gloo_rs_status_t gloo_rs_store_add(struct gloo_rs_store_t *store,
                                         int64_t amount,
                                         int64_t *sum);
 
-/// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic. Waits for the server for at
-/// most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
+/// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic. Waits
+/// for the server for at most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_append(struct gloo_rs_store_t *store,
                                            const char *key,
@@ -1034,8 +1052,8 @@ enum gloo_rs_status_t gloo_rs_store_multi_get(struct gloo_rs_store_t *store,
                                               void **values,
                                               size_t *bytes);
 
-/// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to a copy of the `bytes[i]` bytes at `values[i]`. Waits for the server for at
-/// most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
+/// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to a copy of the `bytes[i]` bytes at `values[i]`. Waits
+/// for the server for at most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_multi_set(struct gloo_rs_store_t *store,
                                               const char *const *keys,
@@ -1043,8 +1061,8 @@ enum gloo_rs_status_t gloo_rs_store_multi_set(struct gloo_rs_store_t *store,
                                               const size_t *bytes,
                                               size_t n);
 
-/// Removes `key`. If `existed` is not NULL, sets `*existed` to whether the key had a value. Waits for the server for at most what
-/// GLOO_RS_TIMEOUT said when the store was created, or 30 s.
+/// Removes `key`. If `existed` is not NULL, sets `*existed` to whether the key had a value. Waits for the server for at
+/// most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_delete(struct gloo_rs_store_t *store,
                                            const char *key,
@@ -1092,9 +1110,9 @@ enum gloo_rs_status_t gloo_rs_store_connection_statistics(const struct gloo_rs_s
 void gloo_rs_redis_options_init(struct gloo_rs_redis_options_t *options, size_t struct_size);
 
 /// Creates a store in the Redis server at `host` and `port`. Tries to connect until `timeout_ms` expires;
-/// GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. `options` may be NULL for defaults. All ranks use the same server and options.
-/// Fails with GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (see gloo_rs_built_features). The caller
-/// destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
+/// GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. `options` may be NULL for defaults. All ranks use the same
+/// server and options. Fails with GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (see
+/// gloo_rs_built_features). The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
                                                  uint16_t port,
@@ -1109,8 +1127,8 @@ enum gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
 /// store, select the store.
 ///
 /// Collective: every process of the job calls it once. The processes try to reach rank 0's store until `timeout_ms`
-/// expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on
-/// failure.
+/// expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with
+/// gloo_rs_store_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
                                               struct gloo_rs_store_t **store,
@@ -1139,10 +1157,10 @@ enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 /// Connects the context: finds the other ranks through `store`, until the context's timeout expires. Every rank calls
 /// it, with a store, or a prefix of one, that no other context has used. The store is used only during the call. Fails
 /// with GLOO_RS_ERROR_TIMEOUT and a message that names the missing ranks; with GLOO_RS_ERROR_CLOSED if the context was
-/// closed before, or within a second after another thread closes it, unless the store's server does not answer: then at the
-/// timeout; and with GLOO_RS_ERROR_INVALID_OPERATION if the context was broken before, or if it has met other ranks in an
-/// attempt that failed. If one rank fails, all ranks that have called it do, as soon as all have. After a timeout it may be called
-/// again, also with the same store.
+/// closed before, or within a second after another thread closes it, unless the store's server does not answer: then at
+/// the timeout; and with GLOO_RS_ERROR_INVALID_OPERATION if the context was broken before, or if it has met other ranks
+/// in an attempt that failed. If one rank fails, all ranks that have called it do, as soon as all have. After a timeout
+/// it may be called again, also with the same store.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                               struct gloo_rs_store_t *store);
@@ -1162,8 +1180,9 @@ enum gloo_rs_status_t gloo_rs_context_connect_oob(struct gloo_rs_context_t *cont
 
 /// Connects the context through `parent`, a connected context with the same rank and size, until the context's timeout
 /// expires. Every rank calls it with the same `tag`, which distinguishes calls of this function on `parent` at the same
-/// time; UINT64_MAX is refused. It may run at the same time as any collective on `parent`; fails with GLOO_RS_ERROR_INVALID_OPERATION while
-/// another thread of this rank calls it with `parent` and `tag`. `parent` is used only during the call.
+/// time; UINT64_MAX is refused. It may run at the same time as any collective on `parent`; fails with
+/// GLOO_RS_ERROR_INVALID_OPERATION while another thread of this rank calls it with `parent` and `tag`. `parent` is used
+/// only during the call.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
                                                    struct gloo_rs_context_t *parent,
@@ -1171,9 +1190,9 @@ enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *con
 
 /// Splits the connected `context` into new contexts, as MPI_Comm_split does: the ranks that pass the same `color` (0 or
 /// more) form one, in the order of their `key`, and of their rank in `context` if keys are equal. A rank that passes
-/// GLOO_RS_COLOR_UNDEFINED takes part and gets NULL. Collective over `context`: every rank makes its splits of `context`
-/// in the same order. It may run at the same time as any collective; fails with GLOO_RS_ERROR_INVALID_OPERATION
-/// while another split runs on `context` in this process.
+/// GLOO_RS_COLOR_UNDEFINED takes part and gets NULL. Collective over `context`: every rank makes its splits of
+/// `context` in the same order. It may run at the same time as any collective; fails with
+/// GLOO_RS_ERROR_INVALID_OPERATION while another split runs on `context` in this process.
 ///
 /// The new context is connected. It has the device, timeout, options and tuning constants of `context`, and does not
 /// need `context` afterwards. The caller destroys `*split` with gloo_rs_context_destroy; it is NULL on failure. If the
@@ -1202,10 +1221,10 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_set_timeout(struct gloo_rs_context_t *context,
                                                   int64_t timeout_ms);
 
-/// Sets `*timeout_ms` to the timeout, in milliseconds, of starts and calls that name none: the value of the environment variable
-/// GLOO_RS_TIMEOUT, or 30 s. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the variable is not a number of seconds.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_timeout_from_env(int64_t *timeout_ms);
+/// Sets `*timeout_ms` to the timeout, in milliseconds, of starts and calls that name none: the value of the environment
+/// variable GLOO_RS_TIMEOUT, or 30 s. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the variable is not a number of
+/// seconds.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_timeout_from_env(int64_t *timeout_ms);
 
 /// Reserves `n` slots for the caller's messages and sets `*slot` to the first. All ranks get the same slots if they
 /// reserve the same numbers in the same order. Numbers start at 0, and slots that the program chose itself are not
@@ -1250,13 +1269,11 @@ void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 /// like any other; a child by fork shares it with its parent. Free it with gloo_rs_dealloc: what is left is freed with
 /// the context and its pairs, buffers and requests, whichever is destroyed last. Fails with
 /// GLOO_RS_ERROR_RESOURCE_EXHAUSTED if there is not so much memory: more than the host's memory and swap, or than a
-/// control group allows, or than the system still promises under strict overcommit (vm.overcommit_memory=2).
-/// Pages are taken when they are first written, as with malloc, unless `commit_memory` in gloo_rs_context_options_t is set;
-/// under strict overcommit those of shared buffers are taken at once, so that no write finds none. `*memory` is NULL on failure.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_alloc(struct gloo_rs_context_t *context,
-                                    size_t bytes,
-                                    void **memory);
+/// control group allows, or than the system still promises under strict overcommit (vm.overcommit_memory=2). Pages are
+/// taken when they are first written, as with malloc, unless `commit_memory` in gloo_rs_context_options_t is set; under
+/// strict overcommit those of shared buffers are taken at once, so that no write finds none. `*memory` is NULL on
+/// failure.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_alloc(struct gloo_rs_context_t *context, size_t bytes, void **memory);
 
 /// Frees memory of gloo_rs_alloc, which must have been allocated on the same context. Nobody uses it any more: no call
 /// on it runs, and no buffer or request contains it. NULL is ignored. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT for
@@ -1660,39 +1677,34 @@ enum gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *contex
 /// Returns when all ranks have called it.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context);
 
-/// Prepares a call of the collective `kind` with `options` as a request, which is inactive. The caller frees `*request` with
-/// gloo_rs_request_free; it is NULL on failure. Fails as gloo_rs_collective would before data is sent.
+/// Prepares a call of the collective `kind` with `options` as a request, which is inactive. The caller frees `*request`
+/// with gloo_rs_request_free; it is NULL on failure. Fails as gloo_rs_collective would before data is sent.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_collective_prepare(struct gloo_rs_context_t *context,
                                                  enum gloo_rs_collective_t kind,
                                                  const struct gloo_rs_collective_options_t *options,
                                                  struct gloo_rs_request_t **request);
 
-/// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the context,
-/// runs from now on. A failure leaves the request inactive.
+/// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the
+/// context, runs from now on. A failure leaves the request inactive.
 ///
-/// A start waits for the other ranks in two cases, each rank for the starts of all: with check_calls in the context's options
-/// (every start compares the calls), and where the comment of the collective in gloo_rs_collective_t says so.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_start(struct gloo_rs_request_t *request);
+/// A start waits for the other ranks in two cases, each rank for the starts of all: with check_calls in the context's
+/// options (every start compares the calls), and where the comment of the collective in gloo_rs_collective_t says so.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_start(struct gloo_rs_request_t *request);
 
-/// Waits until the call of an active request is complete on this rank, and makes the request inactive. Fails as the plain call
-/// would: with GLOO_RS_ERROR_TIMEOUT if the timeout expires, and with the reason if the call has failed since the start; such
-/// a failure breaks the context.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_wait(struct gloo_rs_request_t *request);
+/// Waits until the call of an active request is complete on this rank, and makes the request inactive. Fails as the
+/// plain call would: with GLOO_RS_ERROR_TIMEOUT if the timeout expires, and with the reason if the call has failed
+/// since the start; such a failure breaks the context.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_wait(struct gloo_rs_request_t *request);
 
-/// Sets `*done` to whether the call of an active request is complete on this rank; if so, the request is inactive, as after
-/// gloo_rs_wait. Otherwise the call does what it can without waiting for another rank. If the call has failed, or its timeout
-/// has expired, this fails as gloo_rs_wait does, and the request is inactive.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_test(struct gloo_rs_request_t *request,
-                                   bool *done);
+/// Sets `*done` to whether the call of an active request is complete on this rank; if so, the request is inactive, as
+/// after gloo_rs_wait. Otherwise the call does what it can without waiting for another rank. If the call has failed, or
+/// its timeout has expired, this fails as gloo_rs_wait does, and the request is inactive.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_test(struct gloo_rs_request_t *request, bool *done);
 
-/// Frees an inactive request. An active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it
-/// first. If its context is closed or broken, the wait returns at once. NULL is ignored.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_request_free(struct gloo_rs_request_t *request);
+/// Frees an inactive request. An active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for
+/// it first. If its context is closed or broken, the wait returns at once. NULL is ignored.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_request_free(struct gloo_rs_request_t *request);
 
 #ifdef __cplusplus
 }  // extern "C"

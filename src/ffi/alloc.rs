@@ -17,9 +17,10 @@ use super::status::gloo_rs_status_t;
 /// like any other; a child by fork shares it with its parent. Free it with gloo_rs_dealloc: what is left is freed with
 /// the context and its pairs, buffers and requests, whichever is destroyed last. Fails with
 /// GLOO_RS_ERROR_RESOURCE_EXHAUSTED if there is not so much memory: more than the host's memory and swap, or than a
-/// control group allows, or than the system still promises under strict overcommit (vm.overcommit_memory=2).
-/// Pages are taken when they are first written, as with malloc, unless `commit_memory` in gloo_rs_context_options_t is set;
-/// under strict overcommit those of shared buffers are taken at once, so that no write finds none. `*memory` is NULL on failure.
+/// control group allows, or than the system still promises under strict overcommit (vm.overcommit_memory=2). Pages are
+/// taken when they are first written, as with malloc, unless `commit_memory` in gloo_rs_context_options_t is set; under
+/// strict overcommit those of shared buffers are taken at once, so that no write finds none. `*memory` is NULL on
+/// failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_alloc(
@@ -28,7 +29,8 @@ pub unsafe extern "C" fn gloo_rs_alloc(
     memory: *mut *mut c_void,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_alloc", || {
-        // SAFETY: the header demands that `context` is NULL or a live handle, and `memory` is NULL or valid for a write.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `memory` is NULL or valid for a
+        // write.
         let (out, handle) = unsafe { (Out::handle(memory, "memory")?, handle::get(context, "context")?) };
         out.set(handle.context.alloc(bytes)?.as_ptr().cast());
         Ok(())

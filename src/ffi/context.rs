@@ -76,9 +76,9 @@ pub use gloo_rs_connect_t::*;
 pub enum gloo_rs_check_calls_t {
     /// The environment variable GLOO_RS_CHECK_CALLS decides (1 or 0); off if it is not set.
     GLOO_RS_CHECK_CALLS_DEFAULT = 0,
-    /// They compare them.
+    /// Ranks compare their calls.
     GLOO_RS_CHECK_CALLS_ON = 1,
-    /// They do not compare them.
+    /// Ranks do not compare their calls.
     GLOO_RS_CHECK_CALLS_OFF = 2,
 }
 
@@ -111,14 +111,16 @@ pub struct gloo_rs_context_options_t {
     /// Only the value on rank 0 counts. If the file cannot be read, gloo_rs_context_connect fails on every rank.
     /// Copied.
     pub tuning: *const c_char,
-    /// Not 0: gloo_rs_alloc takes all pages of its memory at once. 0, the default: a page is taken when it is first
-    /// written, as with malloc. Taking them costs as much time as writing all of the memory, all of it counts as used from
-    /// then on, and it lies on the NUMA node of the thread that allocates. In return no later write waits for a page.
+    /// If it is not 0, gloo_rs_alloc takes all pages of its memory at once. With 0, the default, a page is taken when
+    /// it is first written, as with malloc. Taking them costs as much time as writing all of the memory, all of it
+    /// counts as used from then on, and it lies on the NUMA node of the thread that allocates. In return no later write
+    /// waits for a page.
     pub commit_memory: u64,
-    /// How threads wait for other ranks: `poll`, until the wait ends; `sleep`, in the system, after 200 us; or `auto`: as `sleep`, but as
-    /// long as a thread has its core to itself, it polls for up to 100 ms. A thread that polls takes processor time, gives way to other
-    /// threads that want its core, and goes on some 10 us earlier. NULL for the `wait` of the device's options, or if that is NULL, too,
-    /// the value of the environment variable GLOO_RS_WAIT; `auto` if it is not set. Each rank may have another value. Copied.
+    /// How threads wait for other ranks: `poll`, until the wait ends; `sleep`, in the system, after 200 us; or `auto`:
+    /// as `sleep`, but as long as a thread has its core to itself, it polls for up to 100 ms. A thread that polls takes
+    /// processor time, gives way to other threads that want its core, and goes on some 10 us earlier. NULL for the
+    /// `wait` of the device's options, or if that is NULL, too, the value of the environment variable GLOO_RS_WAIT;
+    /// `auto` if it is not set. Each rank may have another value. Copied.
     pub wait: *const c_char,
 }
 
@@ -211,10 +213,10 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 /// Connects the context: finds the other ranks through `store`, until the context's timeout expires. Every rank calls
 /// it, with a store, or a prefix of one, that no other context has used. The store is used only during the call. Fails
 /// with GLOO_RS_ERROR_TIMEOUT and a message that names the missing ranks; with GLOO_RS_ERROR_CLOSED if the context was
-/// closed before, or within a second after another thread closes it, unless the store's server does not answer: then at the
-/// timeout; and with GLOO_RS_ERROR_INVALID_OPERATION if the context was broken before, or if it has met other ranks in an
-/// attempt that failed. If one rank fails, all ranks that have called it do, as soon as all have. After a timeout it may be called
-/// again, also with the same store.
+/// closed before, or within a second after another thread closes it, unless the store's server does not answer: then at
+/// the timeout; and with GLOO_RS_ERROR_INVALID_OPERATION if the context was broken before, or if it has met other ranks
+/// in an attempt that failed. If one rank fails, all ranks that have called it do, as soon as all have. After a timeout
+/// it may be called again, also with the same store.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
@@ -259,8 +261,8 @@ pub unsafe extern "C" fn gloo_rs_context_connect_oob(
         let handle = unsafe { handle::get(context, "context") }?;
         let allgather = allgather.ok_or_else(|| Error::invalid("allgather is NULL"))?;
         handle.context.connect_oob(&mut |input, output| {
-            // SAFETY: the function has this type. `input` is valid for reads of its length, `output` for writes of that length
-            // for each rank, until the function returns; nobody else accesses `output`.
+            // SAFETY: the function has this type. `input` is valid for reads of its length, `output` for writes of that
+            // length for each rank, until the function returns; nobody else accesses `output`.
             let status = unsafe { allgather(input.as_ptr().cast(), output.as_mut_ptr().cast(), input.len(), user) };
             // SAFETY: the function returned it, so it is initialised; any number is accepted.
             let status = unsafe { number(status) };
@@ -275,8 +277,9 @@ pub unsafe extern "C" fn gloo_rs_context_connect_oob(
 
 /// Connects the context through `parent`, a connected context with the same rank and size, until the context's timeout
 /// expires. Every rank calls it with the same `tag`, which distinguishes calls of this function on `parent` at the same
-/// time; UINT64_MAX is refused. It may run at the same time as any collective on `parent`; fails with GLOO_RS_ERROR_INVALID_OPERATION while
-/// another thread of this rank calls it with `parent` and `tag`. `parent` is used only during the call.
+/// time; UINT64_MAX is refused. It may run at the same time as any collective on `parent`; fails with
+/// GLOO_RS_ERROR_INVALID_OPERATION while another thread of this rank calls it with `parent` and `tag`. `parent` is used
+/// only during the call.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect_from(
@@ -291,14 +294,14 @@ pub unsafe extern "C" fn gloo_rs_context_connect_from(
     })
 }
 
-/// As a color: this rank gets no new context.
+/// The color of a rank that gets no new context.
 pub const GLOO_RS_COLOR_UNDEFINED: i32 = -1;
 
 /// Splits the connected `context` into new contexts, as MPI_Comm_split does: the ranks that pass the same `color` (0 or
 /// more) form one, in the order of their `key`, and of their rank in `context` if keys are equal. A rank that passes
-/// GLOO_RS_COLOR_UNDEFINED takes part and gets NULL. Collective over `context`: every rank makes its splits of `context`
-/// in the same order. It may run at the same time as any collective; fails with GLOO_RS_ERROR_INVALID_OPERATION
-/// while another split runs on `context` in this process.
+/// GLOO_RS_COLOR_UNDEFINED takes part and gets NULL. Collective over `context`: every rank makes its splits of
+/// `context` in the same order. It may run at the same time as any collective; fails with
+/// GLOO_RS_ERROR_INVALID_OPERATION while another split runs on `context` in this process.
 ///
 /// The new context is connected. It has the device, timeout, options and tuning constants of `context`, and does not
 /// need `context` afterwards. The caller destroys `*split` with gloo_rs_context_destroy; it is NULL on failure. If the
@@ -387,8 +390,9 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
     })
 }
 
-/// Sets `*timeout_ms` to the timeout, in milliseconds, of starts and calls that name none: the value of the environment variable
-/// GLOO_RS_TIMEOUT, or 30 s. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the variable is not a number of seconds.
+/// Sets `*timeout_ms` to the timeout, in milliseconds, of starts and calls that name none: the value of the environment
+/// variable GLOO_RS_TIMEOUT, or 30 s. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the variable is not a number of
+/// seconds.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_timeout_from_env(timeout_ms: *mut i64) -> gloo_rs_status_t {

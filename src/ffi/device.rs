@@ -50,16 +50,16 @@ pub use gloo_rs_log_level_t::*;
 pub type gloo_rs_log_fn_t =
     Option<unsafe extern "C" fn(level: gloo_rs_log_level_t, message: *const c_char, user: *mut c_void)>;
 
-/// Whether the contexts of a device share memory with ranks of the same host. Ranks that are connected pair by pair never do, and
-/// if one rank of a host cannot, or must not, none of that host does; they then use TCP.
+/// Whether the contexts of a device share memory with ranks of the same host. Ranks that are connected pair by pair
+/// never do, and if one rank of a host cannot, or must not, none of that host does; they then use TCP.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum gloo_rs_shared_memory_t {
     /// The environment variable GLOO_RS_SHM decides (1 or 0); on if it is not set.
     GLOO_RS_SHARED_MEMORY_DEFAULT = 0,
-    /// They share memory if they can.
+    /// Ranks of one host share memory if they can.
     GLOO_RS_SHARED_MEMORY_ON = 1,
-    /// They use TCP.
+    /// Ranks of one host use TCP.
     GLOO_RS_SHARED_MEMORY_OFF = 2,
 }
 
@@ -91,32 +91,37 @@ pub struct gloo_rs_device_options_t {
     /// Passed to `log` and to `log_destroy`.
     pub log_user: *mut c_void,
     /// Called once, on any thread, after the last call of `log`, when the device and everything created from it are
-    /// destroyed. Not called if `log` is NULL, or if creating the device fails. Must not call this library. May be NULL.
+    /// destroyed. Not called if `log` is NULL, or if creating the device fails. Must not call this library. May be
+    /// NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
     /// GLOO_RS_SHARED_MEMORY_DEFAULT, _ON or _OFF.
     pub shared_memory: MaybeUninit<gloo_rs_shared_memory_t>,
-    /// The number of TCP connections between two ranks of different hosts, or of one host that share no memory: 1 to 16. Ranks that want
-    /// different numbers take the lower one. 0 for what the environment variable GLOO_RS_STREAMS says; if that is not set, what rank 0's
-    /// tuning file says, else 1.
+    /// The number of TCP connections between two ranks of different hosts, or of one host without shared memory, 1 to
+    /// 16: ranks that want different numbers take the lower one. 0 for what the environment variable GLOO_RS_STREAMS
+    /// says; if that is not set, what rank 0's tuning file says, else 1.
     pub streams: u32,
-    /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or `ibverbs`, which is
-    /// InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and `uv` fit together. All but `tcp` only if this
-    /// build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
+    /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; `tls`; or
+    /// `ibverbs`, which is InfiniBand or RoCE, set up over TCP. It must be the same on all ranks, but that `tcp` and
+    /// `uv` fit together. All but `tcp` only if this build has them (see gloo_rs_built_features). NULL for what the
+    /// environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
     pub transport: *const c_char,
     /// The files that TLS needs; implies the transport `tls`. NULL for those of the environment. Copied.
     pub tls: *const gloo_rs_tls_options_t,
-    /// Which ports are used with the transport `ibverbs`, which this implies. NULL for what the environment says. Copied.
+    /// The ports to use with the transport `ibverbs`, which this implies. NULL for what the environment says. Copied.
     pub ibverbs: *const gloo_rs_ibverbs_options_t,
-    /// The TCP ports of which the device takes the first free one at each address, both ends included: `20000-20100`. Not together with
-    /// `port`. NULL for what the environment variable GLOO_RS_PORT_RANGE says; the system chooses if it is not set. Copied.
+    /// The TCP ports of which the device takes the first free one at each address, both ends included: `20000-20100`.
+    /// Not together with `port`. NULL for what the environment variable GLOO_RS_PORT_RANGE says; the system chooses if
+    /// it is not set. Copied.
     pub port_range: *const c_char,
-    /// How threads wait on contexts of this device whose options do not say: see `wait` of gloo_rs_context_options_t. Copied.
+    /// How threads wait on contexts of this device whose options do not say: see `wait` of gloo_rs_context_options_t.
+    /// Copied.
     pub wait: *const c_char,
-    /// Which processes this one lets trace it, and so read its memory, where Yama lets only its ancestors do that
-    /// (kernel.yama.ptrace_scope 1): the number of a process from which this one descends, such as the ranks' launcher, with all that
-    /// descend from that one; `any`, all of the same user; or `0`, no more than the program itself has asked for. It is the process's
-    /// prctl(PR_SET_PTRACER), of which the last call counts, whoever makes it; it is made when the device is created, and never taken
-    /// back. NULL for what the environment variable GLOO_RS_PTRACER says, which `gloo-rs run` sets; `0` if it is not set. Copied.
+    /// The processes that this one lets trace it, and so read its memory, where Yama lets only its ancestors do that
+    /// (kernel.yama.ptrace_scope 1): the number of a process from which this one descends, such as the ranks' launcher,
+    /// with all that descend from that one; `any`, all of the same user; or `0`, no more than the program itself has
+    /// asked for. It is the process's prctl(PR_SET_PTRACER), of which the last call counts, whoever makes it; it is
+    /// made when the device is created, and never taken back. NULL for what the environment variable GLOO_RS_PTRACER
+    /// says, which `gloo-rs run` sets; `0` if it is not set. Copied.
     pub ptracer: *const c_char,
 }
 
@@ -186,8 +191,9 @@ pub unsafe extern "C" fn gloo_rs_device_options_init(options: *mut gloo_rs_devic
 /// Creates a device and starts its thread. The device listens at once if the options select an address or an interface.
 /// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
 /// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
-/// GLOO_RS_ERROR_IO if the port is in use, with GLOO_RS_ERROR_RESOURCE_EXHAUSTED if no port of a range is free. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
-/// (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names the file, and the line.
+/// GLOO_RS_ERROR_IO if the port is in use, with GLOO_RS_ERROR_RESOURCE_EXHAUSTED if no port of a range is free. With
+/// TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names
+/// the file, and the line.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_create(

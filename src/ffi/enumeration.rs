@@ -1,5 +1,5 @@
-//! Enumerations and flags of the header as parameters and fields. C can pass any number, but a Rust enumeration with a number
-//! that is none of its values is undefined behaviour.
+//! Enumerations and flags of the header as parameters and fields. C can pass any number, but a Rust enumeration with a
+//! number that is none of its values is undefined behaviour.
 
 use std::mem::MaybeUninit;
 

@@ -30,9 +30,9 @@ pub struct gloo_rs_error_t {
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_wanted: u64,
-    /// The operation that failed: the name of a collective (`allreduce`), `connect`, `split`, `send` or `recv`; otherwise the
-    /// words of the function's name (`store get`, `device create`). Never NULL; empty if no call has failed yet. Valid
-    /// as long as `message`.
+    /// The operation that failed: the name of a collective (`allreduce`), `connect`, `split`, `send` or `recv`;
+    /// otherwise the words of the function's name (`store get`, `device create`). Never NULL; empty if no call has
+    /// failed yet. Valid as long as `message`.
     pub operation: *const c_char,
     /// The text that gloo_rs_last_error_message() returns. Valid until the next call fails on this thread, or the
     /// thread ends.

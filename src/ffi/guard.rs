@@ -7,7 +7,8 @@ use super::error::remember;
 use super::status::{GLOO_RS_OK, gloo_rs_status_t};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Runs `body` for the export `function`. Converts its error or panic to a status and stores it as the thread's last error.
+/// Runs `body` for the export `function`. Converts its error or panic to a status and stores it as the thread's last
+/// error.
 #[inline]
 pub(super) fn guard(function: &str, body: impl FnOnce() -> Result<()>) -> gloo_rs_status_t {
     match guarded(body) {
@@ -19,8 +20,8 @@ pub(super) fn guard(function: &str, body: impl FnOnce() -> Result<()>) -> gloo_r
 /// Runs `body`. A panic becomes an error.
 #[inline]
 pub(super) fn guarded(body: impl FnOnce() -> Result<()>) -> Result<()> {
-    // A panic can leave the library's own state inconsistent. Locks, which are then poisoned, protect that state, or the
-    // unwinding drops it. The caller only gets a status.
+    // A panic can leave the library's own state inconsistent. Locks, which are then poisoned, protect that state, or
+    // the unwinding drops it. The caller only gets a status.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(defect(&*payload)))
 }
 

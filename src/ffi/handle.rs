@@ -1,8 +1,8 @@
 //! Handles: the opaque pointers that C callers hold.
 //!
-//! A handle points to a [`Block`], which begins with a tag for the handle's type. So a handle of another type is refused, and
-//! also a destroyed one, unless its memory has been reused. The pointer is that of an `Arc`, and each call holds another
-//! reference: the objects that a running call uses, including the block, outlive the handle.
+//! A handle points to a [`Block`], which begins with a tag for the handle's type. So a handle of another type is
+//! refused, and also a destroyed one, unless its memory has been reused. The pointer is that of an `Arc`, and each call
+//! holds another reference: the objects that a running call uses, including the block, outlive the handle.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -79,8 +79,8 @@ pub(super) unsafe fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Optio
         return Ok(None);
     }
     check::<H>(block, what)?;
-    // SAFETY: `block` is aligned and not NULL; by the contract, it is readable. Every kind of block begins with its tag, an
-    // atomic.
+    // SAFETY: `block` is aligned and not NULL; by the contract, it is readable. Every kind of block begins with its
+    // tag, an atomic.
     let tag = unsafe { &(*block).tag };
     if tag.compare_exchange(H::TAG, DESTROYED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return Err(wrong::<H>(what));
@@ -108,8 +108,8 @@ fn wrong<H: Handle>(what: &str) -> Error {
     Error::invalid(format!("{what} is not a live {}: it is a handle of another type, or was destroyed", H::NAME))
 }
 
-/// Waits until the calls in other threads that use the object of a destroyed handle have returned, and drops it. Until then,
-/// calls `hasten` repeatedly, to end their waits.
+/// Waits until the calls in other threads that use the object of a destroyed handle have returned, and drops it. Until
+/// then, calls `hasten` repeatedly, to end their waits.
 pub(super) fn drop_last<T>(mut inner: Arc<T>, hasten: impl Fn(&T)) {
     const PAUSE: Duration = Duration::from_micros(100);
     loop {

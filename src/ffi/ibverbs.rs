@@ -10,29 +10,33 @@ use super::status::gloo_rs_status_t;
 use crate::error::{Error, Result};
 use crate::net::stream::Transport;
 
-/// The value of a number in gloo_rs_ibverbs_options_t that is not given: the environment variable says it, else the library.
+/// The value of a number in gloo_rs_ibverbs_options_t that is not given: the environment variable says it, else the
+/// library.
 pub const GLOO_RS_IBVERBS_DEFAULT: i32 = -1;
 
-/// Which ports a device with the transport `ibverbs` uses, and attributes of its connections. What is NULL or GLOO_RS_IBVERBS_DEFAULT
-/// is taken from the environment: GLOO_RS_IB_HCA, GLOO_RS_IB_PORT, GLOO_RS_IB_GID_INDEX, GLOO_RS_IB_TRAFFIC_CLASS, GLOO_RS_IB_TIMEOUT and
-/// GLOO_RS_IB_RETRY_COUNT. Initialise with gloo_rs_ibverbs_options_init: zero is a value of most numbers, not their default.
+/// The ports that a device with the transport `ibverbs` uses, and attributes of its connections. What is NULL or
+/// GLOO_RS_IBVERBS_DEFAULT is taken from the environment: GLOO_RS_IB_HCA, GLOO_RS_IB_PORT, GLOO_RS_IB_GID_INDEX,
+/// GLOO_RS_IB_TRAFFIC_CLASS, GLOO_RS_IB_TIMEOUT and GLOO_RS_IB_RETRY_COUNT. Initialise with
+/// gloo_rs_ibverbs_options_init: zero is a value of most numbers, not their default.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_ibverbs_options_t {
     /// sizeof(gloo_rs_ibverbs_options_t).
     pub struct_size: usize,
-    /// The ports, in order of preference, as `mlx5_0:1,mlx5_1`: each name stands for all devices whose names begin so, with `=` before the
-    /// list for that device only; `^` before the list excludes its items. By default, and of more than four that are named, the fastest
-    /// active ports of the cards nearest to the calling thread's NUMA node, at most four. Copied.
+    /// The ports, in order of preference, as `mlx5_0:1,mlx5_1`: each name stands for all devices whose names begin so,
+    /// with `=` before the list for that device only; `^` before the list excludes its items. By default, and of more
+    /// than four that are named, the fastest active ports of the cards nearest to the calling thread's NUMA node, at
+    /// most four. Copied.
     pub hca: *const c_char,
     /// The port's number, from 1 on, where `hca` gives none. By default any.
     pub port: i32,
-    /// The index of the GID in each port's table, 0 to 255. By default 0 with InfiniBand, and with RoCE that of an IPv4 address of version 2,
-    /// if there is one.
+    /// The index of the GID in each port's table, 0 to 255. By default 0 with InfiniBand, and with RoCE that of an IPv4
+    /// address of version 2, if there is one.
     pub gid_index: i32,
     /// The traffic class of packets, 0 to 255; with RoCE, the upper six bits are the DSCP. By default 0.
     pub traffic_class: i32,
-    /// How long a packet waits for its acknowledgement: 4.096 us * 2^timeout, 1 to 31; 0 is for ever. By default 18, which is 1.1 s.
+    /// How long a packet waits for its acknowledgement: 4.096 us * 2^timeout, 1 to 31; 0 is for ever. By default 18,
+    /// which is 1.1 s.
     pub timeout: i32,
     /// How often a packet is sent again before the connection breaks, 0 to 7. By default 7.
     pub retry_count: i32,
@@ -51,8 +55,8 @@ unsafe impl Options for gloo_rs_ibverbs_options_t {
     }
 }
 
-/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_ibverbs_options_t); at most that many bytes are written.
-/// NULL is ignored.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_ibverbs_options_t); at most that many bytes are
+/// written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_ibverbs_options_init(options: *mut gloo_rs_ibverbs_options_t, struct_size: usize) {
     // SAFETY: the header demands that `options` is NULL or valid for writes of `struct_size` bytes.
@@ -65,11 +69,11 @@ pub unsafe extern "C" fn gloo_rs_ibverbs_options_init(options: *mut gloo_rs_ibve
 pub enum gloo_rs_ibverbs_state_t {
     /// No cable, or the other end is off.
     GLOO_RS_IBVERBS_DOWN = 0,
-    /// There is a link; with InfiniBand, no subnet manager has configured it.
+    /// The port has a link; with InfiniBand, no subnet manager has configured it.
     GLOO_RS_IBVERBS_INITIALIZING = 1,
     /// A subnet manager is configuring it.
     GLOO_RS_IBVERBS_ARMED = 2,
-    /// It carries packets.
+    /// The port carries packets.
     GLOO_RS_IBVERBS_ACTIVE = 3,
 }
 
@@ -99,7 +103,7 @@ pub enum gloo_rs_ibverbs_gid_type_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum gloo_rs_ibverbs_gpu_t {
-    /// Not at all, as far as is known.
+    /// The device cannot access GPU memory, as far as is known.
     GLOO_RS_IBVERBS_GPU_NONE = 0,
     /// By a module of the kernel, nvidia_peermem or nv_peer_mem.
     GLOO_RS_IBVERBS_GPU_PEER_MEMORY = 1,
@@ -107,7 +111,8 @@ pub enum gloo_rs_ibverbs_gpu_t {
     GLOO_RS_IBVERBS_GPU_DMA_BUF = 2,
 }
 
-/// A port of an InfiniBand or RoCE device. Texts end with NUL; longer ones are cut. Initialise with gloo_rs_ibverbs_port_init.
+/// A port of an InfiniBand or RoCE device. Texts end with NUL; longer ones are cut. Initialise with
+/// gloo_rs_ibverbs_port_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_ibverbs_port_t {
@@ -115,7 +120,7 @@ pub struct gloo_rs_ibverbs_port_t {
     pub struct_size: usize,
     /// The device's name, such as `mlx5_0`.
     pub device: [c_char; 64],
-    /// Its address on the PCI bus, such as `0000:3b:00.0`; empty if it has none.
+    /// The device's address on the PCI bus, such as `0000:3b:00.0`; empty if it has none.
     pub pci: [c_char; 32],
     /// Why the library cannot use the port, such as `its state is down`; empty if it can.
     pub fault: [c_char; 160],
@@ -123,11 +128,11 @@ pub struct gloo_rs_ibverbs_port_t {
     pub gpu_why: [c_char; 160],
     /// The port's number, from 1 on.
     pub port: u32,
-    /// Its state.
+    /// The port's state.
     pub state: MaybeUninit<gloo_rs_ibverbs_state_t>,
     /// InfiniBand or RoCE.
     pub link_layer: MaybeUninit<gloo_rs_ibverbs_link_layer_t>,
-    /// Its local identifier; 0 with RoCE.
+    /// The port's local identifier; 0 with RoCE.
     pub lid: u32,
     /// Bytes of the longest packet.
     pub mtu: u32,
@@ -170,9 +175,9 @@ pub struct gloo_rs_ibverbs_gid_t {
     pub address: [c_char; 48],
     /// With RoCE: the network interface that has it, such as `eth0`; empty if unknown.
     pub interface_name: [c_char; 64],
-    /// Its bytes.
+    /// The GID's bytes.
     pub raw: [u8; 16],
-    /// Its index in the port's table.
+    /// The GID's index in the port's table.
     pub index: u32,
     /// What it is for.
     pub kind: MaybeUninit<gloo_rs_ibverbs_gid_type_t>,
@@ -185,27 +190,28 @@ unsafe impl Options for gloo_rs_ibverbs_gid_t {
     fn set_defaults(&mut self) {}
 }
 
-/// Sets `port->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_port_t); at most that many bytes are
-/// written. NULL is ignored.
+/// Sets `port->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_port_t); at most that many
+/// bytes are written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_ibverbs_port_init(port: *mut gloo_rs_ibverbs_port_t, struct_size: usize) {
     // SAFETY: the header demands that `port` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(port, struct_size) }
 }
 
-/// Sets `gid->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_gid_t); at most that many bytes are
-/// written. NULL is ignored.
+/// Sets `gid->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_ibverbs_gid_t); at most that many bytes
+/// are written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_ibverbs_gid_init(gid: *mut gloo_rs_ibverbs_gid_t, struct_size: usize) {
     // SAFETY: the header demands that `gid` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(gid, struct_size) }
 }
 
-/// Lists the ports of this host's InfiniBand and RoCE devices, ordered by name and number, whether they can be used or not. `ports` is an
-/// array of `capacity` structs, each initialised with gloo_rs_ibverbs_port_init. `*count` is set to the number of ports, also if
-/// `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT; `ports` may be NULL to learn it. Devices that this process may not
-/// open are left out. Fails with GLOO_RS_ERROR_UNSUPPORTED if there is no device, if libibverbs cannot be loaded, or if this build
-/// has no `ibverbs`; the message says which. Thread-safe.
+/// Lists the ports of this host's InfiniBand and RoCE devices, ordered by name and number, whether they can be used or
+/// not. `ports` is an array of `capacity` structs, each initialised with gloo_rs_ibverbs_port_init. `*count` is set to
+/// the number of ports, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT; `ports` may
+/// be NULL to learn it. Devices that this process may not open are left out. Fails with GLOO_RS_ERROR_UNSUPPORTED if
+/// there is no device, if libibverbs cannot be loaded, or if this build has no `ibverbs`; the message says which.
+/// Thread-safe.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_ibverbs_devices(
@@ -216,14 +222,15 @@ pub unsafe extern "C" fn gloo_rs_ibverbs_devices(
     guard("gloo_rs_ibverbs_devices", || {
         pointer::check(count, "count")?;
         let found = host::ports()?;
-        // SAFETY: the header demands that `count` is valid for a write, and `ports` is NULL or an array of so many structs.
+        // SAFETY: the header demands that `count` is valid for a write, and `ports` is NULL or an array of so many
+        // structs.
         unsafe { options::fill_list(ports, capacity, count, "ports", &found) }
     })
 }
 
-/// Lists the GIDs of a port, `device` as gloo_rs_ibverbs_devices gives its name. `gids`, `capacity` and `count` as there, with
-/// gloo_rs_ibverbs_gid_init. Fails with GLOO_RS_ERROR_NOT_FOUND if there is no such port, else as gloo_rs_ibverbs_devices.
-/// Thread-safe.
+/// Lists the GIDs of a port, `device` as gloo_rs_ibverbs_devices gives its name. `gids`, `capacity` and `count` as
+/// there, with gloo_rs_ibverbs_gid_init. Fails with GLOO_RS_ERROR_NOT_FOUND if there is no such port, else as
+/// gloo_rs_ibverbs_devices. Thread-safe.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_ibverbs_gids(
@@ -237,7 +244,8 @@ pub unsafe extern "C" fn gloo_rs_ibverbs_gids(
         pointer::check(count, "count")?;
         // SAFETY: the header demands that `device` is NULL or a string.
         let found = host::gids(unsafe { pointer::text(device, "device") }?, port)?;
-        // SAFETY: the header demands that `count` is valid for a write, and `gids` is NULL or an array of so many structs.
+        // SAFETY: the header demands that `count` is valid for a write, and `gids` is NULL or an array of so many
+        // structs.
         unsafe { options::fill_list(gids, capacity, count, "gids", &found) }
     })
 }
@@ -319,7 +327,7 @@ mod host {
         Ok(found.ok_or_else(missing)?.gids.iter().map(gid_to_c).collect())
     }
 
-    /// As much of `text` as there is room for, with a NUL behind it.
+    /// Returns as much of `text` as `N` characters have room for, with a NUL behind it.
     pub(in crate::ffi) fn characters<const N: usize>(text: &str) -> [c_char; N] {
         let most = text.floor_char_boundary(N - 1);
         let mut characters = [0; N];
@@ -418,7 +426,7 @@ mod host {
     }
 }
 
-/// This build does not know.
+/// A build without the transport does not know the host's ports.
 #[cfg(not(all(feature = "ibverbs", target_os = "linux")))]
 mod host {
     use super::*;

@@ -13,8 +13,8 @@ use crate::rendezvous::Launch;
 /// store, select the store.
 ///
 /// Collective: every process of the job calls it once. The processes try to reach rank 0's store until `timeout_ms`
-/// expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on
-/// failure.
+/// expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with
+/// gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_launch_from_env(

@@ -1,16 +1,16 @@
 //! The C ABI: one file per handle. This module only checks pointers, catches panics and maps errors.
 //!
-//! Exports are written by hand because cbindgen does not see items that macros generate. Doc comments of public items become
-//! comments of the header, so they are written for readers of C. Enumerations that C passes are `MaybeUninit`, since C can
-//! pass any number; cbindgen prints the enumeration itself.
+//! Exports are written by hand because cbindgen does not see items that macros generate. Doc comments of public items
+//! become comments of the header, so they are written for readers of C. Enumerations that C passes are `MaybeUninit`,
+//! since C can pass any number; cbindgen prints the enumeration itself.
 //!
 //! # Safety
-//! The header states the contract of every `unsafe` export, in its rules (`cbindgen.toml`) and in the comment of the function.
-//! `SAFETY` comments use these terms for it:
+//! The header states the contract of every `unsafe` export, in its rules (`cbindgen.toml`) and in the comment of the
+//! function. `SAFETY` comments use these terms for it:
 //! - A handle is live from the return of its create function until its destroy function is called.
 //! - A string ends with a NUL byte, and nobody changes it during the call.
-//! - Memory is valid for reads if it is initialised and nobody writes to it, and valid for writes if nobody else accesses it:
-//!   during the call, or longer where the comment says so.
+//! - Memory is valid for reads if it is initialised and nobody writes to it, and valid for writes if nobody else
+//!   accesses it: during the call, or longer where the comment says so.
 //!
 //! An export may receive NULL and misaligned pointers, which the functions of `pointer`, `handle` and `options`
 //! refuse.

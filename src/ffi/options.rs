@@ -19,8 +19,8 @@ pub(super) unsafe trait Options: Copy {
     fn set_defaults(&mut self);
 }
 
-/// Maximum size of a struct in any version. A larger `struct_size` was not initialised, or was overwritten, so it is not the size
-/// of the caller's memory.
+/// Maximum size of a struct in any version. A larger `struct_size` was not initialised, or was overwritten, so it is
+/// not the size of the caller's memory.
 pub(super) const MOST_BYTES: usize = 4096;
 
 fn has_right_size<T: Options>(bytes: usize) -> bool {
@@ -34,8 +34,8 @@ fn defaults<T: Options>() -> T {
     options
 }
 
-/// The caller's options, with defaults for fields that the caller's version does not have. Fails with `Unsupported` if a field
-/// that this version does not have is not zero.
+/// The caller's options, with defaults for fields that the caller's version does not have. Fails with `Unsupported` if
+/// a field that this version does not have is not zero.
 ///
 /// # Safety
 /// `pointer` is NULL, or valid for reads of its `struct_size` bytes.
@@ -98,7 +98,7 @@ unsafe fn check_later<T: Options>(pointer: *const T, bytes: usize) -> Result<()>
     Err(Error::new(ErrorKind::Unsupported, text))
 }
 
-/// As [`read`]; NULL means defaults.
+/// Like [`read`]; NULL means defaults.
 ///
 /// # Safety
 /// As [`read`].
@@ -107,9 +107,9 @@ pub(super) unsafe fn read_or_default<T: Options>(pointer: *const T) -> Result<T>
     if pointer.is_null() { Ok(defaults()) } else { unsafe { read(pointer) } }
 }
 
-/// Fills `struct_size` bytes with defaults, and with zeros for fields that only the caller's version has. Does nothing for NULL
-/// and for sizes below that of `struct_size` itself. If the size exceeds [`MOST_BYTES`], fills only the fields of this version;
-/// `read` then refuses the struct.
+/// Fills `struct_size` bytes with defaults, and with zeros for fields that only the caller's version has. Does nothing
+/// for NULL and for sizes below that of `struct_size` itself. If the size exceeds [`MOST_BYTES`], fills only the fields
+/// of this version; `read` then refuses the struct.
 ///
 /// # Safety
 /// `pointer` is NULL or valid for writes of `struct_size` bytes.
@@ -129,8 +129,8 @@ pub(super) unsafe fn init<T: Options>(pointer: *mut T, struct_size: usize) {
     }
 }
 
-/// Copies to the caller the fields of `value` that lie within the caller's `struct_size`. Fields that only the caller's version
-/// has become zero.
+/// Copies to the caller the fields of `value` that lie within the caller's `struct_size`. Fields that only the caller's
+/// version has become zero.
 ///
 /// # Safety
 /// `pointer` is NULL, or valid for reads and writes of its `struct_size` bytes.
@@ -152,12 +152,12 @@ pub(super) unsafe fn fill<T: Options>(pointer: *mut T, what: &str, value: T) -> 
     Ok(())
 }
 
-/// Fills the array `list` with `values`, as [`fill`] does for each, and sets `count` to their number, also if `capacity` is smaller, which fails.
-/// NULL for `list` only sets `count`.
+/// Fills the array `list` with `values`, as [`fill`] does for each, and sets `count` to their number, also if
+/// `capacity` is smaller, which fails. NULL for `list` only sets `count`.
 ///
 /// # Safety
-/// `count` is valid for a write. `list` is NULL, or valid for reads and writes of `capacity` structs, each of the `struct_size` bytes of the
-/// first.
+/// `count` is valid for a write. `list` is NULL, or valid for reads and writes of `capacity` structs, each of the
+/// `struct_size` bytes of the first.
 pub(super) unsafe fn fill_list<T: Options>(
     list: *mut T,
     capacity: usize,
@@ -180,7 +180,8 @@ pub(super) unsafe fn fill_list<T: Options>(
         return Err(wrong_size::<T>(bytes));
     }
     for (index, value) in values.iter().enumerate() {
-        // SAFETY: `index` is below `capacity`, so by the contract the struct lies in the array; its size is a multiple of its alignment.
+        // SAFETY: `index` is below `capacity`, so by the contract the struct lies in the array; its size is a multiple
+        // of its alignment.
         let place = unsafe { list.cast::<u8>().add(index * bytes) }.cast::<T>();
         // SAFETY: as above; a struct that says another size would not end where the next begins.
         let own = unsafe { place.cast::<usize>().read() };

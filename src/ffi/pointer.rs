@@ -23,7 +23,7 @@ impl<T> Out<T> {
         Ok(Self(pointer))
     }
 
-    /// As [`Out::new`]; NULL is `None`.
+    /// Like [`Out::new`]; NULL is `None`.
     ///
     /// # Safety
     /// As [`Out::new`].
@@ -41,7 +41,7 @@ impl<T> Out<T> {
 }
 
 impl<T> Out<*mut T> {
-    /// As [`Out::new`], for a new handle. Sets it to NULL first.
+    /// Like [`Out::new`], for a new handle. Sets it to NULL first.
     ///
     /// # Safety
     /// As [`Out::new`].
@@ -89,7 +89,7 @@ pub(super) fn check_host_range(pointer: *const u8, bytes: usize, what: &str) -> 
 ///
 /// # Safety
 /// `pointer` is valid for reads of `count` values for as long as the slice is used, and nobody writes them.
-#[inline(never)] // Its inlined callers, which mostly get no list, stay small.
+#[inline(never)] // The inlined callers, which mostly get no list, stay small.
 pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -103,7 +103,7 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// As [`slice()`], for a list that is mostly not given.
+/// Like [`slice()`], for a list that is mostly not given.
 ///
 /// # Safety
 /// As [`slice()`].
@@ -113,7 +113,8 @@ pub(super) unsafe fn list<'a, T>(pointer: *const T, count: usize, what: &str) ->
     if count == 0 { Ok(&[]) } else { unsafe { slice(pointer, count, what) } }
 }
 
-/// As [`slice()`], for one of several lists of the same length, of which some are not given: NULL is the empty slice, whatever `count` is.
+/// Like [`slice()`], for one of several lists of the same length, of which some are not given: NULL is the empty slice,
+/// whatever `count` is.
 ///
 /// # Safety
 /// As [`slice()`].
@@ -132,13 +133,13 @@ pub(super) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
     // SAFETY: not NULL; by the contract, a string that nobody changes.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map_err(|error| {
-        // Not the rest of the text: it may be a secret.
+        // The error does not show the rest of the text, which may be a secret.
         let (at, bytes) = (error.valid_up_to(), text.to_bytes());
         Error::invalid(format!("{what} is not UTF-8: the byte at {at} is {:#04x}", bytes[at]))
     })
 }
 
-/// As [`text`]; NULL is `None`.
+/// Like [`text`]; NULL is `None`.
 ///
 /// # Safety
 /// As [`text`].
@@ -186,8 +187,8 @@ pub(super) fn rank_to_c(rank: Rank) -> Result<i32> {
     i32::try_from(rank).map_err(|_| Error::new(ErrorKind::Internal, format!("rank {rank} does not fit in an int32_t")))
 }
 
-/// Copies `bytes` into the caller's `buffer`, for results of a length that the caller does not know. Sets `needed`, if it is
-/// not NULL, to the length, also on failure. A NULL `buffer` is accepted if `needed` is not NULL.
+/// Copies `bytes` into the caller's `buffer`, for results of a length that the caller does not know. Sets `needed`, if
+/// it is not NULL, to the length, also on failure. A NULL `buffer` is accepted if `needed` is not NULL.
 ///
 /// # Safety
 /// `buffer` is NULL or valid for writes of `capacity`; `needed` is NULL or valid for a write.
@@ -212,7 +213,7 @@ pub(super) unsafe fn copy_out(bytes: &[u8], buffer: *mut c_void, capacity: usize
     Ok(())
 }
 
-/// As [`copy_out`], with a NUL byte at the end.
+/// Like [`copy_out`], with a NUL byte at the end.
 ///
 /// # Safety
 /// As [`copy_out`].

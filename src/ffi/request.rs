@@ -11,23 +11,24 @@ use super::pointer::Out;
 use super::status::gloo_rs_status_t;
 use crate::context::Request;
 
-/// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number of
-/// times, as with MPI's persistent collectives. gloo_rs_collective_prepare makes one, with the options of gloo_rs_collective,
-/// which are copied, lists included. It does not communicate; the context must be connected. The algorithm is selected
-/// then, and used by every start.
+/// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number
+/// of times, as with MPI's persistent collectives. gloo_rs_collective_prepare makes one, with the options of
+/// gloo_rs_collective, which are copied, lists included. It does not communicate; the context must be connected. The
+/// algorithm is selected then, and used by every start.
 ///
-/// A request is inactive. gloo_rs_start makes it active: the call has begun, with what its buffers contain then. It ends
-/// with gloo_rs_wait, or with a gloo_rs_test that sets `*done`, which return what the plain call would return, and make
-/// the request inactive again. While the request is active, its buffers belong to the library: the program must not
-/// change the inputs, nor access the outputs. Otherwise the library does not access them, and they need not exist.
+/// A request is inactive. gloo_rs_start makes it active: the call has begun, with what its buffers contain then. It
+/// ends with gloo_rs_wait, or with a gloo_rs_test that sets `*done`, which return what the plain call would return, and
+/// make the request inactive again. While the request is active, its buffers belong to the library: the program must
+/// not change the inputs, nor access the outputs. Otherwise the library does not access them, and they need not exist.
 ///
 /// An active request is a running call. It matches calls of the other ranks in the order of the starts, plain calls
 /// included, and no other call of this collective can run on the context with its tag; a start meanwhile fails with
-/// GLOO_RS_ERROR_INVALID_OPERATION. Other calls can. It makes progress while no thread waits for it, as messages of buffers
-/// do, but for a reduction function of the caller, which runs on the thread that calls gloo_rs_wait or gloo_rs_test.
+/// GLOO_RS_ERROR_INVALID_OPERATION. Other calls can. It makes progress while no thread waits for it, as messages of
+/// buffers do, but for a reduction function of the caller, which runs on the thread that calls gloo_rs_wait or
+/// gloo_rs_test.
 ///
-/// Thread-safe: a call that the state of the request does not allow, also because of a call in another thread, fails with
-/// GLOO_RS_ERROR_INVALID_OPERATION and changes nothing. A request keeps its context's connections alive.
+/// Thread-safe: a call that the state of the request does not allow, also because of a call in another thread, fails
+/// with GLOO_RS_ERROR_INVALID_OPERATION and changes nothing. A request keeps its context's connections alive.
 pub struct gloo_rs_request_t {
     _opaque: [u8; 0],
 }
@@ -50,15 +51,15 @@ impl RequestHandle {
     /// What remains to be done with the buffers when a call is complete.
     fn last(&self) {
         if let Some(apart) = &self.apart {
-            // SAFETY: the request calls this when its call has ended and before it is inactive; until then, the header demands,
-            // the outputs are valid for writes.
+            // SAFETY: the request calls this when its call has ended and before it is inactive; until then, the header
+            // demands, the outputs are valid for writes.
             unsafe { apart.copy_out() };
         }
     }
 }
 
-/// Prepares a call of the collective `kind` with `options` as a request, which is inactive. The caller frees `*request` with
-/// gloo_rs_request_free; it is NULL on failure. Fails as gloo_rs_collective would before data is sent.
+/// Prepares a call of the collective `kind` with `options` as a request, which is inactive. The caller frees `*request`
+/// with gloo_rs_request_free; it is NULL on failure. Fails as gloo_rs_collective would before data is sent.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_collective_prepare(
@@ -76,8 +77,8 @@ pub unsafe extern "C" fn gloo_rs_collective_prepare(
         let options = unsafe { options::read(options) }?;
         // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
-        // SAFETY: the header demands that the pointers in `options` are valid as their comments say, and the buffers whenever the
-        // request is active.
+        // SAFETY: the header demands that the pointers in `options` are valid as their comments say, and the buffers
+        // whenever the request is active.
         let (request, apart) = unsafe { collective::request(&handle.context, collective, &options) }?;
         handle::create(RequestHandle { request, apart, waits: handle.waits.clone() }, out);
         Ok(())
@@ -86,11 +87,11 @@ pub unsafe extern "C" fn gloo_rs_collective_prepare(
     unsafe { guard_kind("gloo_rs_collective_prepare", kind, prepare) }
 }
 
-/// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the context,
-/// runs from now on. A failure leaves the request inactive.
+/// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the
+/// context, runs from now on. A failure leaves the request inactive.
 ///
-/// A start waits for the other ranks in two cases, each rank for the starts of all: with check_calls in the context's options
-/// (every start compares the calls), and where the comment of the collective in gloo_rs_collective_t says so.
+/// A start waits for the other ranks in two cases, each rank for the starts of all: with check_calls in the context's
+/// options (every start compares the calls), and where the comment of the collective in gloo_rs_collective_t says so.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_start(request: *mut gloo_rs_request_t) -> gloo_rs_status_t {
@@ -101,9 +102,9 @@ pub unsafe extern "C" fn gloo_rs_start(request: *mut gloo_rs_request_t) -> gloo_
     })
 }
 
-/// Waits until the call of an active request is complete on this rank, and makes the request inactive. Fails as the plain call
-/// would: with GLOO_RS_ERROR_TIMEOUT if the timeout expires, and with the reason if the call has failed since the start; such
-/// a failure breaks the context.
+/// Waits until the call of an active request is complete on this rank, and makes the request inactive. Fails as the
+/// plain call would: with GLOO_RS_ERROR_TIMEOUT if the timeout expires, and with the reason if the call has failed
+/// since the start; such a failure breaks the context.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_wait(request: *mut gloo_rs_request_t) -> gloo_rs_status_t {
@@ -117,9 +118,9 @@ pub unsafe extern "C" fn gloo_rs_wait(request: *mut gloo_rs_request_t) -> gloo_r
     })
 }
 
-/// Sets `*done` to whether the call of an active request is complete on this rank; if so, the request is inactive, as after
-/// gloo_rs_wait. Otherwise the call does what it can without waiting for another rank. If the call has failed, or its timeout
-/// has expired, this fails as gloo_rs_wait does, and the request is inactive.
+/// Sets `*done` to whether the call of an active request is complete on this rank; if so, the request is inactive, as
+/// after gloo_rs_wait. Otherwise the call does what it can without waiting for another rank. If the call has failed, or
+/// its timeout has expired, this fails as gloo_rs_wait does, and the request is inactive.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_test(request: *mut gloo_rs_request_t, done: *mut bool) -> gloo_rs_status_t {
@@ -131,8 +132,8 @@ pub unsafe extern "C" fn gloo_rs_test(request: *mut gloo_rs_request_t, done: *mu
     })
 }
 
-/// Frees an inactive request. An active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it
-/// first. If its context is closed or broken, the wait returns at once. NULL is ignored.
+/// Frees an inactive request. An active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for
+/// it first. If its context is closed or broken, the wait returns at once. NULL is ignored.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_request_free(request: *mut gloo_rs_request_t) -> gloo_rs_status_t {

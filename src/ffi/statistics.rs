@@ -25,7 +25,8 @@ pub struct gloo_rs_connection_statistics_t {
     pub unknown_context: u64,
     /// Connections that failed authentication: another token, a token on one side only, or a replayed or forged proof.
     pub unproven: u64,
-    /// Connections that ended before the handshake was complete, or that this process could not serve for lack of memory or descriptors.
+    /// Connections that ended before the handshake was complete, or that this process could not serve for lack of
+    /// memory or descriptors.
     pub incomplete: u64,
     /// Connections that did not complete the handshake in time.
     pub timed_out: u64,

@@ -43,10 +43,10 @@ pub enum gloo_rs_status_t {
 
 pub use gloo_rs_status_t::*;
 
-/// As a timeout: the context's timeout; for calls that have no context, the value of the environment variable
-/// GLOO_RS_TIMEOUT, in seconds, or 30 s. Errors of calls that end by the default name the variable.
+/// A timeout that stands for the context's timeout; for calls that have no context, for the value of the environment
+/// variable GLOO_RS_TIMEOUT, in seconds, or 30 s. Errors of calls that end by the default name the variable.
 pub const GLOO_RS_TIMEOUT_DEFAULT: i64 = -1;
-/// As a timeout: none. Only completion, a failure or an abort ends the operation.
+/// A timeout that never expires: only completion, a failure or an abort ends the operation.
 pub const GLOO_RS_TIMEOUT_INFINITE: i64 = i64::MAX;
 
 pub(super) fn status_of(kind: ErrorKind) -> gloo_rs_status_t {

@@ -34,7 +34,7 @@ impl Handle for gloo_rs_store_t {
 /// The object behind a store's handle.
 pub struct StoreHandle {
     store: Arc<dyn Store>,
-    /// The same store, if gloo_rs_store_create_tcp or gloo_rs_store_create_tcp_with created it.
+    /// The store as a TCP store, if gloo_rs_store_create_tcp or gloo_rs_store_create_tcp_with created it.
     tcp: Option<Arc<TcpStore>>,
 }
 
@@ -72,8 +72,9 @@ pub(super) fn within<T>(ms: i64, body: impl FnOnce(Duration) -> Result<T>) -> Re
 
 /// Creates a store over TCP. The process with `serve` runs the server until it destroys the handle; the others connect
 /// to it. `host` is the server's name or address. `port` is its port; with `serve`, 0 takes a free port of
-/// GLOO_RS_PORT_RANGE, or lets the system choose (gloo_rs_store_port returns it). The others try to connect until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
-/// GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
+/// GLOO_RS_PORT_RANGE, or lets the system choose (gloo_rs_store_port returns it). The others try to connect until
+/// `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. The caller destroys `*store` with
+/// gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_tcp(
@@ -108,9 +109,9 @@ pub struct gloo_rs_tcp_store_options_t {
     /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
     /// Not called if `log` is NULL, or if creating the store fails. Must not call this library. May be NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// As in gloo_rs_device_options_t; with `ibverbs`, stores use TCP alone.
+    /// See gloo_rs_device_options_t; with `ibverbs`, stores use TCP alone.
     pub transport: *const c_char,
-    /// As in gloo_rs_device_options_t.
+    /// See gloo_rs_device_options_t.
     pub tls: *const gloo_rs_tls_options_t,
 }
 
@@ -149,8 +150,8 @@ pub unsafe extern "C" fn gloo_rs_store_create_tcp_with(
 }
 
 /// # Safety
-/// `host` is NULL or a string, `store` NULL or valid for a write, and `options` NULL or valid for reads of its `struct_size`
-/// bytes, with strings or NULL.
+/// `host` is NULL or a string, `store` NULL or valid for a write, and `options` NULL or valid for reads of its
+/// `struct_size` bytes, with strings or NULL.
 unsafe fn create_tcp(
     host: *const c_char,
     port: u16,
@@ -159,8 +160,8 @@ unsafe fn create_tcp(
     options: *const gloo_rs_tcp_store_options_t,
     store: *mut *mut gloo_rs_store_t,
 ) -> Result<()> {
-    // SAFETY: by the contract, `store` is NULL or valid for a write, `host` is NULL or a string, and `options` is NULL or
-    // valid for reads of its `struct_size` bytes.
+    // SAFETY: by the contract, `store` is NULL or valid for a write, `host` is NULL or a string, and `options` is NULL
+    // or valid for reads of its `struct_size` bytes.
     let (out, host, options) =
         unsafe { (Out::handle(store, "store")?, pointer::text(host, "host")?, options::read_or_default(options)?) };
     let log = Log::new(options.log, options.log_user);
@@ -271,8 +272,8 @@ pub unsafe extern "C" fn gloo_rs_store_create_url(
     })
 }
 
-/// Sets the value of `key` to a copy of the `bytes` bytes at `value`. Replaces an existing value. Waits for the server for at most what
-/// GLOO_RS_TIMEOUT said when the store was created, or 30 s.
+/// Sets the value of `key` to a copy of the `bytes` bytes at `value`. Replaces an existing value. Waits for the server
+/// for at most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_set(
@@ -354,8 +355,8 @@ pub unsafe extern "C" fn gloo_rs_store_add(
     })
 }
 
-/// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic. Waits for the server for at
-/// most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
+/// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic. Waits
+/// for the server for at most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_append(
@@ -410,8 +411,8 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
     })
 }
 
-/// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to a copy of the `bytes[i]` bytes at `values[i]`. Waits for the server for at
-/// most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
+/// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to a copy of the `bytes[i]` bytes at `values[i]`. Waits
+/// for the server for at most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_multi_set(
@@ -436,8 +437,8 @@ pub unsafe extern "C" fn gloo_rs_store_multi_set(
     })
 }
 
-/// Removes `key`. If `existed` is not NULL, sets `*existed` to whether the key had a value. Waits for the server for at most what
-/// GLOO_RS_TIMEOUT said when the store was created, or 30 s.
+/// Removes `key`. If `existed` is not NULL, sets `*existed` to whether the key had a value. Waits for the server for at
+/// most what GLOO_RS_TIMEOUT said when the store was created, or 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_delete(

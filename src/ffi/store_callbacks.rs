@@ -143,7 +143,8 @@ pub unsafe extern "C" fn gloo_rs_store_create_callbacks(
         // SAFETY: the header demands that `callbacks` is NULL or valid for reads of its `struct_size` bytes.
         let given = unsafe { options::read(callbacks) }?;
         const { assert!(size_of::<StoreCallbacks>() == size_of::<gloo_rs_store_callbacks_t>()) };
-        // SAFETY: the structs differ only in the functions' return type, an enumeration or its number, which C returns alike.
+        // SAFETY: the structs differ only in the functions' return type, an enumeration or its number, which C returns
+        // alike.
         let callbacks = unsafe { (&raw const given).cast::<StoreCallbacks>().read() };
         // SAFETY: the header states the types and the contract of the functions, which `CallbackStore::new` demands.
         store::create(Arc::new(unsafe { CallbackStore::new(callbacks) }?), None, out);
@@ -162,8 +163,8 @@ pub unsafe extern "C" fn gloo_rs_store_return_value(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_return_value", || {
-        // SAFETY: the header demands that `sink` is the one that the calling function got, and `value` is NULL or valid for
-        // reads of `bytes`.
+        // SAFETY: the header demands that `sink` is the one that the calling function got, and `value` is NULL or valid
+        // for reads of `bytes`.
         unsafe { callback::return_value(sink, value, bytes) }
     })
 }

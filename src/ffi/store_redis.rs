@@ -60,9 +60,9 @@ pub unsafe extern "C" fn gloo_rs_redis_options_init(options: *mut gloo_rs_redis_
 }
 
 /// Creates a store in the Redis server at `host` and `port`. Tries to connect until `timeout_ms` expires;
-/// GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. `options` may be NULL for defaults. All ranks use the same server and options.
-/// Fails with GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (see gloo_rs_built_features). The caller
-/// destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
+/// GLOO_RS_TIMEOUT_DEFAULT is GLOO_RS_TIMEOUT or 30 s. `options` may be NULL for defaults. All ranks use the same
+/// server and options. Fails with GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (see
+/// gloo_rs_built_features). The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_redis(

@@ -468,7 +468,7 @@ fn lists_of_structs_of_the_caller_s_size() {
     let mut fill =
         |list: *mut Item, capacity| unsafe { options::fill_list(list, capacity, &mut count, "items", &values) };
     fill(std::ptr::null_mut(), 0).unwrap();
-    // As a later version of the header has it: a field more.
+    // These items are those of a later version of the header, which has one more field.
     let mut list = [[24usize, 1, 1], [24, 1, 1], [24, 1, 1]];
     assert_eq!(fill(list.as_mut_ptr().cast(), 1).unwrap_err().message(), "items has room for 1; 2 are needed");
     fill(list.as_mut_ptr().cast(), 3).unwrap();

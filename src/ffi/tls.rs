@@ -9,17 +9,18 @@ use crate::net::stream::Transport;
 #[cfg(feature = "tls")]
 use crate::net::tls;
 
-/// The files of this rank's identity and of its authority, in PEM format, which devices and TCP stores with the transport `tls` read
-/// when they are created, and again when a file has changed and a connection is made. What is NULL is taken from the
-/// environment: GLOO_RS_TLS_CERT, _KEY, _CA_FILE, _CA_PATH and _NAMES, or Gloo's GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT,
-/// _PKEY, _CA_FILE and _CA_PATH. The text of a file, which begins with `-----BEGIN`, may take the place of its path. All strings are
-/// copied. Initialise with gloo_rs_tls_options_init.
+/// The files of this rank's identity and of its authority, in PEM format, which devices and TCP stores with the
+/// transport `tls` read when they are created, and again when a file has changed and a connection is made. What is NULL
+/// is taken from the environment: GLOO_RS_TLS_CERT, _KEY, _CA_FILE, _CA_PATH and _NAMES, or Gloo's
+/// GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT, _PKEY, _CA_FILE and _CA_PATH. The text of a file, which begins with
+/// `-----BEGIN`, may take the place of its path. All strings are copied. Initialise with gloo_rs_tls_options_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_tls_options_t {
     /// sizeof(gloo_rs_tls_options_t).
     pub struct_size: usize,
-    /// Path of this rank's certificate, followed by those between it and the authority. It must be valid for servers and for clients.
+    /// Path of this rank's certificate, followed by those between it and the authority. It must be valid for servers
+    /// and for clients.
     pub cert: *const c_char,
     /// Path of its private key: PKCS#8, PKCS#1 or SEC1, not encrypted.
     pub key: *const c_char,

@@ -62,10 +62,10 @@ pub enum gloo_rs_op_t {
     /// The maximum. NaN takes precedence over numbers. Not for complex types.
     GLOO_RS_MAX = 3,
     /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. The sum is made
-    /// in the type of the elements: if an integer sum wraps, the average is wrong, and if a sum of floats overflows, it is
-    /// infinite, though the mean itself would fit. For float16 each reduction computes the mean of its operands, weighted by
-    /// their contributions, which does not overflow; with more than 256 ranks it is a divided sum. Not for GLOO_RS_BOOL,
-    /// scan and exscan. All ranks must pass the same number of inputs.
+    /// in the type of the elements: if an integer sum wraps, the average is wrong, and if a sum of floats overflows, it
+    /// is infinite, though the mean itself would fit. For float16 each reduction computes the mean of its operands,
+    /// weighted by their contributions, which does not overflow; with more than 256 ranks it is a divided sum. Not for
+    /// GLOO_RS_BOOL, scan and exscan. All ranks must pass the same number of inputs.
     GLOO_RS_AVERAGE = 4,
     /// Bitwise and; integers and GLOO_RS_BOOL only.
     GLOO_RS_AND = 5,

@@ -49,8 +49,8 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
         // write.
         let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(context, "context")?) };
         pointer::check_host_range(data.cast(), bytes, "data")?;
-        // SAFETY: `check_host_range` accepted the range; the header demands that `data` is valid for reads and writes of
-        // `bytes` until the buffer is destroyed.
+        // SAFETY: `check_host_range` accepted the range; the header demands that `data` is valid for reads and writes
+        // of `bytes` until the buffer is destroyed.
         let buffer = unsafe { handle.context.unbound_buffer(data.cast(), bytes) }?;
         handle::create(UnboundHandle { buffer, waits: handle.waits.clone(), size: handle.context.size() }, out);
         Ok(())

@@ -81,8 +81,8 @@ pub(super) fn check_local(input: *const u8, inout: *const u8, count: usize, dtyp
     if input == inout { Ok(()) } else { input_range.check_apart(&inout_range) }
 }
 
-/// An output buffer of the library for a call whose one output is a part of its input; its elements are copied to that output at
-/// the end. Schedules are verified only for outputs that are apart from the inputs.
+/// An output buffer of the library for a call whose one output is a part of its input; its elements are copied to that
+/// output at the end. Schedules are verified only for outputs that are apart from the inputs.
 pub(crate) struct Apart {
     memory: Vec<u128>,
     output: *mut u8,
@@ -95,7 +95,7 @@ unsafe impl Send for Apart {}
 unsafe impl Sync for Apart {}
 
 impl Apart {
-    /// For the output of `call`.
+    /// Allocates a buffer in place of the output of `call`.
     pub(super) fn new(call: &Call<'_>) -> Result<Self> {
         let bytes = call.shape.output_len(0) * call.dtype.size();
         let memory = try_zeros::<u128>(bytes.div_ceil(size_of::<u128>()), "an output that is a part of the input")?;
@@ -112,8 +112,8 @@ impl Apart {
     /// # Safety
     /// The output is valid for writes of its elements, and the call does not run.
     pub(crate) unsafe fn copy_out(&self) {
-        // SAFETY: by the contract, `output` is valid for writes of `bytes`. `memory` has at least `bytes`, and the library has
-        // allocated it, so the two do not overlap.
+        // SAFETY: by the contract, `output` is valid for writes of `bytes`. `memory` has at least `bytes`, and the
+        // library has allocated it, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(self.memory.as_ptr().cast(), self.output, self.bytes) };
     }
 }
@@ -167,7 +167,7 @@ fn kind(output: bool) -> &'static str {
 fn check_many(mut ranges: Vec<Range>) -> Result<()> {
     ranges.retain(|range| range.start < range.end);
     ranges.sort_unstable_by_key(|range| range.start);
-    // Of the ranges so far, the one that reaches farthest: of all, and of the outputs.
+    // The range that reaches farthest so far, among all, and among the outputs.
     let (mut any, mut output): (Option<Range>, Option<Range>) = (None, None);
     for range in ranges {
         if let Some(before) = if range.output { any } else { output } {
@@ -182,7 +182,7 @@ fn check_many(mut ranges: Vec<Range>) -> Result<()> {
     Ok(())
 }
 
-/// The same pointers, with NULL replaced by dangling pointers that are aligned for every type.
+/// Returns the pointers with NULL replaced by dangling pointers that are aligned for every type.
 pub(super) fn without_null(inputs: &[*const u8], outputs: &[*mut u8]) -> Result<(Vec<*const u8>, Vec<*mut u8>)> {
     const WHAT: &str = "a list of buffers";
     let dangling = std::ptr::dangling_mut::<u128>().cast::<u8>();

@@ -75,7 +75,7 @@ fn an_input_or_an_output_may_be_the_rank_s_own_block_of_the_other() {
     refused(check_at(uneven, &[64 + 8], &[64]), "overlaps");
     let uneven = Shape { recv_counts: &[3, 0, 1, 2], ..shape(ReduceScatter, 3, 1, 1) };
     assert_eq!(check_at(uneven, &[64], &[64 + 16]).unwrap(), Form::OwnBlock);
-    // Of several inputs no one has the block.
+    // The own block may only be that of a single input.
     refused(check_at(shape(ReduceScatter, 0, 2, 1), &[64, 128], &[64]), "overlaps");
     refused(check_at(shape(Allgather, 0, 2, 1), &[64, 128], &[64]), "overlaps");
     // Numbers that overflow name no block.

@@ -33,8 +33,8 @@ macro_rules! call {
     }};
 }
 
-/// Every collective with a root, called as with MPI: the same arguments on all ranks, of which other ranks than the root leave
-/// some without a meaning.
+/// Every collective with a root, called as with MPI: the same arguments on all ranks, of which other ranks than the
+/// root leave some without a meaning.
 fn call_like_mpi(context: *mut gloo_rs_context_t, rank: usize, root: usize) {
     let is_root = rank == root;
     let only_root = |pointer: *mut c_void| if is_root { pointer } else { NONE };
@@ -93,7 +93,8 @@ fn on_ranks(size: usize, name: &CStr, body: impl Fn(*mut gloo_rs_context_t, usiz
             let body = &body;
             scope.spawn(move || {
                 let (mut device, mut store, mut context) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-                // SAFETY: valid places for handles; options are NULL; each handle is destroyed once, after its last use.
+                // SAFETY: valid places for handles; options are NULL; each handle is destroyed once, after its last
+                // use.
                 unsafe {
                     assert_eq!(gloo_rs_device_create(ptr::null(), &mut device), GLOO_RS_OK);
                     assert_eq!(gloo_rs_store_create_in_process(name.as_ptr(), &mut store), GLOO_RS_OK);

@@ -37,7 +37,8 @@ fn last_error() -> (String, String) {
     (text(error.message), text(error.operation))
 }
 
-/// Both functions refuse these arguments and make no request. Returns their errors.
+/// Asserts that gloo_rs_collective and gloo_rs_collective_prepare refuse these arguments and make no request. Returns
+/// their errors.
 fn refused(
     kind: MaybeUninit<gloo_rs_collective_t>,
     options: *const gloo_rs_collective_options_t,

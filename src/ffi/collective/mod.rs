@@ -44,8 +44,8 @@ use crate::types::{DataType, Rank, ReduceOp};
 
 /// A reduction function of the caller: `into[i] = left[i] op right[i]` for `count` elements. Returns 0; any other
 /// number fails the collective with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. The operation must be
-/// associative. It must also be commutative, except for scan and exscan, and where the call names an algorithm that combines in
-/// the order of ranks: docs/semantics.md lists these.
+/// associative. It must also be commutative, except for scan and exscan, and where the call names an algorithm that
+/// combines in the order of ranks: docs/semantics.md lists these.
 ///
 /// The function is called only on the thread that made the collective call, and only until that returns. It must not
 /// throw or longjmp. Other threads can use the context meanwhile, and so can the function: if it calls the collective
@@ -82,8 +82,8 @@ unsafe fn run_options(context: &Context, collective: Collective, options: &gloo_
 /// The lists in the options.
 ///
 /// # Safety
-/// `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank uses. `*const c_void` and `*const u8` have
-/// the same layout.
+/// `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank uses. `*const c_void` and
+/// `*const u8` have the same layout.
 #[inline(always)] // A part of `run_options`.
 unsafe fn lists<'a>(
     context: &Context,
@@ -106,9 +106,9 @@ unsafe fn lists<'a>(
 /// A request of `options`, and what to do when it is complete.
 ///
 /// # Safety
-/// The lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string. Whenever the request is
-/// active, the buffers are NULL or valid for the elements that the collective demands, and the library alone accesses the
-/// outputs.
+/// The lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string. Whenever the
+/// request is active, the buffers are NULL or valid for the elements that the collective demands, and the library alone
+/// accesses the outputs.
 pub(super) unsafe fn request(
     context: &Arc<Context>,
     collective: Collective,
@@ -116,20 +116,21 @@ pub(super) unsafe fn request(
 ) -> Result<(Request, Option<Apart>)> {
     check_used(options, collective)?;
     let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, apart| {
-        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is active; the one in
-        // `apart`, which is returned, as long as the caller keeps it.
+        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is
+        // active; the one in `apart`, which is returned, as long as the caller keeps it.
         Ok((unsafe { context.request_checked(call, key, cached) }?, apart))
     };
-    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a string.
+    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a
+    // string.
     unsafe { checked(context, collective, options, lists(context, collective, options)?, None, prepare) }
 }
 
-/// Makes a call of one input, or none, and one output, for the export `function`. `options` returns the other arguments; the
-/// length of its lists is the context's size.
+/// Makes a call of one input, or none, and one output, for the export `function`. `options` returns the other
+/// arguments; the length of its lists is the context's size.
 ///
 /// # Safety
 /// `context` is NULL or a live handle. The buffers and lists that this rank uses are as [`run`] demands.
-#[inline(always)] // So that the options are made only if they are needed.
+#[inline(always)] // Inlined, it makes the options only if they are needed.
 unsafe fn plain(
     function: &str,
     collective: Collective,
@@ -179,7 +180,8 @@ unsafe fn quick(
     let result = guarded(|| {
         // SAFETY: by the contract, `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
-        // SAFETY: by the contract, the buffers that this rank uses are NULL or valid for their lengths, which `key` determines.
+        // SAFETY: by the contract, the buffers that this rank uses are NULL or valid for their lengths, which `key`
+        // determines.
         let result = unsafe { handle.context.run_cached(&key, input.cast(), output.cast()) };
         made = result.is_some();
         result.unwrap_or(Ok(()))
@@ -238,7 +240,8 @@ unsafe fn prepared(
     unsafe { run(context, collective, &options, Lists { inputs, outputs, num_counts: used.counts }, key) }
 }
 
-/// The arguments of a plain call; `None` for a collective with lists, or whose ranks have results of single contributions.
+/// The arguments of a plain call; `None` for a collective with lists, or whose ranks have results of single
+/// contributions.
 #[inline(always)] // A part of `plain`.
 fn quick_key(
     collective: Collective,
@@ -285,12 +288,13 @@ fn used(collective: Collective, options: &gloo_rs_collective_options_t, rank: Ra
     used
 }
 
-/// Checks and runs a call of `options`, whose unused fields have their defaults, on the buffers in `lists`. `key` has the arguments of a
-/// plain call.
+/// Checks and runs a call of `options`, whose unused fields have their defaults, on the buffers in `lists`. `key` has
+/// the arguments of a plain call.
 ///
 /// # Safety
-/// Until this returns, the buffers are NULL or valid for the elements that the collective demands, and the library alone
-/// accesses the outputs. Lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string.
+/// Until this returns, the buffers are NULL or valid for the elements that the collective demands, and the library
+/// alone accesses the outputs. Lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or
+/// a string.
 unsafe fn run(
     context: &Context,
     collective: Collective,
@@ -299,8 +303,8 @@ unsafe fn run(
     key: Option<Key>,
 ) -> Result<()> {
     let run = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, apart: Option<Apart>| {
-        // SAFETY: the call has passed all checks, every output is apart from all other buffers, and by the contract, they are
-        // valid until this returns.
+        // SAFETY: the call has passed all checks, every output is apart from all other buffers, and by the contract,
+        // they are valid until this returns.
         unsafe { context.run_checked(call, key, cached) }?;
         if let Some(apart) = apart {
             // SAFETY: the call has returned. By the contract, only this call accesses the output until it returns.
@@ -312,8 +316,8 @@ unsafe fn run(
     unsafe { checked(context, collective, options, lists, key, run) }
 }
 
-/// Checks a call, and passes it on to `then`, with what it is looked up by, an equal call that was prepared before, and the library's buffer
-/// for an output that is a part of the input. Arguments as for [`run`].
+/// Checks a call, and passes it on to `then`, with what it is looked up by, an equal call that was prepared before, and
+/// the library's buffer for an output that is a part of the input. Arguments as for [`run`].
 ///
 /// # Safety
 /// Lists in `options` are NULL or valid for reads of their lengths, and `algorithm` is NULL or a string.

@@ -16,8 +16,8 @@ use crate::ffi::types::{GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, gloo_rs_data_type_
 /// fails with GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. The comments of
 /// gloo_rs_collective_t, and of the functions that they name, state buffers and their lengths.
 ///
-/// The functions of single collectives, such as gloo_rs_allreduce, take one input and one output as arguments and use the
-/// defaults of all other options. So their tag is 0, and each of them can run once at a time on a context.
+/// The functions of single collectives, such as gloo_rs_allreduce, take one input and one output as arguments and use
+/// the defaults of all other options. So their tag is 0, and each of them can run once at a time on a context.
 ///
 /// All collectives: every rank of the context makes the same call. It returns when this rank's part is complete. The
 /// caller owns the buffers and options and keeps them valid until then. Counts are in elements, not bytes. Invalid
@@ -37,7 +37,8 @@ pub struct gloo_rs_collective_options_t {
     pub algorithm: *const c_char,
     /// Timeout in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Used by all.
     pub timeout_ms: i64,
-    /// Maximum size in bytes of a message; 0 for the context's, which a larger value does not raise. The same on all ranks. Used by all.
+    /// Maximum size in bytes of a message; 0 for the context's, which a larger value does not raise. The same on all
+    /// ranks. Used by all.
     pub max_segment_bytes: usize,
     /// Distinguishes calls of one collective that run at the same time on one context. Calls of different collectives
     /// may have the same tag. The same on all ranks. Used by all.
@@ -77,8 +78,8 @@ pub struct gloo_rs_collective_options_t {
     /// ranks. For reduce_scatter: numbers of elements of the result for each rank; NULL if every rank gets `count`.
     /// Used by reduce_scatter, allgatherv, gatherv, alltoallv.
     pub recv_counts: *const usize,
-    /// Length of `send_counts` and of `recv_counts`: the size of the context. Used by reduce_scatter, allgatherv, gatherv,
-    /// scatterv, alltoallv.
+    /// Length of `send_counts` and of `recv_counts`: the size of the context. Used by reduce_scatter, allgatherv,
+    /// gatherv, scatterv, alltoallv.
     pub num_counts: usize,
     /// Number of partners, at most the base-2 logarithm of the context's size, which must be a power of two. The same
     /// on all ranks. Used by pairwise_exchange.
@@ -86,10 +87,10 @@ pub struct gloo_rs_collective_options_t {
     /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks. Used by allreduce.
     pub base: usize,
     /// Group numbers of the ranks, in the order of ranks; ranks with equal numbers form a group. For the algorithms
-    /// "hierarchical", "hierarchical_direct", "torus_2d", "torus_nd" and "mesh_2d"; NULL if the ranks of each host form a
-    /// group. For the algorithms on shared memory whose names begin with "shared_hierarchical": groups are last-level
-    /// caches, those with the same upper 16 bits of one socket; NULL for the caches that the library has found. The same
-    /// on all ranks. Used by allreduce, reduce, reduce_scatter, allgather, allgatherv, barrier.
+    /// "hierarchical", "hierarchical_direct", "torus_2d", "torus_nd" and "mesh_2d"; NULL if the ranks of each host form
+    /// a group. For the algorithms on shared memory whose names begin with "shared_hierarchical": groups are last-level
+    /// caches, those with the same upper 16 bits of one socket; NULL for the caches that the library has found. The
+    /// same on all ranks. Used by allreduce, reduce, reduce_scatter, allgather, allgatherv, barrier.
     pub groups: *const u32,
     /// Length of `groups`: the size of the context, or 0. Used by allreduce, reduce, reduce_scatter, allgather,
     /// allgatherv, barrier.
