@@ -462,9 +462,9 @@ typedef struct gloo_rs_ibverbs_port_t {
   enum gloo_rs_ibverbs_gpu_t gpu;
   /// Bytes of the longest message.
   uint64_t max_message_bytes;
-  /// Most work requests in a queue.
+  /// The maximum number of work requests in a queue.
   uint32_t max_requests;
-  /// Most completions in a completion queue.
+  /// The maximum number of completions in a completion queue.
   uint32_t max_completions;
   /// Most RDMA reads of a queue pair at one time, of this port's memory.
   uint32_t max_reads_as_target;

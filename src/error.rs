@@ -96,8 +96,8 @@ pub struct Details {
 pub fn in_words(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EMFILE) => {
-            let (now, most) = sys::descriptor_limits();
-            format!("{error}: this process may have {now} descriptors; raise that with ulimit -n (up to {most} here)")
+            let (now, max) = sys::descriptor_limits();
+            format!("{error}: this process may have {now} descriptors; raise that with ulimit -n (up to {max} here)")
         }
         Some(libc::ENFILE) => format!("{error}: raise the system's limit, fs.file-max"),
         _ => error.to_string(),

@@ -44,12 +44,12 @@ pub fn or_environment(callback: Option<LogCallback>) -> Result<Option<LogCallbac
         return Ok(callback);
     }
     let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(None) };
-    let Some(most) = Level::ALL.into_iter().find(|level| value == level.name()) else {
+    let Some(max) = Level::ALL.into_iter().find(|level| value == level.name()) else {
         let names = Level::ALL.map(Level::name).join(", ");
         return Err(Error::invalid(format!("{VARIABLE} is {}; it must be one of {names}", value.display())));
     };
     Ok(Some(Arc::new(move |level, text| {
-        if level <= most {
+        if level <= max {
             let host = sys::host_name().unwrap_or_default();
             let (now, host, process) = (Utc::now(), String::from_utf8_lossy(&host), std::process::id());
             let line = format!("{now:.3} {host}[{process}] gloo_rs: {}: {text}\n", level.name());

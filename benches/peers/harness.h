@@ -244,7 +244,7 @@ class Peer {
   const int rank, size;
 
  private:
-  static constexpr int FEWEST = 5, LOOPS = 10;
+  static constexpr int MIN_CALLS = 5, LOOPS = 10;
 
   void measure(const Request &request, const std::string &algorithm, size_t bytes);
 
@@ -323,7 +323,7 @@ inline void Peer::measure(const Request &request, const std::string &algorithm, 
   call.prove();
   std::vector<float> fastest{std::min(timed(), timed())};
   largest(fastest);
-  const double fit = std::max<double>(request.seconds * 1e6 / std::max(fastest[0], 0.01f), FEWEST);
+  const double fit = std::max<double>(request.seconds * 1e6 / std::max(fastest[0], 0.01f), MIN_CALLS);
   const int iterations = static_cast<int>(std::min<double>(fit, request.iterations));
   for (int i = 0; i < iterations / 5; ++i) timed();
   std::vector<float> times, loops;

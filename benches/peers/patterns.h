@@ -59,12 +59,12 @@ class Patterns {
   // At most so many calls of a rotation, at equal distances in it, are also measured each in a loop of its own.
   static constexpr size_t PARTS = 8;
   // Samples. One late call differs more from the next.
-  static constexpr int FEWEST = 5, FEWEST_LATE = 30, MOST = 200;
+  static constexpr int MIN_SAMPLES = 5, MIN_LATE_SAMPLES = 30, MAX_SAMPLES = 200;
 
-  // The number of samples of `us` microseconds each that fit into the time, at least `fewest`.
-  int fit(float us, int fewest = FEWEST) const {
-    const double number = std::max<double>(request_.seconds * 1e6 / std::max(us, 0.01f), fewest);
-    return static_cast<int>(std::min<double>(number, std::clamp(request_.iterations, fewest, MOST)));
+  // The number of samples of `us` microseconds each that fit into the time, at least `min`.
+  int fit(float us, int min = MIN_SAMPLES) const {
+    const double number = std::max<double>(request_.seconds * 1e6 / std::max(us, 0.01f), min);
+    return static_cast<int>(std::min<double>(number, std::clamp(request_.iterations, min, MAX_SAMPLES)));
   }
 
   std::vector<float> slowest(std::vector<float> times) {
@@ -83,7 +83,7 @@ class Patterns {
       return std::pair(arrival, Clock::now());
     };
     const auto [arrival, end] = sample();
-    const int number = fit(slowest({microseconds(end - arrival)})[0], FEWEST_LATE);
+    const int number = fit(slowest({microseconds(end - arrival)})[0], MIN_LATE_SAMPLES);
     for (int i = 0; i < number / 5; ++i) sample();
     std::vector<Clock::time_point> arrivals, ends;
     std::vector<float> at_last;
@@ -252,7 +252,7 @@ class Patterns {
     const float once = slowest({std::min(peer_.time(pass, 1), peer_.time(pass, 1))})[0];
     const auto enough = static_cast<size_t>(LOOP_US / std::max(once, 0.01f)) + 1;
     const int loop = static_cast<int>(std::max(enough, (LOOP_CALLS + calls.size() - 1) / calls.size()));
-    const int number = std::max(static_cast<int>(fit(once * static_cast<float>(loop)) / part), FEWEST);
+    const int number = std::max(static_cast<int>(fit(once * static_cast<float>(loop)) / part), MIN_SAMPLES);
     for (int i = 0; i < (number + 4) / 5; ++i) peer_.time(pass, loop);
     std::vector<float> times;
     for (int i = 0; i < number; ++i) times.push_back(peer_.time(pass, loop));

@@ -33,7 +33,7 @@ use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerCo
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Most bytes that are encrypted before they are sent: four records of the largest size.
+/// The maximum number of bytes that are encrypted before they are sent: four records of the largest size.
 const AHEAD: usize = 64 << 10;
 /// Size of the buffer of `buffered` reads.
 const BUFFER: usize = 128 << 10;
@@ -41,7 +41,7 @@ const BUFFER: usize = 128 << 10;
 const PATIENCE: usize = 1000;
 const FLOAT: usize = size_of::<f32>();
 /// The constants of harness.h.
-const FEWEST: f64 = 5.0;
+const MIN_CALLS: f64 = 5.0;
 const LOOPS: usize = 10;
 const NAME: &str = "rank.example";
 
@@ -456,7 +456,7 @@ impl Side {
         verify(&output)?;
         let mut fastest = [self.time(&input, &mut output, 1)?.min(self.time(&input, &mut output, 1)?)];
         self.largest(&mut fastest)?;
-        let fit = (request.seconds * 1e6 / f64::from(fastest[0].max(0.01))).max(FEWEST);
+        let fit = (request.seconds * 1e6 / f64::from(fastest[0].max(0.01))).max(MIN_CALLS);
         let iterations = fit.min(request.iterations) as usize;
         for _ in 0..iterations / 5 {
             self.time(&input, &mut output, 1)?;

@@ -149,7 +149,8 @@ macro_rules! table {
     };
 }
 
-const MOST: f64 = 1e9;
+/// An upper bound for times, which keeps sums and products finite.
+const MAX_VALUE: f64 = 1e9;
 
 /// Constants of Intel's processors with a mesh of cores (Xeon from Skylake-SP on), where a line that another core has
 /// written or read takes longer to get than it does within a core complex of Zen 3. Measured on Sapphire Rapids.
@@ -167,37 +168,37 @@ const XEON: &[(&str, f64)] = &[
 table! {
     /// o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman 1995): CPU time of a rank for each message that it sends
     /// to or receives from another host. It is part of the latency.
-    overhead_us = 2.0 in 0.0..=MOST, "measured when ranks connect; built in is half of message_cpu_us";
+    overhead_us = 2.0 in 0.0..=MAX_VALUE, "measured when ranks connect; built in is half of message_cpu_us";
     /// g of LogGP: minimum interval between two messages that a rank sends to other hosts, or receives from them.
-    gap_us = 0.1 in 0.0..=MOST, "assumed: the shortest frame that holds a message, on Ethernet of 10 Gbit/s";
+    gap_us = 0.1 in 0.0..=MAX_VALUE, "assumed: the shortest frame that holds a message, on Ethernet of 10 Gbit/s";
     /// CPU time per message, sender and receiver together.
-    message_cpu_us = 4.0 in 0.0..=MOST, "fitted to collectives over TCP on one host, 2 to 8 ranks on 2 cores";
+    message_cpu_us = 4.0 in 0.0..=MAX_VALUE, "fitted to collectives over TCP on one host, 2 to 8 ranks on 2 cores";
     /// CPU time per byte of a message, sender and receiver together.
-    byte_cpu_ns = 0.2 in 0.0..=MOST, "fitted to collectives over TCP on one host, 2 to 8 ranks on 2 cores";
+    byte_cpu_ns = 0.2 in 0.0..=MAX_VALUE, "fitted to collectives over TCP on one host, 2 to 8 ranks on 2 cores";
     /// Fraction of the other ranks on its core for which a rank that is ready to run waits.
     core_waiting = 0.5 in 0.0..=1.0, "assumed: half of them on average";
     /// Shared memory: time until a rank that waits sees what another has published.
-    memory_signal_us = 0.15 in 0.0..=MOST, "assumed: two transfers of a cache line between cores";
+    memory_signal_us = 0.15 in 0.0..=MAX_VALUE, "assumed: two transfers of a cache line between cores";
     /// Shared memory: as memory_signal_us, if ranks share cores.
-    memory_signal_shared_us = 5.0 in 0.0..=MOST, "assumed: a change of threads on a core";
+    memory_signal_shared_us = 5.0 in 0.0..=MAX_VALUE, "assumed: a change of threads on a core";
     /// Shared memory: what each further signal in a call takes besides for each other rank on the core, since all must
     /// run again.
-    memory_switch_us = 1.7 in 0.0..=MOST, "a change of threads that yield their core, on Zen 3";
+    memory_switch_us = 1.7 in 0.0..=MAX_VALUE, "a change of threads that yield their core, on Zen 3";
     /// Shared memory: CPU time of each fetch besides its bytes.
-    memory_fetch_us = 0.05 in 0.0..=MOST, "assumed: a transfer of a cache line between cores";
+    memory_fetch_us = 0.05 in 0.0..=MAX_VALUE, "assumed: a transfer of a cache line between cores";
     /// Shared memory: CPU time per byte copied into or out of a publication by value.
-    memory_copy_ns = 0.05 in 0.0..=MOST, "a copy of 64 KiB to memory that another core has read, on Zen 3";
+    memory_copy_ns = 0.05 in 0.0..=MAX_VALUE, "a copy of 64 KiB to memory that another core has read, on Zen 3";
     /// Shared memory: as memory_signal_us, between ranks that do not share a last-level cache.
-    memory_far_signal_us = 0.3 in 0.0..=MOST, "with memory_far_fetch_us: an exchange of 4 bytes takes 0.25 µs more than in one cache, on Zen 3";
+    memory_far_signal_us = 0.3 in 0.0..=MAX_VALUE, "with memory_far_fetch_us: an exchange of 4 bytes takes 0.25 µs more than in one cache, on Zen 3";
     /// Shared memory: as memory_fetch_us, between ranks that do not share a last-level cache.
-    memory_far_fetch_us = 0.15 in 0.0..=MOST, "see memory_far_signal_us";
+    memory_far_fetch_us = 0.15 in 0.0..=MAX_VALUE, "see memory_far_signal_us";
     /// Shared memory: as memory_copy_ns, out of a publication of a rank that does not share a last-level cache.
-    memory_far_copy_ns = 0.4 in 0.0..=MOST, "an exchange of 512 KiB takes 0.2 ms more than in one cache, on Zen 3";
+    memory_far_copy_ns = 0.4 in 0.0..=MAX_VALUE, "an exchange of 512 KiB takes 0.2 ms more than in one cache, on Zen 3";
     /// Shared memory: CPU time of each fetch from another process's memory (a publication by reference) besides its
     /// bytes.
-    memory_call_us = 1.0 in 0.0..=MOST, "assumed: a system call";
+    memory_call_us = 1.0 in 0.0..=MAX_VALUE, "assumed: a system call";
     /// Shared memory: CPU time per byte read from another process's memory.
-    memory_read_ns = 0.11 in 0.0..=MOST, "process_vm_readv of 256 KiB between two cores, on Zen 3";
+    memory_read_ns = 0.11 in 0.0..=MAX_VALUE, "process_vm_readv of 256 KiB between two cores, on Zen 3";
     /// Shared memory: the largest publication by value.
     memory_value_bytes = 1048576.0 in 0.0..=1e18, "what the engine copies at most";
     /// Shared memory: as memory_value_bytes, for a rank that fetches nothing, in calls without messages.
@@ -209,13 +210,13 @@ table! {
     memory_sole_read_bytes = 0.0 in 0.0..=1e18, "what the engine does: on Zen 3, pieces are as fast";
     /// `shared_slices`: time for each byte of a slice that is read again, once to be reduced and once to be published,
     /// if the buffers do not fit into the cache.
-    memory_again_ns = 0.06 in 0.0..=MOST, "fitted to allreduce of 2 ranks, 16 to 256 MiB, on Zen 3";
+    memory_again_ns = 0.06 in 0.0..=MAX_VALUE, "fitted to allreduce of 2 ranks, 16 to 256 MiB, on Zen 3";
     /// The size of the cache that memory_again_ns is about.
     memory_cache_bytes = 33554432.0 in 0.0..=1e18, "the last-level cache of a core complex of Zen 3";
     /// On one host: scratch memory of a call that costs nothing, since a context keeps it for later calls.
     memory_scratch_bytes = 8388608.0 in 0.0..=1e18, "what a context keeps";
     /// Time for each byte of scratch memory of a call that needs more: it is taken from the system, which clears it.
-    memory_fresh_ns = 0.25 in 0.0..=MOST, "assumed: 1 µs for a page of 4 KiB; a virtual machine with Zen 3 takes four times as long";
+    memory_fresh_ns = 0.25 in 0.0..=MAX_VALUE, "assumed: 1 µs for a page of 4 KiB; a virtual machine with Zen 3 takes four times as long";
     /// On one host: fraction of a message's time by which each further message to or from a root extends the total, if
     /// they are concurrent.
     root_turn = 0.5 in 0.0..=1.0, "assumed: half of a link's time is work at either end; agrees with measurements of 2 to 8 ranks";
@@ -246,21 +247,21 @@ table! {
     /// The smallest segment size for which a cost is computed.
     least_segment_bytes = 32768.0 in 1.0..=1e18, "assumed: a shorter message takes a core as long as its bytes";
     /// Maximum number of messages of all candidates of one decision for which the simulator is used.
-    simulated_messages = 20000.0 in 0.0..=MOST, "measured: they take some ten milliseconds";
+    simulated_messages = 20000.0 in 0.0..=MAX_VALUE, "measured: they take some ten milliseconds";
     /// Maximum memory in bytes for the schedules of one simulated candidate.
     simulated_memory_bytes = 67108864.0 in 0.0..=1e18, "assumed: what a program spares for a moment";
     /// A tuning file's choices for a number of ranks also apply to numbers that are larger or smaller by up to this
     /// factor.
-    near_ranks = 2.0 in 1.0..=MOST, "assumed";
+    near_ranks = 2.0 in 1.0..=MAX_VALUE, "assumed";
     /// How long a waiting thread polls before it sleeps, if every rank of its host has a core.
-    spin_us = 200.0 in 0.0..=MOST, "assumed: several times a round trip over loopback";
+    spin_us = 200.0 in 0.0..=MAX_VALUE, "assumed: several times a round trip over loopback";
     /// How long a waiting thread polls before it sleeps, if ranks share cores. It yields its core after each poll, and
     /// a message that arrives meanwhile needs no wake-up: four ranks on two cores exchange 4 bytes in 40 µs, against 90
     /// µs if each sleeps at once. With 200 µs, eight ranks delay each other.
-    spin_shared_us = 50.0 in 0.0..=MOST, "measured with four and eight ranks on two cores";
+    spin_shared_us = 50.0 in 0.0..=MAX_VALUE, "measured with four and eight ranks on two cores";
     /// How long a waiting thread polls instead of `spin_us` where each rank has a core, as long as no other thread runs
     /// on it. To wake a thread that sleeps takes some 15 µs, a small part of a longer wait.
-    spin_alone_us = 100000.0 in 0.0..=MOST, "assumed: ranks come late by up to some tens of milliseconds where it matters";
+    spin_alone_us = 100000.0 in 0.0..=MAX_VALUE, "assumed: ranks come late by up to some tens of milliseconds where it matters";
     /// Number of connections of each link made from then on, between ranks whose devices' options and environment do
     /// not say. No part of the costs, which follow from the links' bandwidth.
     streams = 1.0 in 1.0..=16.0, "enough where one connection is not limited to a part of the network's bandwidth";

@@ -99,12 +99,12 @@ impl Tree {
     }
 
     /// The least number of units that are joined at `level`: each of these exists everywhere.
-    pub fn least(&self, level: usize) -> usize {
+    pub fn min_joined(&self, level: usize) -> usize {
         self.joined.iter().map(|of| of[level]).min().unwrap_or(1)
     }
 
     /// The largest number of units that are joined at `level`.
-    pub fn most(&self, level: usize) -> usize {
+    pub fn max_joined(&self, level: usize) -> usize {
         self.joined.iter().map(|of| of[level]).max().unwrap_or(1)
     }
 
@@ -127,7 +127,7 @@ impl Tree {
     }
 
     /// The largest number of blocks that a rank has of what the first `depth` levels join; see [`Tree::holds`].
-    pub fn most_held(&self, depth: usize) -> usize {
+    pub fn max_held(&self, depth: usize) -> usize {
         let of = |rank| (0..self.size()).filter(|block| self.holds(rank, depth, *block)).count();
         (0..self.size()).map(of).max().unwrap_or(0)
     }
@@ -140,7 +140,7 @@ impl Tree {
         }
         let memory = &case.network.memory;
         let level = |level: usize| {
-            let (far, others) = (self.far[level], self.most(level) as f64 - 1.0);
+            let (far, others) = (self.far[level], self.max_joined(level) as f64 - 1.0);
             let fetching = others * (memory.fetch(bytes, bytes, far) + reducing);
             // In a reduce, what a rank publishes before it has fetched anything is not copied before others read it.
             let alone = level == 0 && case.shape.collective == Collective::Reduce;

@@ -241,7 +241,7 @@ pub(super) fn path_by_caches(case: &Case<'_>, tree: &Tree, longest: f64) -> f64 
     }
     let memory = &case.network.memory;
     let level = |level: usize| {
-        let (before, after, far) = (tree.most_held(level + 1), tree.most_held(level), tree.is_far(level));
+        let (before, after, far) = (tree.max_held(level + 1), tree.max_held(level), tree.is_far(level));
         let fetches = (after - before) as f64;
         before as f64 * memory.publish(longest, false)
             + memory.access(far).signal
@@ -277,11 +277,11 @@ impl Case<'_> {
         use Collective::{Gather, Gatherv, Reduce};
         let Shape { collective, domains, root, .. } = *self.shape;
         let of = |own: &u32| domains.iter().filter(|domain| *domain == own).count();
-        let least = match collective {
+        let min = match collective {
             Gather | Gatherv | Reduce => domains.get(root).map(of),
             _ => domains.iter().map(of).min(),
         };
-        least.map_or(0.0, |least| (domains.len() - least) as f64 / (self.ranks() - 1.0))
+        min.map_or(0.0, |min| (domains.len() - min) as f64 / (self.ranks() - 1.0))
     }
 
     /// σ: seconds until the last of all other ranks sees what a rank has published.

@@ -21,7 +21,7 @@ use crate::schedule::verify::Report;
 use crate::testing::tier::Tier;
 
 /// The largest number of ranks, unless a test says otherwise.
-fn most_ranks() -> usize {
+fn max_ranks() -> usize {
     Tier::from_environment().of(16, 64, 64)
 }
 
@@ -29,7 +29,7 @@ fn most_ranks() -> usize {
 /// up to 128.
 fn ranks() -> impl Iterator<Item = usize> {
     let all = Tier::from_environment() == Tier::More;
-    (1..=most_ranks()).filter(move |size| all || *size <= 24 || matches!(size, 31..=33 | 64))
+    (1..=max_ranks()).filter(move |size| all || *size <= 24 || matches!(size, 31..=33 | 64))
 }
 
 /// The shape on rank 0 of a call with one input, one output and no average.

@@ -144,9 +144,9 @@ pub struct gloo_rs_ibverbs_port_t {
     pub gpu: MaybeUninit<gloo_rs_ibverbs_gpu_t>,
     /// Bytes of the longest message.
     pub max_message_bytes: u64,
-    /// Most work requests in a queue.
+    /// The maximum number of work requests in a queue.
     pub max_requests: u32,
-    /// Most completions in a completion queue.
+    /// The maximum number of completions in a completion queue.
     pub max_completions: u32,
     /// Most RDMA reads of a queue pair at one time, of this port's memory.
     pub max_reads_as_target: u32,
@@ -329,14 +329,14 @@ mod host {
 
     /// Returns as much of `text` as `N` characters have room for, with a NUL behind it.
     pub(in crate::ffi) fn characters<const N: usize>(text: &str) -> [c_char; N] {
-        let most = text.floor_char_boundary(N - 1);
+        let max = text.floor_char_boundary(N - 1);
         let mut characters = [0; N];
-        characters.iter_mut().zip(text[..most].bytes()).for_each(|(to, byte)| *to = byte as c_char);
+        characters.iter_mut().zip(text[..max].bytes()).for_each(|(to, byte)| *to = byte as c_char);
         characters
     }
 
     fn to_c(port: &Port) -> gloo_rs_ibverbs_port_t {
-        let most = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let saturated = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         gloo_rs_ibverbs_port_t {
             struct_size: 0,
             device: characters(&port.device),
@@ -364,11 +364,11 @@ mod host {
                 GpuAccess::DmaBuf => GLOO_RS_IBVERBS_GPU_DMA_BUF,
             }),
             max_message_bytes: port.max_message as u64,
-            max_requests: most(port.limits.requests),
-            max_completions: most(port.limits.completions),
+            max_requests: saturated(port.limits.requests),
+            max_completions: saturated(port.limits.completions),
             max_reads_as_target: port.limits.reads[0].into(),
             max_reads_as_initiator: port.limits.reads[1].into(),
-            gids: most(port.gids.len()),
+            gids: saturated(port.gids.len()),
             gid_index: port.gid(None).map_or(-1, |gid| gid.index.into()),
         }
     }

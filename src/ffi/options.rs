@@ -21,10 +21,10 @@ pub(super) unsafe trait Options: Copy {
 
 /// Maximum size of a struct in any version. A larger `struct_size` was not initialised, or was overwritten, so it is
 /// not the size of the caller's memory.
-pub(super) const MOST_BYTES: usize = 4096;
+pub(super) const MAX_STRUCT_BYTES: usize = 4096;
 
 fn has_right_size<T: Options>(bytes: usize) -> bool {
-    (T::REQUIRED..=MOST_BYTES).contains(&bytes) && bytes.is_multiple_of(align_of::<T>())
+    (T::REQUIRED..=MAX_STRUCT_BYTES).contains(&bytes) && bytes.is_multiple_of(align_of::<T>())
 }
 
 fn defaults<T: Options>() -> T {
@@ -68,7 +68,7 @@ pub(super) unsafe fn read<T: Options>(pointer: *const T) -> Result<T> {
 fn wrong_size<T: Options>(bytes: usize) -> Error {
     let name = T::NAME;
     Error::invalid(format!(
-        "struct_size of {name} is {bytes}; it must be {} to {MOST_BYTES} and a multiple of {} (this version's is {}); call \
+        "struct_size of {name} is {bytes}; it must be {} to {MAX_STRUCT_BYTES} and a multiple of {} (this version's is {}); call \
          {}_init first",
         T::REQUIRED,
         align_of::<T>(),
@@ -108,8 +108,8 @@ pub(super) unsafe fn read_or_default<T: Options>(pointer: *const T) -> Result<T>
 }
 
 /// Fills `struct_size` bytes with defaults, and with zeros for fields that only the caller's version has. Does nothing
-/// for NULL and for sizes below that of `struct_size` itself. If the size exceeds [`MOST_BYTES`], fills only the fields
-/// of this version; `read` then refuses the struct.
+/// for NULL and for sizes below that of `struct_size` itself. If the size exceeds [`MAX_STRUCT_BYTES`], fills only the
+/// fields of this version; `read` then refuses the struct.
 ///
 /// # Safety
 /// `pointer` is NULL or valid for writes of `struct_size` bytes.
@@ -119,7 +119,7 @@ pub(super) unsafe fn init<T: Options>(pointer: *mut T, struct_size: usize) {
     }
     let options = defaults::<T>();
     let known = struct_size.min(size_of::<T>());
-    let unknown = if struct_size <= MOST_BYTES { struct_size - known } else { 0 };
+    let unknown = if struct_size <= MAX_STRUCT_BYTES { struct_size - known } else { 0 };
     // SAFETY: `pointer` is aligned and, by the contract, valid for writes of `struct_size` bytes, which hold `known`,
     // `unknown` and the first field, a `usize`; `options` has at least `known` bytes.
     unsafe {

@@ -11,7 +11,7 @@ use crate::sys::topology::{Place, affinity, domain};
 use crate::types::Rank;
 use crate::wire::VERSION;
 
-/// Most sockets of an address: one of each family.
+/// The maximum number of sockets of an address: one of each family.
 pub const MAX_SOCKETS: usize = 2;
 
 /// The sockets on which a rank's context listens, its identity, and its host.
@@ -191,7 +191,7 @@ pub fn any_share_memory<'a>(addresses: impl Iterator<Item = &'a Address>) -> boo
     hosts.values().any(|(ranks, share)| *ranks > 1 && *share)
 }
 
-/// Most ranks that a message names.
+/// The maximum number of ranks that a message names.
 const SHOWN: usize = 16;
 
 /// How an interface is named.

@@ -109,7 +109,7 @@ impl Counters {
     }
 }
 
-/// Most connections to one listener in the handshake at the same time, whatever the descriptor limit.
+/// The maximum number of connections to one listener in the handshake at the same time, whatever the descriptor limit.
 const MAX_HANDSHAKES: usize = 1024;
 /// Handshakes may use the process's descriptor limit divided by this. The program, the ranks' own connections and other
 /// listeners need the other descriptors.
@@ -236,8 +236,8 @@ mod tests {
 
     #[test]
     fn handshakes_use_a_fraction_of_the_descriptors() {
-        let most = [0, 7, 64, 1024, 4096, 8192, 1 << 20, u64::MAX].map(max_handshakes_for);
-        assert_eq!(most, [1, 1, 8, 128, 512, 1024, 1024, 1024]);
+        let max = [0, 7, 64, 1024, 4096, 8192, 1 << 20, u64::MAX].map(max_handshakes_for);
+        assert_eq!(max, [1, 1, 8, 128, 512, 1024, 1024, 1024]);
     }
 
     #[test]

@@ -42,18 +42,18 @@ fn pair() -> (OwnedSocket, UnixStream) {
 
 #[test]
 fn one_address_does_not_use_up_the_room_of_others() {
-    let most = max_handshakes() as u64;
+    let max = max_handshakes() as u64;
     let (mut gate, _) = gate(|socket| socket);
     let mut come = |host: u8, port: u16| {
         let before: Vec<u64> = gate.handshakes.keys().copied().collect();
         gate.enter(pair().0, Some(SocketAddr::from(([127, 0, 0, host], port)))).unwrap();
-        assert!(gate.handshakes.len() as u64 <= most);
+        assert!(gate.handshakes.len() as u64 <= max);
         let gone = before.iter().find(|number| !gate.handshakes.contains_key(number));
         gone.map(|number| number - LISTENER)
     };
     // A few from one address, which are the oldest; then the maximum and more from another.
     (1..=3).for_each(|port| assert_eq!(come(3, port), None));
-    let dropped: Vec<u64> = (0..most + 50).filter_map(|_| come(2, 9)).collect();
+    let dropped: Vec<u64> = (0..max + 50).filter_map(|_| come(2, 9)).collect();
     assert_eq!(dropped, (4..57).collect::<Vec<_>>());
     assert_eq!(come(4, 9), Some(57));
     (1..=3).for_each(|number| assert!(gate.handshakes.contains_key(&(LISTENER + number))));

@@ -42,7 +42,7 @@ const CHALLENGE: u8 = 4;
 
 /// Length of a [`Hello`] on the wire.
 pub const HELLO_BYTES: usize = PREFIX_BYTES + 1 + 4 + 16 + 16 + 32 + 6;
-/// Most connections of a link.
+/// The maximum number of connections of a link.
 pub const MAX_STREAMS: u8 = 16;
 /// Length of a challenge on the wire.
 pub const CHALLENGE_BYTES: usize = ANSWER_BYTES + 32 + 32;

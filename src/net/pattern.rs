@@ -85,10 +85,10 @@ impl Item {
             }
             return Ok(Self::Name(item.to_owned()));
         };
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        match bits.map_or(Ok(most), str::parse) {
-            Ok(bits) if bits <= most => Ok(Self::Network(address, bits)),
-            _ => Err(format!("{item:?} is not a network: its length is a number from 0 to {most}")),
+        let max = if address.is_ipv4() { 32 } else { 128 };
+        match bits.map_or(Ok(max), str::parse) {
+            Ok(bits) if bits <= max => Ok(Self::Network(address, bits)),
+            _ => Err(format!("{item:?} is not a network: its length is a number from 0 to {max}")),
         }
     }
 

@@ -15,14 +15,14 @@ use crate::sync::{AtomicU64, Data, Ordering};
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
-/// Most calls that a rank can have in progress, or that its readers have not acknowledged. The models have fewer, so
-/// that they are used again soon.
+/// The maximum number of calls that a rank can have in progress, or that its readers have not acknowledged. The models
+/// have fewer, so that they are used again soon.
 pub const ENTRIES: usize = if cfg!(all(test, loom)) { 2 } else { 4096 };
 /// Slots that are used at first; then twice as many whenever they do not suffice.
 pub(super) const FEW: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
-/// Most members of a table: as many as a set has bits.
+/// The maximum number of members of a table: as many as a set has bits.
 pub const MAX_MEMBERS: usize = u64::BITS as usize;
-/// Most publications of a rank in a call.
+/// The maximum number of publications of a rank in a call.
 pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 /// Bytes of a publication that fit into the first cache line of an entry.
 pub const INLINE_BYTES: usize = 32;

@@ -365,8 +365,8 @@ fn members_that_are_threads_stream() {
                     let stream = table.incoming(0, 0, cell).unwrap();
                     let mut at = 0;
                     while at < BYTES {
-                        let (from, most) = stream.place(at);
-                        let length = most.min(table.written(&stream) - at);
+                        let (from, max) = stream.place(at);
+                        let length = max.min(table.written(&stream) - at);
                         // SAFETY: so much is written, and not consumed.
                         let piece = unsafe { std::slice::from_raw_parts(from, length) };
                         let wrong = piece.iter().zip(at..).find(|(own, at)| **own != byte(call, *at));

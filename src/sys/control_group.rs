@@ -36,10 +36,10 @@ pub(super) fn below(root: &Path, list: &str, controller: &str) -> Vec<PathBuf> {
 /// How many cores' time all threads of this process's control groups get together; `None` if nothing limits it, or that
 /// is not known.
 pub fn processor_quota() -> Option<f64> {
-    least_quota(groups("cpu").unwrap_or_default())
+    min_quota(groups("cpu").unwrap_or_default())
 }
 
-fn least_quota(groups: Vec<PathBuf>) -> Option<f64> {
+fn min_quota(groups: Vec<PathBuf>) -> Option<f64> {
     groups.iter().filter_map(|group| quota(group)).min_by(f64::total_cmp)
 }
 
@@ -69,23 +69,23 @@ mod tests {
             std::fs::create_dir_all(&group).unwrap();
             std::fs::write(group.join(file), text).unwrap();
         };
-        let least = |list: &str| least_quota(below(root.path(), list, "cpu"));
-        assert_eq!(least("0::/a/b\n"), None);
+        let min = |list: &str| min_quota(below(root.path(), list, "cpu"));
+        assert_eq!(min("0::/a/b\n"), None);
         write("a/b", "cpu.max", "max 100000\n");
-        assert_eq!(least("0::/a/b\n"), None);
+        assert_eq!(min("0::/a/b\n"), None);
         write("a", "cpu.max", "250000 100000\n");
-        assert_eq!(least("0::/a/b\n"), Some(2.5));
+        assert_eq!(min("0::/a/b\n"), Some(2.5));
         write("", "cpu.max", "50000 100000\n");
-        assert_eq!([least("0::/of/the/host\n"), least("0::/a/b\n")], [Some(0.5); 2]);
+        assert_eq!([min("0::/of/the/host\n"), min("0::/a/b\n")], [Some(0.5); 2]);
         write("a/b", "cpu.max", "20000 100000\n");
-        assert_eq!(least("0::/a/b\n"), Some(0.2));
+        assert_eq!(min("0::/a/b\n"), Some(0.2));
         write("cpu/job", "cpu.cfs_quota_us", "-1\n");
         write("cpu/job", "cpu.cfs_period_us", "50000\n");
-        assert_eq!(least("7:cpu,cpuacct:/job\n4:memory:/\n"), None);
+        assert_eq!(min("7:cpu,cpuacct:/job\n4:memory:/\n"), None);
         write("cpu/job", "cpu.cfs_quota_us", "200000\n");
-        assert_eq!(least("7:cpuacct,cpu:/job\n4:memory:/\n"), Some(4.0));
-        assert_eq!(least("7:memory:/job\n"), None);
+        assert_eq!(min("7:cpuacct,cpu:/job\n4:memory:/\n"), Some(4.0));
+        assert_eq!(min("7:memory:/job\n"), None);
         write("cpu/job", "cpu.cfs_period_us", "0\n");
-        assert_eq!(least("7:cpu:/job\n"), None);
+        assert_eq!(min("7:cpu:/job\n"), None);
     }
 }

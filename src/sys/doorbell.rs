@@ -15,7 +15,7 @@ const NAME_BYTES: usize = 16;
 
 /// One call takes this many rings.
 const AT_ONCE: usize = 16;
-/// Most such calls to silence a doorbell: who rings without end must not keep its owner there.
+/// The maximum number of such calls that silence a doorbell: who rings without end must not keep its owner there.
 const MAX_CALLS: u32 = 16;
 
 /// The doorbell of this process, by which it also rings those of others.

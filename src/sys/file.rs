@@ -32,19 +32,19 @@ impl Until {
     }
 }
 
-/// The content of a file that a user has named, at most `most` bytes. It is a regular file, or a pipe, whose writer
-/// must end it by `until`: reading anything else might block (a FIFO without a writer) or never end (a device).
-pub fn read(path: &Path, most: u64, until: Until) -> io::Result<Vec<u8>> {
-    read_until(path, most, Some(until))
+/// The content of a file that a user has named, at most `max_bytes` bytes. It is a regular file, or a pipe, whose
+/// writer must end it by `until`: reading anything else might block (a FIFO without a writer) or never end (a device).
+pub fn read(path: &Path, max_bytes: u64, until: Until) -> io::Result<Vec<u8>> {
+    read_until(path, max_bytes, Some(until))
 }
 
 /// Like [`read`], of a regular file only.
-pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_until(path, most, None)
+pub fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    read_until(path, max_bytes, None)
 }
 
 /// `until`: for pipes, which are refused if there is none.
-fn read_until(path: &Path, most: u64, until: Option<Until>) -> io::Result<Vec<u8>> {
+fn read_until(path: &Path, max_bytes: u64, until: Option<Until>) -> io::Result<Vec<u8>> {
     let refuse = |kind, why: String| Err(io::Error::new(kind, why));
     let mut file = open_without_blocking(path)?;
     let kind = file.metadata()?.file_type();
@@ -65,11 +65,11 @@ fn read_until(path: &Path, most: u64, until: Option<Until>) -> io::Result<Vec<u8
             let text = format!("this pipe's writer has not closed it after {:?}", until.timeout);
             return refuse(io::ErrorKind::TimedOut, text);
         }
-        let room = most + 1 - bytes.len() as u64;
+        let room = max_bytes + 1 - bytes.len() as u64;
         match (&mut file).take(room.min(PART)).read_to_end(&mut bytes) {
             Ok(0) => return Ok(bytes),
-            Ok(_) if bytes.len() as u64 > most => {
-                return refuse(io::ErrorKind::InvalidInput, format!("it has more than {most} bytes"));
+            Ok(_) if bytes.len() as u64 > max_bytes => {
+                return refuse(io::ErrorKind::InvalidInput, format!("it has more than {max_bytes} bytes"));
             }
             // What a pipe had is taken already.
             Ok(_) => {}

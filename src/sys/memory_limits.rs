@@ -7,19 +7,19 @@ use std::path::Path;
 use super::control_group;
 use super::socket::told;
 
-/// Most bytes: the host's memory and swap, or less where a control group limits this process. `None` if that is
-/// unknown. Fails if the system could not be asked, as [`told`].
-pub fn most_bytes() -> io::Result<Option<u64>> {
+/// The maximum number of bytes: the host's memory and swap, or less where a control group limits this process. `None`
+/// if that is unknown. Fails if the system could not be asked, as [`told`].
+pub fn max_bytes() -> io::Result<Option<u64>> {
     let Some((memory, swap)) = of_host() else { return Ok(None) };
-    let mut most = memory.saturating_add(swap);
+    let mut max_bytes = memory.saturating_add(swap);
     for group in control_group::groups("memory")? {
-        most = limit(&group, swap)?.map_or(most, |limit| limit.min(most));
+        max_bytes = limit(&group, swap)?.map_or(max_bytes, |limit| limit.min(max_bytes));
     }
-    Ok(Some(most))
+    Ok(Some(max_bytes))
 }
 
 /// Whether the system promises no more memory than there is, so that memory that is only counted when it is written may
-/// lack then. Fails as [`most_bytes`].
+/// lack then. Fails as [`max_bytes`].
 pub fn is_strict() -> io::Result<bool> {
     Ok(told(fs::read_to_string("/proc/sys/vm/overcommit_memory"))?.is_some_and(|mode| mode.trim() == "2"))
 }
@@ -56,7 +56,7 @@ fn limit(group: &Path, swap: u64) -> io::Result<Option<u64>> {
         known => known,
     };
     let Some(memory) = memory else { return Ok(None) };
-    Ok(Some(memory.saturating_add(number("memory.swap.max")?.map_or(swap, |most| most.min(swap)))))
+    Ok(Some(memory.saturating_add(number("memory.swap.max")?.map_or(swap, |max_bytes| max_bytes.min(swap)))))
 }
 
 #[cfg(test)]
@@ -73,19 +73,19 @@ mod tests {
             std::fs::write(group.join(file), text).unwrap();
         };
         let groups = |list: &str| control_group::below(root.path(), list, "memory");
-        let least = |list: &str| groups(list).iter().filter_map(|group| limit(group, 100).unwrap()).min();
-        assert_eq!(least("0::/a/b\n"), None);
+        let min = |list: &str| groups(list).iter().filter_map(|group| limit(group, 100).unwrap()).min();
+        assert_eq!(min("0::/a/b\n"), None);
         write("a/b", "memory.max", "max\n");
-        assert_eq!(least("0::/a/b\n"), None);
+        assert_eq!(min("0::/a/b\n"), None);
         write("a", "memory.max", "5000\n");
-        assert_eq!(least("0::/a/b\n"), Some(5100));
+        assert_eq!(min("0::/a/b\n"), Some(5100));
         write("a", "memory.swap.max", "0\n");
-        assert_eq!(least("0::/a/b\n"), Some(5000));
+        assert_eq!(min("0::/a/b\n"), Some(5000));
         write("", "memory.max", "3000\n");
-        assert_eq!(least("0::/of/the/host\n"), Some(3100));
+        assert_eq!(min("0::/of/the/host\n"), Some(3100));
         write("memory/job", "memory.limit_in_bytes", "2000\n");
-        assert_eq!(least("7:cpu:/job\n4:memory:/job\n"), Some(2100));
+        assert_eq!(min("7:cpu:/job\n4:memory:/job\n"), Some(2100));
         write("memory/job", "memory.memsw.limit_in_bytes", "2050\n");
-        assert_eq!(least("7:cpu:/job\n4:cpuset,memory:/job\n"), Some(2050));
+        assert_eq!(min("7:cpu:/job\n4:cpuset,memory:/job\n"), Some(2050));
     }
 }

@@ -248,8 +248,8 @@ impl Pair {
 }
 
 /// Receives the bytes that are available.
-fn receive(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
-    let (mut first, mut second) = (vec![0; most / 3], vec![0; most - most / 3]);
+fn receive(link: &mut dyn Link, max: usize) -> Result<Vec<u8>, ErrorKind> {
+    let (mut first, mut second) = (vec![0; max / 3], vec![0; max - max / 3]);
     let n =
         link.receive(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)]).map_err(|error| error.kind())?;
     first.extend_from_slice(&second);
@@ -257,14 +257,14 @@ fn receive(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
     Ok(first)
 }
 
-/// Receives like [`receive`], in place if the link can: until `most` bytes have come, or more.
-fn receive_in_place(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
+/// Receives like [`receive`], in place if the link can: until `max` bytes have come, or more.
+fn receive_in_place(link: &mut dyn Link, max: usize) -> Result<Vec<u8>, ErrorKind> {
     let mut all = Vec::new();
     let received = link.receive_in_place(&mut |bytes| {
         all.extend_from_slice(bytes);
-        all.len() < most
+        all.len() < max
     });
-    let Some(received) = received else { return receive(link, most) };
+    let Some(received) = received else { return receive(link, max) };
     assert_eq!(received.map_err(|error| error.kind())?, all.len());
     Ok(all)
 }

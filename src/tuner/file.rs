@@ -95,7 +95,7 @@ impl Tuning {
         Ok(Self {
             local: file.get("local")?.map(|link| link.link()).transpose()?,
             remote: file.get("remote")?.map(|link| link.link()).transpose()?,
-            gamma: file.get("gamma")?.map(|gamma| gamma.number(0.0..=MOST)).transpose()?,
+            gamma: file.get("gamma")?.map(|gamma| gamma.number(0.0..=MAX_NUMBER)).transpose()?,
             constants: file.get("constants")?.map(|table| table.constants()).transpose()?.unwrap_or_default(),
             choices: file.get("choices")?.map(|choices| choices.choices()).transpose()?.unwrap_or_default(),
             links: file.get("links")?.map(|links| links.square()).transpose()?.unwrap_or_default(),
@@ -198,7 +198,7 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// An upper bound for all numbers, which keeps sums and products finite.
-const MOST: f64 = 1e18;
+const MAX_NUMBER: f64 = 1e18;
 
 /// `number`, of which 15 digits count, times 10 to the power of `places`. With so few digits, this is undone exactly by
 /// `-places`.
@@ -286,18 +286,18 @@ impl<'a> Value<'a> {
             DeValue::Float(number) => number.as_str().parse().ok(),
             _ => self.whole().ok().map(|number| number as f64),
         };
-        let (least, most) = (range.start(), range.end());
+        let (min, max) = (range.start(), range.end());
         number.filter(|number| range.contains(number)).ok_or_else(|| {
             let unit = if unit.is_empty() { String::new() } else { format!(", in {unit}") };
-            self.wrong(format_args!("a number of {least:e} to {most:e}{unit}"))
+            self.wrong(format_args!("a number of {min:e} to {max:e}{unit}"))
         })
     }
 
     fn link(&self) -> Result<Link> {
         self.known(&["latency_us", "bandwidth"])?;
         Ok(Link {
-            latency: scaled(self.required("latency_us")?.number(0.0..=MOST)?, -6),
-            bandwidth: self.required("bandwidth")?.number(1.0..=MOST)?,
+            latency: scaled(self.required("latency_us")?.number(0.0..=MAX_NUMBER)?, -6),
+            bandwidth: self.required("bandwidth")?.number(1.0..=MAX_NUMBER)?,
         })
     }
 

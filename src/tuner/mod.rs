@@ -365,7 +365,7 @@ fn unpack(word: u64, algorithms: &'static [Algorithm]) -> Decision {
 pub fn segment_bytes(shape: &Shape<'_>, element_bytes: usize, limit: usize) -> usize {
     use Collective::*;
     let element_bytes = element_bytes.max(1);
-    let most = (limit / element_bytes).max(1);
+    let max = (limit / element_bytes).max(1);
     let chunk = match shape.collective {
         Allreduce | Reduce | Broadcast | Scan | Exscan => shape.count.div_ceil(shape.size.max(1)),
         Allgather => shape.count.saturating_mul(shape.inputs.max(1)),
@@ -373,6 +373,6 @@ pub fn segment_bytes(shape: &Shape<'_>, element_bytes: usize, limit: usize) -> u
         ReduceScatter | Allgatherv => shape.recv_counts.iter().copied().max().unwrap_or(0),
         Gatherv | Scatterv | Alltoallv | Barrier => 0,
     };
-    let segment = if chunk <= most { most } else { chunk.div_ceil(chunk.div_ceil(most)) };
+    let segment = if chunk <= max { max } else { chunk.div_ceil(chunk.div_ceil(max)) };
     segment * element_bytes
 }

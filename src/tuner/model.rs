@@ -50,7 +50,7 @@ impl Topology {
     }
 
     /// The largest number of ranks of a host.
-    pub fn most_on_a_host(&self) -> usize {
+    pub fn max_on_a_host(&self) -> usize {
         let mut counts = HashMap::new();
         self.hosts.iter().for_each(|host| *counts.entry(*host).or_insert(0) += 1);
         counts.values().copied().max().unwrap_or(0)
@@ -82,7 +82,7 @@ impl Topology {
         let hosts: HashSet<_> = self.hosts.iter().collect();
         // If the ranks of every host are consecutive, each host begins once.
         let begins = self.hosts.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
-        let per_host = self.most_on_a_host().max(1);
+        let per_host = self.max_on_a_host().max(1);
         Network {
             local: constants.local,
             remote: constants.remote,
@@ -228,8 +228,8 @@ impl PricingInput<'_> {
 
     fn may_need_scratch(&self) -> bool {
         // A root may keep a buffer for each other rank.
-        let most = self.bytes.saturating_mul(self.size() + 1);
-        self.is_one_host() && most as f64 > self.constants.memory_scratch_bytes
+        let max = self.bytes.saturating_mul(self.size() + 1);
+        self.is_one_host() && max as f64 > self.constants.memory_scratch_bytes
     }
 
     /// Returns `priced` with its scratch memory, and what that costs among ranks of one host: above a limit, memory is
@@ -253,10 +253,10 @@ impl PricingInput<'_> {
             let exists = shape.check().is_ok();
             exists.then(|| algorithm.scratch(&shape).ok()).flatten().unwrap_or(0)
         };
-        let most = |calls: &Calls| (0..self.size().min(SCRATCH_RANKS)).map(|rank| of(calls, rank)).max().unwrap_or(0);
-        let apart = most(&calls);
+        let max = |calls: &Calls| (0..self.size().min(SCRATCH_RANKS)).map(|rank| of(calls, rank)).max().unwrap_or(0);
+        let apart = max(&calls);
         calls.inputs = 0;
-        apart.max(most(&calls))
+        apart.max(max(&calls))
     }
 
     fn is_one_host(&self) -> bool {

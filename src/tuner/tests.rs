@@ -571,8 +571,8 @@ fn what_is_explained_is_what_is_selected() {
                 assert_eq!(explained, selected, "{} of {bytes}, {size} ranks", collective.name());
                 let input = tuner.input(collective, first_of(bucket(bytes)));
                 let all = input.complete(&input.candidates());
-                let most = all.iter().map(|one| one.scratch).max().unwrap();
-                assert!(most <= (size + 1) * bytes.max(64), "{} {size}: {most} of {bytes}", collective.name());
+                let max = all.iter().map(|one| one.scratch).max().unwrap();
+                assert!(max <= (size + 1) * bytes.max(64), "{} {size}: {max} of {bytes}", collective.name());
             }
         }
     }
@@ -583,7 +583,7 @@ fn scratch_memory_is_as_much_as_documented() {
     use Collective::*;
     const BYTES: usize = 240 << 10;
     // The most buffers of S bytes, apart and in place, times the divisor.
-    let most = |collective: Collective, name: &str, size: usize, inputs: usize| {
+    let max = |collective: Collective, name: &str, size: usize, inputs: usize| {
         let algorithm = collective.algorithm(name).unwrap();
         let mut calls = Calls::new(collective, size, BYTES, 0);
         calls.shared = true;
@@ -627,15 +627,14 @@ fn scratch_memory_is_as_much_as_documented() {
     for (collective, name, unit, apart, in_place) in documented {
         for (inputs, expected) in [(1, apart), (0, in_place)] {
             let sizes = [2, 3, 4, 8, 16, 40];
-            let found = sizes.map(|size| most(collective, name, size, inputs) / unit(size));
+            let found = sizes.map(|size| max(collective, name, size, inputs) / unit(size));
             let largest = found.into_iter().fold(0.0, f64::max);
             let close = largest <= expected + 0.01 && largest >= 0.7 * expected;
             assert!(close, "{} {name}, {inputs} inputs: {found:?}, not {expected}", collective.name());
         }
     }
     for collective in [Broadcast, Allgather, Allgatherv, Gather, Gatherv, Scatter, Scatterv, Alltoallv] {
-        let flat =
-            [2, 3, 8, 16].map(|size| most(collective, "shared_flat", size, usize::from(collective != Broadcast)));
+        let flat = [2, 3, 8, 16].map(|size| max(collective, "shared_flat", size, usize::from(collective != Broadcast)));
         assert_eq!(flat, [0.0; 4], "{}", collective.name());
     }
 }

@@ -30,16 +30,16 @@ impl Field {
         Self { at: self.at + self.bits, bits }
     }
 
-    const fn most(self) -> u32 {
+    const fn max(self) -> u32 {
         (1 << self.bits) - 1
     }
 
     const fn put(self, value: u32) -> u64 {
-        ((value & self.most()) as u64) << self.at
+        ((value & self.max()) as u64) << self.at
     }
 
     const fn get(self, from: u64) -> u32 {
-        (from >> self.at) as u32 & self.most()
+        (from >> self.at) as u32 & self.max()
     }
 }
 
@@ -52,18 +52,18 @@ const PURPOSE: Field = COLLECTIVE.then(3);
 const NUMBER: Field = PURPOSE.then(24);
 
 /// The largest number of a collective that a fingerprint can contain.
-pub const MAX_COLLECTIVE: usize = COLLECTIVE.most() as usize;
+pub const MAX_COLLECTIVE: usize = COLLECTIVE.max() as usize;
 /// The largest position of an algorithm in its list that a fingerprint can contain.
-pub const MAX_ALGORITHM: usize = ALGORITHM.most() as usize;
+pub const MAX_ALGORITHM: usize = ALGORITHM.max() as usize;
 /// The largest number of a call; 1 follows it.
-pub const MAX_NUMBER: u32 = NUMBER.most();
+pub const MAX_NUMBER: u32 = NUMBER.max();
 
 /// Elements of a type of the caller's.
-pub const OPAQUE_TYPE: u32 = DATA_TYPE.most();
+pub const OPAQUE_TYPE: u32 = DATA_TYPE.max();
 /// A reduction function of the caller.
-pub const USER_OPERATION: u32 = OPERATION.most() - 1;
+pub const USER_OPERATION: u32 = OPERATION.max() - 1;
 /// Nothing is combined.
-pub const NO_OPERATION: u32 = OPERATION.most();
+pub const NO_OPERATION: u32 = OPERATION.max();
 
 const _: () = {
     assert!(NUMBER.at + NUMBER.bits == u64::BITS, "the fields of a fingerprint must fill 64 bits");
@@ -97,7 +97,7 @@ impl Purpose {
 
     /// The digest of a message with this purpose that belongs to the call with `digest`.
     pub const fn of(self, digest: u64) -> u64 {
-        digest & !PURPOSE.put(PURPOSE.most()) | self.alone()
+        digest & !PURPOSE.put(PURPOSE.max()) | self.alone()
     }
 
     /// The purpose of a message with `digest`; `None` if this version does not know it.
@@ -214,9 +214,9 @@ mod tests {
         let ones = Digest {
             collective: MAX_COLLECTIVE as u32,
             algorithm: MAX_ALGORITHM as u32,
-            dtype: DATA_TYPE.most(),
+            dtype: DATA_TYPE.max(),
             operation: NO_OPERATION,
-            rest: REST.most(),
+            rest: REST.max(),
         };
         for base in [zeros, ones] {
             let with = |change: &dyn Fn(&mut Digest)| {
@@ -232,9 +232,9 @@ mod tests {
             };
             (0..=MAX_COLLECTIVE as u32).for_each(|value| with(&|d| d.collective = value));
             (0..=MAX_ALGORITHM as u32).for_each(|value| with(&|d| d.algorithm = value));
-            (0..=DATA_TYPE.most()).for_each(|value| with(&|d| d.dtype = value));
-            (0..=OPERATION.most()).for_each(|value| with(&|d| d.operation = value));
-            (0..=REST.most()).for_each(|value| with(&|d| d.rest = value));
+            (0..=DATA_TYPE.max()).for_each(|value| with(&|d| d.dtype = value));
+            (0..=OPERATION.max()).for_each(|value| with(&|d| d.operation = value));
+            (0..=REST.max()).for_each(|value| with(&|d| d.rest = value));
         }
         assert_eq!(Purpose::decode(u64::MAX), None);
     }
@@ -250,7 +250,7 @@ mod tests {
     fn calls_of_one_collective_are_of_one_kind_and_all_else_of_others() {
         let mut kinds = std::collections::HashMap::new();
         for collective in 0..=MAX_COLLECTIVE as u32 {
-            for (algorithm, rest) in [(0, 0), (MAX_ALGORITHM as u32, REST.most())] {
+            for (algorithm, rest) in [(0, 0), (MAX_ALGORITHM as u32, REST.max())] {
                 let digest = Digest { collective, algorithm, dtype: 3, operation: 4, rest }.encode();
                 let own = fingerprint(digest, 1 + rest);
                 assert_eq!(*kinds.entry(kind(own)).or_insert(collective), collective);

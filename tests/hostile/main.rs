@@ -31,12 +31,12 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Raises the descriptor limit to the maximum, and returns it.
-fn set_descriptors(most: u64) {
+fn set_descriptors(max: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is written by the first call and read by the second.
     unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        limit.rlim_cur = limit.rlim_max.min(most);
+        limit.rlim_cur = limit.rlim_max.min(max);
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
     }
 }
@@ -235,7 +235,7 @@ fn idle_connections_leave_descriptors_for_ranks() {
     const STRANGERS: usize = 20;
     const LEFT: u64 = 4;
     // An eighth of the limit may be in the handshake at the same time: more than are left.
-    const MOST: u64 = 16 * LEFT;
+    const MAX_DESCRIPTORS: u64 = 16 * LEFT;
     if let Ok(text) = std::env::var(OUTSIDE) {
         let ([device, store], identities) = from_text(&text);
         await_line();
@@ -251,7 +251,7 @@ fn idle_connections_leave_descriptors_for_ranks() {
     let mut outside = outside(TEST, &job);
     let mut files = vec![std::fs::File::open("/dev/null").unwrap()];
     // The kernel assigns the lowest free number: all lower ones are in use.
-    while (files.last().unwrap().as_raw_fd() as u64) < MOST - LEFT - 1 {
+    while (files.last().unwrap().as_raw_fd() as u64) < MAX_DESCRIPTORS - LEFT - 1 {
         files.push(std::fs::File::open("/dev/null").unwrap());
     }
     set_descriptors(files.last().unwrap().as_raw_fd() as u64 + 1 + LEFT);

@@ -130,14 +130,14 @@ fn averages_are_near_the_exact_ones() {
                     // Each number may be rounded by half of the distance of two neighbours, and again the mean of the
                     // first `k` of `n`, which weighs `k / n`.
                     let distance = 2f64.powi((exponent - 10).max(-24));
-                    let most = distance / 2.0 * (contributions + 1.0) / 2.0;
+                    let max = distance / 2.0 * (contributions + 1.0) / 2.0;
                     for (what, first, output) in averages(context, shares, inputs, &value) {
                         for (i, got) in output.iter().enumerate() {
                             let all = (0..size).flat_map(|rank| (0..inputs.max(1)).map(move |n| (rank, n)));
                             let exact =
                                 all.map(|(rank, n)| value(rank, n, first + i).to_f64()).sum::<f64>() / contributions;
                             let error = (got.to_f64() - exact).abs();
-                            assert!(error <= most, "{what}, 2^{exponent}, element {i}: {got} for {exact}");
+                            assert!(error <= max, "{what}, 2^{exponent}, element {i}: {got} for {exact}");
                         }
                     }
                 }

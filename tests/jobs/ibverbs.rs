@@ -244,7 +244,7 @@ fn nothing_is_left_of_many_contexts() {
 #[ignore = "needs a job: scripts/test-ibverbs.sh"]
 fn one_rank_of_four() {
     const MESSAGES: usize = 12;
-    const MOST: usize = 100_000;
+    const MAX_MESSAGE_BYTES: usize = 100_000;
     let job = Launch::from_environment(TIMEOUT).unwrap();
     let options = ContextOptions { timeout: TIMEOUT, ..Default::default() };
     let context =
@@ -255,7 +255,7 @@ fn one_rank_of_four() {
     // The ends know the length and the contents of each message, from short ones to those that are written into memory.
     let message = |from: usize, to: usize, number: usize| {
         let mut random = Random::new((from * 100 + to * 10) as u64 * 1000 + number as u64);
-        let bytes = 1 + random.below([20, 3000, MOST][number % 3]);
+        let bytes = 1 + random.below([20, 3000, MAX_MESSAGE_BYTES][number % 3]);
         (0..bytes).map(|_| random.next() as u8).collect::<Vec<u8>>()
     };
     let slot = context.next_slot(1);
@@ -268,12 +268,12 @@ fn one_rank_of_four() {
         buffer.send(*to, slot, 0, bytes.len()).unwrap();
         buffers.push(buffer);
     }
-    let mut memory = vec![0_u8; MOST];
+    let mut memory = vec![0_u8; MAX_MESSAGE_BYTES];
     let mut numbers = vec![0; job.size];
     for _ in 0..others.len() * MESSAGES {
         // SAFETY: the vector is read only once the buffer has ended, and dropped after it.
-        let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), MOST) }.unwrap();
-        buffer.recv(&others, slot, 0, MOST).unwrap();
+        let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), MAX_MESSAGE_BYTES) }.unwrap();
+        buffer.recv(&others, slot, 0, MAX_MESSAGE_BYTES).unwrap();
         let (from, bytes) = buffer.wait_recv(None).unwrap().expect("nobody aborts it");
         drop(buffer);
         assert!(memory[..bytes] == message(from, job.rank, numbers[from]), "message {} of rank {from}", numbers[from]);

@@ -14,7 +14,7 @@ use gloo_rs::transport::device::{Device, DeviceOptions};
 const RANKS: usize = 3;
 /// Below, at, and above the eager limit; the last is more than a socket accepts at once.
 const SIZES: [usize; 8] = [16, 17, 1000, 65_535, 65_536, 65_537, 200_000, 3_000_000];
-const LONGEST: usize = 3_000_000;
+const MAX_MESSAGE_BYTES: usize = 3_000_000;
 const MEMORY_AFTERWARDS: u8 = 0xee;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -104,7 +104,7 @@ fn messages(context: &Arc<Context>, lane: u64, batches: usize) {
                 // batch.
                 let batch = if any { batch + 1 } else { 0 };
                 let slot = (lane << 32 | batch) << 8 | shared.below(3) as u64;
-                let bytes = if shared.chance(12) { LONGEST } else { shared.pick(&SIZES[..7]) };
+                let bytes = if shared.chance(12) { MAX_MESSAGE_BYTES } else { shared.pick(&SIZES[..7]) };
                 Message { from: shared.below(RANKS), to: shared.below(RANKS), slot, bytes, any }
             })
             .collect();
@@ -170,7 +170,7 @@ fn careless_sends(context: &Arc<Context>, rounds: u64) {
     let to = (context.rank() + 1) % RANKS;
     let mut random = Random::new(7 + context.rank() as u64);
     for number in 0..rounds {
-        let bytes = if random.chance(10) { LONGEST } else { random.pick(&SIZES[..7]) };
+        let bytes = if random.chance(10) { MAX_MESSAGE_BYTES } else { random.pick(&SIZES[..7]) };
         let mut memory = vec![0; bytes];
         fill(&mut memory, number);
         let send = buffer(context, &mut memory);
@@ -183,14 +183,14 @@ fn careless_sends(context: &Arc<Context>, rounds: u64) {
         drop(send);
         memory.fill(MEMORY_AFTERWARDS);
     }
-    let mut memory = vec![0; LONGEST];
+    let mut memory = vec![0; MAX_MESSAGE_BYTES];
     let stop = buffer(context, &mut memory[..1]);
     stop.recv(&[to], STOP, 0, 1).unwrap();
     assert_eq!(stop.wait_recv(None).unwrap(), Some((to, 1)));
     drop(stop);
     fill(&mut memory, LAST);
     let send = buffer(context, &mut memory);
-    (0..3).for_each(|slot| send.send(to, CARELESS | slot, 0, LONGEST).unwrap());
+    (0..3).for_each(|slot| send.send(to, CARELESS | slot, 0, MAX_MESSAGE_BYTES).unwrap());
     (0..3).for_each(|_| assert_eq!(send.wait_send(None).unwrap(), Some(to)));
 }
 
@@ -200,11 +200,11 @@ fn careless_recvs(context: &Arc<Context>, rounds: usize) {
     let mut random = Random::new(77 + context.rank() as u64);
     let mut dropped = Vec::new();
     for _ in 0..rounds {
-        let mut memory = vec![0; LONGEST];
+        let mut memory = vec![0; MAX_MESSAGE_BYTES];
         let recv = buffer(context, &mut memory);
         let ranks = [from, context.rank()];
         let ranks = if random.chance(3) { &ranks[..] } else { &ranks[..1] };
-        recv.recv(ranks, CARELESS | random.below(3) as u64, 0, LONGEST).unwrap();
+        recv.recv(ranks, CARELESS | random.below(3) as u64, 0, MAX_MESSAGE_BYTES).unwrap();
         let result = recv.wait_recv(Some(Duration::from_micros(random.next() % 3000)));
         drop(recv);
         if let Ok(came) = result {
@@ -222,10 +222,10 @@ fn careless_recvs(context: &Arc<Context>, rounds: usize) {
     send.send(from, STOP, 0, 1).unwrap();
     assert_eq!(send.wait_send(None).unwrap(), Some(from));
     for slot in 0..3 {
-        let mut memory = vec![0; LONGEST];
+        let mut memory = vec![0; MAX_MESSAGE_BYTES];
         loop {
             let recv = buffer(context, &mut memory);
-            recv.recv(&[from], CARELESS | slot, 0, LONGEST).unwrap();
+            recv.recv(&[from], CARELESS | slot, 0, MAX_MESSAGE_BYTES).unwrap();
             assert_eq!(recv.wait_recv(None).unwrap().unwrap().0, from);
             drop(recv);
             if number_of(&memory) == LAST {

@@ -131,7 +131,7 @@ impl Explain {
         };
         let domains = self.caches.as_ref().map(|caches| caches.of_ranks(ranks).map_err(Failure::usage)).transpose()?;
         let allowed = environment::switch(shm::VARIABLE).map_err(|error| error.to_string())? != Some(false);
-        let shared = allowed && (2..=MAX_MEMBERS).contains(&places.most_on_a_host());
+        let shared = allowed && (2..=MAX_MEMBERS).contains(&places.max_on_a_host());
         let places = Topology { shared, domains: domains.unwrap_or_default(), ..places };
         let hosts = places.host_count();
         let says = |error: Error| error.to_string();

@@ -99,14 +99,14 @@ pub fn store(text: &str) -> Result<String, String> {
     url::server(text).map(|_| text.to_owned()).map_err(|error| error.message().to_owned())
 }
 
-/// Most ranks of a call whose cost is computed or that is simulated.
-pub const MOST_RANKS: usize = 1 << 16;
+/// The maximum number of ranks of a call whose cost is computed or that is simulated.
+pub const MAX_RANKS: usize = 1 << 16;
 
 /// Parses a number of ranks.
 pub fn ranks(text: &str) -> Result<usize, String> {
     match text.parse::<u64>() {
-        Ok(number @ 1..) if number <= MOST_RANKS as u64 => Ok(number as usize),
-        Ok(1..) => Err(format!("{text} ranks are too many; there can be {MOST_RANKS}")),
+        Ok(number @ 1..) if number <= MAX_RANKS as u64 => Ok(number as usize),
+        Ok(1..) => Err(format!("{text} ranks are too many; there can be {MAX_RANKS}")),
         _ => Err(format!("{text:?} is not a number of ranks")),
     }
 }

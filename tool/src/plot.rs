@@ -104,9 +104,9 @@ impl Unit {
         }
     }
 
-    /// The range of an axis that holds `values`, and its ticks, at most about `most`: powers of the base or, of ten,
+    /// The range of an axis that holds `values`, and its ticks, at most about `max`: powers of the base or, of ten,
     /// where these are few, also twice and five times each.
-    fn axis(self, values: impl Iterator<Item = f64>, most: i32) -> (Range<f64>, Vec<f64>) {
+    fn axis(self, values: impl Iterator<Item = f64>, max: i32) -> (Range<f64>, Vec<f64>) {
         let log = |value: f64| value.ln() / self.base().ln();
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values {
@@ -123,7 +123,7 @@ impl Unit {
             let end = ticks.iter().position(|tick| log(*tick) >= high).unwrap_or(ticks.len() - 1).max(begin + 1);
             return (ticks[begin]..ticks[end], ticks[begin..=end].to_vec());
         }
-        let every = ((last - first) / f64::from(most)).ceil();
+        let every = ((last - first) / f64::from(max)).ceil();
         let steps = ((last - first) / every).ceil() as i32;
         let ticks: Vec<f64> = (0..=steps).map(|step| self.base().powf(first + every * f64::from(step))).collect();
         (ticks[0]..ticks[ticks.len() - 1], ticks)
@@ -288,10 +288,10 @@ impl Style {
     }
 }
 
-/// The smallest round number (1, 2 or 5 followed by zeros) that is at least `least`.
-fn tick(least: f64) -> f64 {
-    let power = 10f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * power).find(|&tick| tick >= least).unwrap_or(10.0 * power)
+/// The smallest round number (1, 2 or 5 followed by zeros) that is at least `min`.
+fn tick(min: f64) -> f64 {
+    let power = 10f64.powf(min.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * power).find(|&tick| tick >= min).unwrap_or(10.0 * power)
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -330,8 +330,8 @@ mod tests {
 
     #[test]
     fn ticks_are_powers_that_hold_all_values() {
-        let axis = |unit: Unit, values: &[f64], most| {
-            let (range, ticks) = unit.axis(values.iter().copied(), most);
+        let axis = |unit: Unit, values: &[f64], max| {
+            let (range, ticks) = unit.axis(values.iter().copied(), max);
             assert!((range.start, range.end) == (ticks[0], ticks[ticks.len() - 1]));
             ticks
         };
@@ -357,9 +357,9 @@ mod tests {
 
     #[test]
     fn no_two_lines_look_alike_and_auto_is_thick_and_black() {
-        let most = gloo_rs::collective::Collective::ALL.iter().map(|collective| collective.algorithms().len()).max();
+        let max = gloo_rs::collective::Collective::ALL.iter().map(|collective| collective.algorithms().len()).max();
         let series = |name: String| Series { name, points: vec![(4.0, 1.0), (8.0, 2.0)] };
-        let names = (0..most.unwrap()).map(|index| format!("z{index}")).chain(["auto".into()]);
+        let names = (0..max.unwrap()).map(|index| format!("z{index}")).chain(["auto".into()]);
         let series: Vec<_> = names.map(series).collect();
         let styled = styles(&series, false);
         assert_eq!((styled.len(), styled[0].0.name.as_str()), (series.len(), "auto"));

@@ -31,8 +31,8 @@ use crate::types::Rank;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "hierarchical", generate, cost, uses: Uses::Groups };
 
-/// Most parts that are published one by one. With more groups, all are one publication.
-const MOST_PARTS: usize = MAX_PUBLICATIONS;
+/// The maximum number of parts that are published one by one. With more groups, all are one publication.
+const MAX_PARTS: usize = MAX_PUBLICATIONS;
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
@@ -57,7 +57,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         fan_out(&mut b, shape, output);
         return Ok(b.build());
     }
-    let in_parts = in_memory && groups.len() <= MOST_PARTS;
+    let in_parts = in_memory && groups.len() <= MAX_PARTS;
     for &member in members.iter().filter(|_| !in_parts) {
         match in_memory {
             true => b.fetch_reduce(member, 0, 0, output, current, Side::Right),
@@ -111,7 +111,7 @@ pub(super) fn uses_memory(shape: &Shape<'_>, groups: &[Vec<Rank>]) -> bool {
 /// The parts in which `output` is published: that of each of `groups`, in the order in which their ring comes to it,
 /// from the part of the group `first` on, modulo the number of groups.
 fn parts(output: Span, groups: usize, first: usize) -> Vec<Span> {
-    if groups > MOST_PARTS {
+    if groups > MAX_PARTS {
         return vec![output];
     }
     let parts = (0..groups).map(|distance| output.part(groups, (first + groups - distance) % groups));
@@ -163,7 +163,7 @@ fn in_memory(case: &Case<'_>, members: f64, leaders: f64, rings: f64) -> f64 {
         return rings;
     }
     let part = bytes / leaders;
-    let in_parts = leaders <= MOST_PARTS as f64;
+    let in_parts = leaders <= MAX_PARTS as f64;
     let published = if in_parts { part } else { bytes };
     // How parts are published for one rank depends on whether there is room for all of them.
     let combine = members * (memory.fetch(bytes, published, false) + case.network.gamma * published);

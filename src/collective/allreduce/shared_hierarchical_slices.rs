@@ -36,7 +36,8 @@ fn cost(case: &Case<'_>) -> Cost {
     let (memory, gamma) = (&case.network.memory, case.network.gamma);
     let (mut path, mut part, mut largest) = (0.0, case.bytes(), 0.0_f64);
     for level in 0..tree.levels() {
-        let (owners, others, far) = (tree.least(level) as f64, tree.most(level) as f64 - 1.0, tree.is_far(level));
+        let (owners, others, far) =
+            (tree.min_joined(level) as f64, tree.max_joined(level) as f64 - 1.0, tree.is_far(level));
         part /= owners;
         largest = largest.max(part);
         let (published, fetch) = (memory.publish(part, false), memory.fetch(part, part, far));
@@ -82,8 +83,8 @@ impl Place {
         let mut places = Vec::new();
         for level in 0..tree.levels() {
             let (group, position) = (tree.group(rank, level), tree.position(rank, level));
-            places.push(Self { group, position, owners: tree.least(level) });
-            if position >= tree.least(level) {
+            places.push(Self { group, position, owners: tree.min_joined(level) });
+            if position >= tree.min_joined(level) {
                 break;
             }
         }

@@ -34,7 +34,7 @@ fn cost(case: &Case<'_>) -> Cost {
     let size = case.shape.size;
     let mut cost = Cost::default();
     let Ok(counts) = all_counts(case.shape) else { return cost };
-    let (mut busiest, mut longest, mut most) = (0.0f64, 0.0f64, 0.0f64);
+    let (mut busiest, mut longest, mut max) = (0.0f64, 0.0f64, 0.0f64);
     let mut received = vec![0.0; size];
     for (rank, row) in counts.chunks_exact(size).enumerate() {
         let (mut sent, mut messages) = (0.0, 0.0);
@@ -45,12 +45,12 @@ fn cost(case: &Case<'_>) -> Cost {
             longest = longest.max(bytes);
             messages += case.pieces(bytes);
         }
-        most = most.max(messages);
+        max = max.max(messages);
         cost.messages += messages;
         busiest = busiest.max(sent);
         cost.sent += sent;
     }
     busiest = received.into_iter().fold(busiest, f64::max);
-    cost.path = case.at_once(busiest, longest, most, true);
+    cost.path = case.at_once(busiest, longest, max, true);
     cost
 }

@@ -40,8 +40,8 @@ fn cost(case: &Case<'_>) -> Cost {
     }
     let (memory, gamma) = (&case.network.memory, case.network.gamma);
     let level = |level: usize| {
-        let (before, after, far) = (tree.most_held(level), tree.most_held(level + 1), tree.is_far(level));
-        let fetches = (after * (tree.most(level) - 1)) as f64;
+        let (before, after, far) = (tree.max_held(level), tree.max_held(level + 1), tree.is_far(level));
+        let fetches = (after * (tree.max_joined(level) - 1)) as f64;
         let publishing = (before - after) as f64 * memory.publish(longest, false);
         publishing + memory.access(far).signal + fetches * (memory.fetch(longest, longest, far) + gamma * longest)
     };

@@ -76,7 +76,7 @@ fn allreduce_bcube() {
     for base in [2usize, 3, 4, 8] {
         for digits in 0..=6 {
             let size = base.pow(digits);
-            if size <= most_ranks() {
+            if size <= max_ranks() {
                 let report = allreduce("bcube", size, base, true);
                 let digits = digits as usize;
                 // A rank reduces the data of its group one part after the other.

@@ -93,8 +93,8 @@ fn finished(schedule: &Schedule, step: u32, progress: usize, target: u32) -> usi
 fn still_waits(right: &Schedule, damaged: &Schedule, step: usize, target: u32) -> bool {
     let wait = |schedule, progress| finished(schedule, step as u32, progress, target);
     let action = &right.steps[step].action;
-    let least = if action.is_shared() { action.progress() } else { 1 };
-    (least..=action.progress()).all(|progress| wait(damaged, progress) >= wait(right, progress))
+    let min = if action.is_shared() { action.progress() } else { 1 };
+    (min..=action.progress()).all(|progress| wait(damaged, progress) >= wait(right, progress))
 }
 
 /// Whether `step` must wait for `target`. The wait for readers also waits for those who write what was published, for

@@ -206,7 +206,7 @@ fn formulas_agree_with_the_simulator() {
                 let same = moved.iter().zip(priced).all(|(a, b)| (a - b).abs() <= 1e-9 * b);
                 // What several caches delay depends on the order of the fetches, which only the formulas of the tree
                 // know.
-                let most = match algorithm.name {
+                let max = match algorithm.name {
                     // All read what rank 0 has published first, but the formula lets it wait for the last.
                     "shared_flat"
                         if matches!(collective, Collective::Scan | Collective::Exscan) && domains.is_empty() =>
@@ -221,7 +221,7 @@ fn formulas_agree_with_the_simulator() {
                     name if name.starts_with("shared_hierarchical") => 1.05,
                     _ => 1.2,
                 };
-                if !(0.95..most).contains(&ratio) || !same || (result.messages, cost.messages) != (0, 0.0) {
+                if !(0.95..max).contains(&ratio) || !same || (result.messages, cost.messages) != (0, 0.0) {
                     wrong.push(format!(
                         "{} {}, {size} ranks {domains:?}, {elements}: {} s, {moved:?} bytes, priced at {cost:?}: {ratio:.3}",
                         collective.name(),

@@ -25,8 +25,8 @@ fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(
     match name {
         // A rank forwards data before it has reduced it: only the last reductions count.
         "ring" => {
-            let most = (p - 1.0) * (alpha + s / b + gamma * s);
-            Some((most, 0.95 * (p - 1.0) * (alpha + s / b) / most, 1.05))
+            let max = (p - 1.0) * (alpha + s / b + gamma * s);
+            Some((max, 0.95 * (p - 1.0) * (alpha + s / b) / max, 1.05))
         }
         "ring_segmented" => equal(ring),
         // One of its two streams reduces while the other is in transit, so latency and reductions count at most once.
@@ -36,8 +36,8 @@ fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(
         "tree" => equal(h * (2.0 * alpha + 2.0 * s / b + gamma * s)),
         // Reductions overlap with receives, so only the last counts: less than the formula.
         "reduce_broadcast" => {
-            let most = 2.0 * (alpha + (p - 1.0) * s / b) + gamma * s * (p - 1.0);
-            Some((most, if gamma == 0.0 { 0.95 } else { 2.0 * (alpha + (p - 1.0) * s / b) / most * 0.95 }, 1.05))
+            let max = 2.0 * (alpha + (p - 1.0) * s / b) + gamma * s * (p - 1.0);
+            Some((max, if gamma == 0.0 { 0.95 } else { 2.0 * (alpha + (p - 1.0) * s / b) / max * 0.95 }, 1.05))
         }
         // With its own n as the size of groups, in which each pair of ranks has a link; a leader's own buffer needs no
         // reduction.
@@ -66,8 +66,8 @@ fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(
 
 /// `make test-more` alone has what takes seconds.
 fn of_this_tier<T, const N: usize>(sizes: [(usize, T); N]) -> impl Iterator<Item = (usize, T)> {
-    let most = Tier::from_environment().of(256, 1024, usize::MAX);
-    sizes.into_iter().filter(move |(size, _)| *size <= most)
+    let max = Tier::from_environment().of(256, 1024, usize::MAX);
+    sizes.into_iter().filter(move |(size, _)| *size <= max)
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn double_binary_trees_keep_their_bound() {
                 constants: &Constants::BUILT_IN,
             };
             let price = double_binary_tree::allreduce_time(&case);
-            let most = if size.is_power_of_two() { 1.1 } else { 1.35 };
-            let near = (0.85..=most).contains(&(price / time));
+            let max = if size.is_power_of_two() { 1.1 } else { 1.35 };
+            let near = (0.85..=max).contains(&(price / time));
             assert!(near, "{size} ranks, {bytes} bytes: {time} s, priced at {price} s");
         }
     }
@@ -177,10 +177,10 @@ fn hosts_of_several_ranks_are_faster_in_groups_than_in_a_ring() {
     let call = Shape { groups: &groups, ..shape(Collective::Allreduce, 8, 16 << 20) };
     let ring = play("ring_segmented", call, &options).seconds;
     // Over the network card: 2S(P-1)/P in the ring, 2S(m-1)/m in groups; the time within hosts is small.
-    let most = (2.0 * 7.0 / 8.0) / (2.0 / 2.0);
+    let max = (2.0 * 7.0 / 8.0) / (2.0 / 2.0);
     for name in ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd"] {
         let gain = ring / play(name, call, &options).seconds;
-        assert!((0.9 * most..1.05 * most).contains(&gain), "{name}: {gain} of {most}");
+        assert!((0.9 * max..1.05 * max).contains(&gain), "{name}: {gain} of {max}");
     }
 }
 

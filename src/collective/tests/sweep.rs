@@ -45,9 +45,9 @@ fn largest(algorithm: &Algorithm) -> usize {
 /// Every number of ranks.
 fn every_size(collective: Collective) {
     let tier = Tier::from_environment();
-    let (most, two_forms) = (tier.of(16, 128, 128), tier.of(16, TWO_FORMS_IN_TEST, TWO_FORMS));
+    let (max, two_forms) = (tier.of(16, 128, 128), tier.of(16, TWO_FORMS_IN_TEST, TWO_FORMS));
     for algorithm in collective.algorithms() {
-        for size in 1..=most.min(largest(algorithm)) {
+        for size in 1..=max.min(largest(algorithm)) {
             let all = forms(collective, algorithm, size);
             if size <= ALL_FORMS {
                 all.into_iter().for_each(|form| prove_form(collective, algorithm, size, form));

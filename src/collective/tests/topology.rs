@@ -241,8 +241,8 @@ fn mesh_2d_talks_to_neighbours_only() {
                     let (x, y) = ((shape.rank % n).abs_diff(to % n), (shape.rank / n).abs_diff(to / n));
                     assert_eq!(x + y, 1, "rank {} sends to {to}", shape.rank);
                     // A line carries four quarters, two in each direction, up and down.
-                    let most = if n == 1 || m == 1 { COUNT * size } else { 3 * COUNT * size / 4 + 2 };
-                    assert!(elements <= most, "rank {} sends {elements} to {to}", shape.rank);
+                    let max = if n == 1 || m == 1 { COUNT * size } else { 3 * COUNT * size / 4 + 2 };
+                    assert!(elements <= max, "rank {} sends {elements} to {to}", shape.rank);
                 }
             }
         }

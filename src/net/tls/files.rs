@@ -71,8 +71,8 @@ pub fn named(options: &Options, index: usize) -> String {
     Named::of(options, index).map(|file| file.to_string()).unwrap_or_default()
 }
 
-/// Most bytes of a file of certificates, or of a key.
-const MOST_BYTES: u64 = 1 << 20;
+/// The maximum number of bytes of a file of certificates, or of a key.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// What takes the place of the path of a file.
 fn inline(file: &Path) -> Option<&[u8]> {
@@ -106,7 +106,7 @@ fn text(file: &Named<'_>, until: Until) -> Result<Vec<u8>> {
     if let Some(text) = inline(file.path) {
         return Ok(text.to_vec());
     }
-    sys::file::read(file.path, MOST_BYTES, until).map_err(|error| {
+    sys::file::read(file.path, MAX_FILE_BYTES, until).map_err(|error| {
         let failed = Error::io(format_args!("cannot read {file}"), &error);
         // Only a pipe that its writer does not close is read until the timeout.
         let timed_out = error.kind() == std::io::ErrorKind::TimedOut;

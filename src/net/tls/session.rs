@@ -18,9 +18,9 @@ use crate::sys::{self, RawSocket};
 /// another read. Only pages that were written take memory.
 const READ_BYTES: usize = 128 << 10;
 /// The buffer has at least this much room when the socket is read.
-const LEAST_ROOM: usize = 32 << 10;
-/// Most plain bytes that are encrypted before they are sent: with a message's header and what each record adds, one
-/// segment of loopback, 65483 bytes. A few bytes more make a second segment, which takes 6 us or more.
+const MIN_ROOM_BYTES: usize = 32 << 10;
+/// The maximum number of plain bytes that are encrypted before they are sent: with a message's header and what each
+/// record adds, one segment of loopback, 65483 bytes. A few bytes more make a second segment, which takes 6 us or more.
 const WRITE_BYTES: usize = 63 << 10;
 /// What is not longer, as a message of 64 KiB with its header, is encrypted and sent by halves: a peer decrypts the
 /// first half while the second one is encrypted.
@@ -29,7 +29,7 @@ const HALF_BYTES: usize = 32 << 10;
 /// Plain bytes of the longest record, and how many more it takes at most.
 const RECORD_BYTES: usize = 16 << 10;
 const RECORD_OVERHEAD: usize = 64;
-/// Most bytes that are taken before the handshake is over.
+/// The maximum number of bytes that are taken before the handshake is over.
 const EARLY_BYTES: usize = RECORD_BYTES;
 
 const CUT: &str =
@@ -325,7 +325,7 @@ impl Session {
     fn read(&mut self, socket: RawSocket) -> io::Result<usize> {
         if self.begin == self.end {
             (self.begin, self.end) = (0, 0);
-        } else if self.incoming.len() - self.end < LEAST_ROOM {
+        } else if self.incoming.len() - self.end < MIN_ROOM_BYTES {
             self.incoming.copy_within(self.begin..self.end, 0);
             (self.begin, self.end) = (0, self.end - self.begin);
         }
@@ -400,9 +400,9 @@ impl Session {
     pub fn send(&mut self, socket: RawSocket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut taken = 0;
-        let most = if total <= SHORT_BYTES { HALF_BYTES } else { WRITE_BYTES };
+        let max = if total <= SHORT_BYTES { HALF_BYTES } else { WRITE_BYTES };
         while self.flush(socket)? && taken < total {
-            let count = self.take(parts, taken, most)?;
+            let count = self.take(parts, taken, max)?;
             if count == 0 {
                 break;
             }
@@ -411,8 +411,8 @@ impl Session {
         if taken > 0 || total == 0 { Ok(taken) } else { Err(ErrorKind::WouldBlock.into()) }
     }
 
-    /// Encrypts about `most` bytes of what follows the first `skip` bytes of `parts`. Returns the number of bytes.
-    fn take(&mut self, parts: &[IoSlice<'_>], mut skip: usize, mut most: usize) -> io::Result<usize> {
+    /// Encrypts about `max` bytes of what follows the first `skip` bytes of `parts`. Returns the number of bytes.
+    fn take(&mut self, parts: &[IoSlice<'_>], mut skip: usize, mut max: usize) -> io::Result<usize> {
         let rest = parts.iter().filter_map(|part| {
             let rest = part.get(skip..).filter(|rest| !rest.is_empty());
             skip = skip.saturating_sub(part.len());
@@ -427,7 +427,7 @@ impl Session {
         let mut taken = 0;
         let mut gathered = std::mem::take(&mut self.gathered);
         for part in rest {
-            if taken + gathered.len() >= most {
+            if taken + gathered.len() >= max {
                 break;
             }
             if gathered.len() + part.len() <= RECORD_BYTES {
@@ -436,10 +436,10 @@ impl Session {
             }
             if taken == 0 {
                 // A header does not count, or the payload's last record would be short.
-                most += gathered.len();
+                max += gathered.len();
             }
             taken += self.encrypt(&gathered)?;
-            taken += self.encrypt(&part[..part.len().min(most - taken)])?;
+            taken += self.encrypt(&part[..part.len().min(max - taken)])?;
             gathered.clear();
         }
         taken += self.encrypt(&gathered)?;

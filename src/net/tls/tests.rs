@@ -226,7 +226,7 @@ fn bytes_can_be_received_in_place_and_copied_by_turns() {
     let mut ends = pair(authority.member(), authority.member());
     settle(&mut ends);
     let data: Vec<u8> = (0..70_000u32).map(|i| (i * 7 + i / 256) as u8).collect();
-    for most in [0, 1, 20_000, 40_000, usize::MAX] {
+    for max in [0, 1, 20_000, 40_000, usize::MAX] {
         assert_eq!(send(&mut ends[0], &data).unwrap(), data.len());
         let mut received = Vec::<u8>::new();
         // A part that is shorter than a record, whose rest is then received in place.
@@ -239,13 +239,13 @@ fn bytes_can_be_received_in_place_and_copied_by_turns() {
                 assert!(!full && !bytes.is_empty(), "bytes follow although no more are wanted");
                 received.extend(bytes);
                 passed += bytes.len();
-                full = passed > most;
+                full = passed > max;
                 !full
             });
             assert_eq!(result.unwrap().unwrap(), passed);
-            assert!(full || received.len() == data.len(), "{most}: stops after {passed} bytes");
+            assert!(full || received.len() == data.len(), "{max}: stops after {passed} bytes");
         }
-        assert!(received == data, "{most}");
+        assert!(received == data, "{max}");
         let again = ends[1].receive_in_place(&mut |_| panic!("there is no more")).unwrap();
         assert_eq!(again.unwrap_err().kind(), ErrorKind::WouldBlock);
     }
@@ -303,15 +303,15 @@ impl MessageEncrypter for Encrypter {
     }
 }
 
-/// Returns both ends of a session that encrypts `most` records with a key.
-fn pair_by(most: u64) -> ([Stream; 2], &'static Cipher) {
+/// Returns both ends of a session that encrypts `max` records with a key.
+fn pair_by(max: u64) -> ([Stream; 2], &'static Cipher) {
     let original = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13().unwrap();
     let cipher = Cipher { original: original.aead_alg, keys: AtomicUsize::new(0), disguises: Arc::default() };
     let cipher: &Cipher = Box::leak(Box::new(cipher));
     let common = CipherSuiteCommon {
         suite: original.common.suite,
         hash_provider: original.common.hash_provider,
-        confidentiality_limit: most,
+        confidentiality_limit: max,
     };
     let suite = Tls13CipherSuite { common, hkdf_provider: original.hkdf_provider, aead_alg: cipher, quic: None };
     let suite = SupportedCipherSuite::Tls13(Box::leak(Box::new(suite)));
@@ -338,8 +338,8 @@ fn keys_are_renewed_while_both_sides_send() {
     for turn in 0.. {
         assert!(turn < 10_000, "{} and {} bytes have come", received[0].len(), received[1].len());
         for (side, end) in ends.iter_mut().enumerate() {
-            let most = (sent[side] + [1, 20_000, 70_000][turn % 3]).min(data.len());
-            match send(end, &data[sent[side]..most]) {
+            let max = (sent[side] + [1, 20_000, 70_000][turn % 3]).min(data.len());
+            match send(end, &data[sent[side]..max]) {
                 Ok(n) => sent[side] += n,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }

@@ -39,14 +39,14 @@ pub fn publish(path: &Path, value: &str) -> Result<()> {
     })
 }
 
-/// Most bytes of a file with an address.
-const MOST_BYTES: u64 = 64 << 10;
+/// The maximum number of bytes of a file with an address.
+const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Waits until the file `path` exists, and returns its contents.
 pub fn look_up(path: &Path, deadline: &Deadline) -> Result<String> {
     let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
     loop {
-        match sys::file::read(path, MOST_BYTES, Until::after(deadline.remaining())) {
+        match sys::file::read(path, MAX_FILE_BYTES, Until::after(deadline.remaining())) {
             Ok(value) => return Ok(String::from_utf8_lossy(&value).into_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io(format_args!("cannot read {}", path.display()), &error)),

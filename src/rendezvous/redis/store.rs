@@ -25,7 +25,7 @@ const IDLE_CONNECTIONS: usize = 4;
 /// Time that a reply may take beyond the call's timeout, so that a call with timeout zero can succeed.
 const GRACE: Duration = Duration::from_millis(900);
 
-/// Most keys and bytes sent in one request.
+/// The maximum number of keys and bytes sent in one request.
 const BATCH_KEYS: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
 

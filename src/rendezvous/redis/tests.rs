@@ -63,8 +63,8 @@ fn passwords_and_users() {
     is(&refused(&server.url("nobody:secret", "", ""), LONG), ErrorKind::InvalidArgument, &["does not take this user"]);
 
     // A user of the access control list with the minimal rights that docs/stores.md lists.
-    let least = "~gloo_rs/* +auth +select +ping +get +set +expire +exists +incrby +del +eval +strlen +append";
-    let users = format!("--user job on >secret {least} --user reader on >secret ~* +auth +ping +get +expire");
+    let min = "~gloo_rs/* +auth +select +ping +get +set +expire +exists +incrby +del +eval +strlen +append";
+    let users = format!("--user job on >secret {min} --user reader on >secret ~* +auth +ping +get +expire");
     let server = RedisServer::start(&users.split(' ').collect::<Vec<_>>());
     let store = open(&server.url("job:secret", "", ""));
     works(&*store);

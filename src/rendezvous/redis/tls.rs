@@ -17,8 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::sys::file::Until;
 
-/// Most bytes of a file of certificates, or of a key.
-const MOST_BYTES: u64 = 1 << 20;
+/// The maximum number of bytes of a file of certificates, or of a key.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The TLS configuration. The error says what is wrong and names the file. `until`: how long a file that is a pipe is
 /// waited for.
@@ -106,7 +106,7 @@ fn certificates(file: &Path, by: &str, until: Until) -> Result<Vec<CertificateDe
 }
 
 fn read(file: &Path, by: &str, until: Until) -> Result<Vec<u8>> {
-    sys::file::read(file, MOST_BYTES, until).map_err(|error| unreadable(file, by, &error))
+    sys::file::read(file, MAX_FILE_BYTES, until).map_err(|error| unreadable(file, by, &error))
 }
 
 fn unreadable(file: &Path, by: &str, error: &io::Error) -> Error {

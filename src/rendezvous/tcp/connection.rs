@@ -20,7 +20,7 @@ use crate::sys::{self, AsRaw};
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Minimum time for an attempt, so that a call with timeout zero makes one.
-const LEAST_TIME: Duration = Duration::from_millis(100);
+const MIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Longest time without progress in the middle of a request or a reply.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -95,8 +95,8 @@ impl Connection {
         security: &Security,
         deadline: &Deadline,
     ) -> Result<Self, Fault> {
-        let deadline = &Deadline::after(deadline.remaining().max(LEAST_TIME));
-        let time = deadline.remaining().clamp(LEAST_TIME, ATTEMPT_TIMEOUT);
+        let deadline = &Deadline::after(deadline.remaining().max(MIN_TIMEOUT));
+        let time = deadline.remaining().clamp(MIN_TIMEOUT, ATTEMPT_TIMEOUT);
         let stream = sys::connect::connect(address, time).map_err(|error| Fault::connecting(error, Some(address)))?;
         prepare(&stream)?;
         let stream = security.connect(stream.into())?;

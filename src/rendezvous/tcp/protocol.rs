@@ -390,10 +390,10 @@ impl<'a> Reader<'a> {
         if length > MAX_VALUE_BYTES { Err(invalid()) } else { self.take(length) }
     }
 
-    /// A list whose elements have at least `least` bytes each: the count is checked before memory is allocated for it.
-    fn list<T>(&mut self, least: usize, mut member: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    /// A list whose elements have at least `min` bytes each: the count is checked before memory is allocated for it.
+    fn list<T>(&mut self, min: usize, mut member: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let count = self.u32()? as usize;
-        if count > MAX_FRAME_KEYS || count > self.0.len() / least {
+        if count > MAX_FRAME_KEYS || count > self.0.len() / min {
             return Err(invalid());
         }
         let mut list = try_with_capacity(count, "the list of a request or a reply")?;

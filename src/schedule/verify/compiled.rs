@@ -34,8 +34,8 @@ struct Publication {
     /// Elements that each rank does not read any more.
     consumed: Vec<usize>,
     /// The smallest number of these among the readers, and how many of them have it.
-    least: usize,
-    at_least: u32,
+    min_consumed: usize,
+    readers_at_min: u32,
 }
 
 struct Machine<'a> {
@@ -140,7 +140,7 @@ impl<'a> Machine<'a> {
         peers().for_each(|(from, number, at)| self.publications[from][number].consume(rank, at + done));
         let is_written = |&(from, number, at): &(Rank, usize, usize)| {
             let publication = &self.publications[from][number];
-            at + done < publication.len && at + done <= publication.least
+            at + done < publication.len && at + done <= publication.min_consumed
         };
         if let Some((from, number, at)) = peers().find(|of| !is_written(of)) {
             let element = at + done;
@@ -153,7 +153,7 @@ impl<'a> Machine<'a> {
 
 impl Publication {
     fn new(len: usize, readers: u64, ranks: usize) -> Self {
-        Self { len, readers, consumed: vec![0; ranks], least: 0, at_least: readers.count_ones() }
+        Self { len, readers, consumed: vec![0; ranks], min_consumed: 0, readers_at_min: readers.count_ones() }
     }
 
     fn consume(&mut self, rank: Rank, elements: usize) {
@@ -163,18 +163,18 @@ impl Publication {
             return;
         }
         self.consumed[rank] = elements;
-        if before != self.least {
+        if before != self.min_consumed {
             return;
         }
-        self.at_least -= 1;
-        if self.at_least == 0 {
+        self.readers_at_min -= 1;
+        if self.readers_at_min == 0 {
             let of_readers = || {
                 let reads = |(rank, _): &(usize, _)| self.readers >> rank & 1 != 0;
                 self.consumed.iter().enumerate().filter(reads).map(|(_, consumed)| *consumed)
             };
-            let least = of_readers().min().unwrap_or(self.len);
-            self.at_least = of_readers().filter(|consumed| *consumed == least).count() as u32;
-            self.least = least;
+            let min_consumed = of_readers().min().unwrap_or(self.len);
+            self.readers_at_min = of_readers().filter(|consumed| *consumed == min_consumed).count() as u32;
+            self.min_consumed = min_consumed;
         }
     }
 }

@@ -483,15 +483,15 @@ unsafe fn pieces(list: *const ffi::ibv_sge, count: c_int) -> Vec<Piece> {
     (0..count.max(0) as usize).map(piece).collect()
 }
 
-/// A send request, with its data if that is inline: at most `most` bytes of it.
+/// A send request, with its data if that is inline: at most `max` bytes of it.
 ///
 /// # Safety
 /// All that the request names exists.
-unsafe fn request(of: &ffi::ibv_send_wr, most: u32) -> Result<Request, c_int> {
+unsafe fn request(of: &ffi::ibv_send_wr, max: u32) -> Result<Request, c_int> {
     // SAFETY: the caller guarantees it.
     let pieces = unsafe { pieces(of.sg_list, of.num_sge) };
     let inline = of.send_flags & ffi::ibv_send_flags::IBV_SEND_INLINE.0 != 0;
-    if inline && pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>() > most.into() {
+    if inline && pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>() > max.into() {
         return Err(libc::EINVAL);
     }
     // SAFETY: integers share the memory, and the caller guarantees that inline data exists.
@@ -518,11 +518,11 @@ unsafe extern "C" fn post_send(
     bad: *mut *mut ffi::ibv_send_wr,
 ) -> c_int {
     let post = |state: &mut State, id| {
-        let (place, most) = (state.pairs[&id].place, state.pairs[&id].capacity.max_inline_data);
+        let (place, max) = (state.pairs[&id].place, state.pairs[&id].capacity.max_inline_data);
         state.node(place.node).counts.doorbells[0] += 1;
         while !list.is_null() {
             // SAFETY: the caller guarantees that the list exists.
-            let result = unsafe { request(&*list, most) }.and_then(|request| state.post(id, request));
+            let result = unsafe { request(&*list, max) }.and_then(|request| state.post(id, request));
             if let Err(errno) = result {
                 // SAFETY: the caller guarantees that it is valid for writes.
                 unsafe { *bad = list };
@@ -562,13 +562,13 @@ unsafe extern "C" fn post_recv(
     unsafe { with(pair, post) }
 }
 
-unsafe extern "C" fn poll_cq(queue: *mut ffi::ibv_cq, most: c_int, into: *mut ffi::ibv_wc) -> c_int {
+unsafe extern "C" fn poll_cq(queue: *mut ffi::ibv_cq, max: c_int, into: *mut ffi::ibv_wc) -> c_int {
     // SAFETY: the caller guarantees that the queue exists.
-    let Some(taken) = (unsafe { with(queue, |state, id| state.poll(id, most.max(0) as usize)) }) else {
+    let Some(taken) = (unsafe { with(queue, |state, id| state.poll(id, max.max(0) as usize)) }) else {
         return -libc::EIO;
     };
     for (index, completion) in taken.iter().enumerate() {
-        // SAFETY: the caller guarantees room for `most`; the layout is that of `ibv_wc`, which a test checks.
+        // SAFETY: the caller guarantees room for `max`; the layout is that of `ibv_wc`, which a test checks.
         unsafe { into.add(index).cast::<WorkCompletion>().write(*completion) };
     }
     taken.len() as c_int

@@ -43,17 +43,17 @@ pub struct DeviceModel {
     pub name: String,
     /// The device's ports, of which the first has number 1.
     pub ports: Vec<PortModel>,
-    /// Most work requests in a queue.
+    /// The maximum number of work requests in a queue.
     pub max_requests: u32,
-    /// Most completions in a completion queue.
+    /// The maximum number of completions in a completion queue.
     pub max_completions: u32,
-    /// Most memory regions.
+    /// The maximum number of memory regions.
     pub max_regions: usize,
-    /// Most queue pairs.
+    /// The maximum number of queue pairs.
     pub max_pairs: usize,
-    /// Most pieces of memory of a work request.
+    /// The maximum number of pieces of memory of a work request.
     pub max_pieces: u32,
-    /// Most inline bytes of a send request.
+    /// The maximum number of inline bytes of a send request.
     pub max_inline: u32,
     /// Most RDMA reads of a queue pair at one time, as target and as initiator.
     pub max_reads: [u8; 2],
@@ -319,7 +319,7 @@ impl Fabric {
 
     /// Limits the bytes that `node` may have registered at one time; beyond, registration fails with `ENOMEM`.
     pub fn limit_registered_bytes(&self, node: usize, limit: u64) {
-        self.0.call(|state| state.node(node).most_registered = limit);
+        self.0.call(|state| state.node(node).max_registered = limit);
     }
 
     /// Takes a port down or up, and tells all who have opened the device. `device` is an index, `port` a number from 1

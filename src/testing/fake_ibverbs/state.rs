@@ -42,7 +42,7 @@ pub struct Node {
     /// After how many of them the node fails, with its status then.
     pub planned_failure: Option<(u64, NodeStatus)>,
     pub registered: u64,
-    pub most_registered: u64,
+    pub max_registered: u64,
 }
 
 pub struct Context {
@@ -182,7 +182,7 @@ impl State {
             planned: BTreeMap::new(),
             planned_failure: None,
             registered: 0,
-            most_registered: u64::MAX,
+            max_registered: u64::MAX,
         };
         assert!(self.nodes.insert(number, node).is_none(), "the node {number} exists");
     }
@@ -279,10 +279,10 @@ impl State {
         if bytes == 0 || access & !known != 0 || lacks_local {
             return Err(libc::EINVAL);
         }
-        let most = self.device(place).model.max_regions;
+        let max = self.device(place).model.max_regions;
         let there = self.regions.values().filter(|region| region.place == place).count();
         let node = self.node(place.node);
-        if there >= most || node.registered + bytes > node.most_registered {
+        if there >= max || node.registered + bytes > node.max_registered {
             return Err(libc::ENOMEM);
         }
         node.registered += bytes;
@@ -303,8 +303,8 @@ impl State {
     /// The checked attributes of a new completion queue.
     pub fn check_queue(&self, context: Id, entries: c_int, vector: c_int) -> Result<usize, c_int> {
         let place = self.check(context)?;
-        let most = self.device(place).model.max_completions;
-        let good = entries >= 1 && entries as u32 <= most && vector == 0;
+        let max = self.device(place).model.max_completions;
+        let good = entries >= 1 && entries as u32 <= max && vector == 0;
         if good { Ok(entries as usize) } else { Err(libc::EINVAL) }
     }
 
@@ -371,14 +371,14 @@ impl State {
     }
 
     /// Takes completions, and frees the places of their requests. `None` if the queue is broken.
-    pub fn poll(&mut self, id: Id, most: usize) -> Option<Vec<WorkCompletion>> {
+    pub fn poll(&mut self, id: Id, max: usize) -> Option<Vec<WorkCompletion>> {
         let context = self.queues[&id].context;
         let place = self.place(context);
         if self.device(place).removed || self.queues[&id].broken {
             return None;
         }
         let queue = self.queues.get_mut(&id).expect("the queue exists");
-        let taken: Vec<Completion> = queue.entries.drain(..most.min(queue.entries.len())).collect();
+        let taken: Vec<Completion> = queue.entries.drain(..max.min(queue.entries.len())).collect();
         self.node(place.node).counts.completions += taken.len() as u64;
         for completion in &taken {
             if let Some(pair) = self.pairs.get_mut(&completion.pair) {

@@ -87,8 +87,8 @@ impl State {
         let place = self.check(context)?;
         let model = &self.device(place).model;
         let capacity = parts.capacity;
-        let most = model.max_requests;
-        need(capacity.max_send_wr.max(capacity.max_recv_wr) <= most)?;
+        let max = model.max_requests;
+        need(capacity.max_send_wr.max(capacity.max_recv_wr) <= max)?;
         need(capacity.max_send_sge.max(capacity.max_recv_sge) <= model.max_pieces)?;
         need(capacity.max_inline_data <= model.max_inline)?;
         need([parts.send_queue, parts.receive_queue].iter().all(|queue| self.queues[queue].context == context))?;
@@ -215,9 +215,9 @@ impl State {
         if has(mask::IBV_QP_AV) {
             set_address(&mut connection, port, &attributes.ah_attr)?;
         }
-        let number = |attribute: mask, value: u32, most: u32, into: &mut u32| {
+        let number = |attribute: mask, value: u32, max: u32, into: &mut u32| {
             if has(attribute) {
-                need(value <= most)?;
+                need(value <= max)?;
                 *into = value;
             }
             Ok::<(), c_int>(())
@@ -225,9 +225,9 @@ impl State {
         number(mask::IBV_QP_DEST_QPN, attributes.dest_qp_num, 0xff_ffff, &mut connection.number)?;
         number(mask::IBV_QP_RQ_PSN, attributes.rq_psn, 0xff_ffff, &mut connection.expected)?;
         number(mask::IBV_QP_SQ_PSN, attributes.sq_psn, 0xff_ffff, &mut connection.next)?;
-        let small = |attribute: mask, value: u8, most: u8, into: &mut u8| {
+        let small = |attribute: mask, value: u8, max: u8, into: &mut u8| {
             if has(attribute) {
-                need(value <= most)?;
+                need(value <= max)?;
                 *into = value;
             }
             Ok::<(), c_int>(())
@@ -298,8 +298,8 @@ impl State {
     }
 }
 
-fn check_pieces(pieces: &[Piece], most: u32) -> Result<(), c_int> {
-    need(pieces.len() <= most as usize)
+fn check_pieces(pieces: &[Piece], max: u32) -> Result<(), c_int> {
+    need(pieces.len() <= max as usize)
 }
 
 fn count(counts: &mut Counts, request: &Request) {

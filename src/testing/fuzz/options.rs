@@ -19,13 +19,13 @@ use crate::testing::fuzz::Input;
 /// whole number of words, or if a word behind those that this version knows is not zero. `init` writes `struct_size`
 /// bytes and no more, of a size that is too much only the struct's own.
 fn any_struct<T: Options>(size: usize, data: &[u8]) {
-    let words = size.min(options::MOST_BYTES).div_ceil(size_of::<usize>());
+    let words = size.min(options::MAX_STRUCT_BYTES).div_ceil(size_of::<usize>());
     // The block has not one word more, so that a sanitizer detects reads past the end.
     let mut block = vec![0usize; words.max(1)];
     let bytes = block.iter_mut().zip(data.chunks_exact(size_of::<usize>()));
     bytes.for_each(|(word, bytes)| *word = usize::from_ne_bytes(bytes.try_into().expect("a word")));
     block[0] = size;
-    let acceptable = (T::REQUIRED..=options::MOST_BYTES).contains(&size) && size.is_multiple_of(align_of::<T>());
+    let acceptable = (T::REQUIRED..=options::MAX_STRUCT_BYTES).contains(&size) && size.is_multiple_of(align_of::<T>());
     let later = block.iter().take(size / size_of::<usize>()).skip(size_of::<T>() / size_of::<usize>());
     let known = later.clone().all(|word| *word == 0);
     // SAFETY: the block has `size` bytes. If `size` exceeds the maximum, `read` refuses it and reads only the size.
@@ -37,7 +37,7 @@ fn any_struct<T: Options>(size: usize, data: &[u8]) {
     let begun = size >= size_of::<usize>();
     // SAFETY: words are made of bytes.
     let (_, bytes, _) = unsafe { block.align_to::<u8>() };
-    let written = if size > options::MOST_BYTES { size_of::<T>() } else { size };
+    let written = if size > options::MAX_STRUCT_BYTES { size_of::<T>() } else { size };
     assert!(bytes[if begun { written } else { 0 }..].iter().all(|b| *b == 0xff), "written past the end");
     if begun {
         assert_eq!(block[0], size);

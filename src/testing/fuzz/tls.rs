@@ -179,11 +179,11 @@ fn taken(side: &mut Side) -> &mut Vec<u8> {
     &mut side.passing
 }
 
-/// Passes on up to `most` bytes of the end `from`.
-fn pass(sides: &mut [Side; 2], from: usize, most: usize) {
+/// Passes on up to `max` bytes of the end `from`.
+fn pass(sides: &mut [Side; 2], from: usize, max: usize) {
     let _ = sides[from].stream.flush();
     let passing = taken(&mut sides[from]);
-    let bytes: Vec<u8> = passing.drain(..most.min(passing.len())).collect();
+    let bytes: Vec<u8> = passing.drain(..max.min(passing.len())).collect();
     let mut rest = &bytes[..];
     while let Ok(n @ 1..) = sides[1 - from].attackers.write(rest) {
         rest = &rest[n..];

@@ -501,17 +501,17 @@ impl State {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let room = self.link_model.capacity.saturating_sub(self.streams[index].queued_bytes);
-        let mut most = parts.iter().map(|part| part.len()).sum::<usize>().min(room);
-        if most == 0 {
+        let mut max = parts.iter().map(|part| part.len()).sum::<usize>().min(room);
+        if max == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        if most > 1 && self.random.one_in(2) {
-            most = most.min(1 + self.random.below(self.link_model.piece));
+        if max > 1 && self.random.one_in(2) {
+            max = max.min(1 + self.random.below(self.link_model.piece));
         }
         let process = self.nodes[from].process;
         let NodeState { planned_failure, sent, .. } = self.nodes[process];
         let left = planned_failure.map_or(u64::MAX, |(bytes, _)| bytes.saturating_sub(sent));
-        let n = most.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let n = max.min(usize::try_from(left).unwrap_or(usize::MAX));
         if n > 0 {
             let mut bytes = Vec::with_capacity(n);
             for part in parts {
@@ -521,7 +521,7 @@ impl State {
             self.nodes[process].sent += n as u64;
         }
         match planned_failure {
-            Some((_, status)) if left <= most as u64 => {
+            Some((_, status)) if left <= max as u64 => {
                 self.set_status(from, status);
                 if n > 0 { Ok(n) } else { Err(io::ErrorKind::WouldBlock.into()) }
             }
@@ -535,17 +535,17 @@ impl State {
         }
         let index = self.stream(from, to);
         let now = self.now;
-        let mut most = parts.iter().map(|part| part.len()).sum::<usize>();
-        if most > 1 && self.random.one_in(2) {
-            most = most.min(1 + self.random.below(self.link_model.piece));
+        let mut max = parts.iter().map(|part| part.len()).sum::<usize>();
+        if max > 1 && self.random.one_in(2) {
+            max = max.min(1 + self.random.below(self.link_model.piece));
         }
         let stream = &mut self.streams[index];
         let mut n = 0;
         for part in parts.iter_mut() {
             let mut filled = 0;
-            while filled < part.len() && n < most {
+            while filled < part.len() && n < max {
                 let Some(piece) = stream.pieces.front_mut().filter(|piece| piece.arrives <= now) else { break };
-                let length = (piece.bytes.len() - piece.taken).min(part.len() - filled).min(most - n);
+                let length = (piece.bytes.len() - piece.taken).min(part.len() - filled).min(max - n);
                 part[filled..filled + length].copy_from_slice(&piece.bytes[piece.taken..piece.taken + length]);
                 piece.taken += length;
                 filled += length;
@@ -669,8 +669,8 @@ impl State {
             self.streams[index].read_ready_at = Some(at);
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let most = into.len();
-        let n = if self.random.one_in(2) { most } else { 1 + self.random.below(most) };
+        let max = into.len();
+        let n = if self.random.one_in(2) { max } else { 1 + self.random.below(max) };
         // SAFETY: the memory is registered, so it is valid for reads of `bytes`, and `offset + n <= bytes` was checked;
         // `n <= into.len()`.
         unsafe { std::ptr::copy_nonoverlapping(memory.add(offset), into.as_mut_ptr(), n) };

@@ -62,10 +62,10 @@ impl CollectiveCall {
         let all: Vec<_> = collectives(size).collect();
         let collective = all[random.below(all.len())];
         let algorithm = &collective.algorithms()[random.below(collective.algorithms().len())];
-        let most = if large && random.one_in(6) { EAGER_BYTES / 8 + 600 } else { 40 };
+        let max = if large && random.one_in(6) { EAGER_BYTES / 8 + 600 } else { 40 };
         let auto = random.one_in(4);
         let rounds = if random.one_in(3) { 3 } else { 1 };
-        Self { rounds, ..Self::new(random, collective, (!auto).then_some(algorithm), size, most) }
+        Self { rounds, ..Self::new(random, collective, (!auto).then_some(algorithm), size, max) }
     }
 
     /// A random small call of another collective.
@@ -76,13 +76,13 @@ impl CollectiveCall {
         Self::new(random, other, None, size, 40)
     }
 
-    /// A random call with at most `most` elements per rank.
+    /// A random call with at most `max` elements per rank.
     pub fn new(
         random: &mut Random,
         collective: Collective,
         algorithm: Option<&'static Algorithm>,
         size: usize,
-        most: usize,
+        max: usize,
     ) -> Self {
         // Requests share counts only once, so either all ranks have one or none.
         let shares_counts = algorithm.is_some_and(|algorithm| algorithm.uses == Uses::Counts);
@@ -91,8 +91,8 @@ impl CollectiveCall {
             // Not every algorithm supports every number of ranks; `auto` does.
             algorithm: algorithm.filter(|a| Self::serves(a, collective, size)),
             root: random.below(size),
-            count: random.below(most + 1),
-            counts: (0..size).map(|_| random.below(most + 1)).collect(),
+            count: random.below(max + 1),
+            counts: (0..size).map(|_| random.below(max + 1)).collect(),
             in_place: random.one_in(3),
             segment: random.one_in(2).then(|| 8 * (1 + random.below(64))),
             rounds: 1,
@@ -106,13 +106,13 @@ impl CollectiveCall {
         }
     }
 
-    /// A random call of an algorithm for ranks of one host, with at most `most` elements per rank.
-    pub fn of_one_host(random: &mut Random, size: usize, most: usize) -> Self {
+    /// A random call of an algorithm for ranks of one host, with at most `max` elements per rank.
+    pub fn of_one_host(random: &mut Random, size: usize, max: usize) -> Self {
         let shared = |c: &Collective| c.algorithms().iter().filter(|a| a.uses.needs_shared_memory());
         let all: Vec<_> = collectives(size).flat_map(|c| shared(&c).map(move |algorithm| (c, algorithm))).collect();
         let (collective, algorithm) = all[random.below(all.len())];
         let caches = (0..size).map(|_| random.below(3) as u32).collect();
-        Self { algorithm: Some(algorithm), caches, ..Self::new(random, collective, None, size, most) }
+        Self { algorithm: Some(algorithm), caches, ..Self::new(random, collective, None, size, max) }
     }
 
     /// A plain call of `count` elements by the algorithm with this name.
@@ -133,12 +133,12 @@ impl CollectiveCall {
         context.replace_schedule(&call, generate)
     }
 
-    /// A random allreduce, which may combine in the memory of each host, with at most `most` elements per rank.
-    pub fn between_hosts(random: &mut Random, size: usize, most: usize) -> Self {
+    /// A random allreduce, which may combine in the memory of each host, with at most `max` elements per rank.
+    pub fn between_hosts(random: &mut Random, size: usize, max: usize) -> Self {
         let all: Vec<_> = Collective::Allreduce.algorithms().iter().filter(|a| a.uses == Uses::Groups).collect();
         let algorithm = (!random.one_in(4)).then(|| all[random.below(all.len())]);
         let rounds = if random.one_in(3) { 3 } else { 1 };
-        Self { rounds, ..Self::new(random, Collective::Allreduce, algorithm, size, most) }
+        Self { rounds, ..Self::new(random, Collective::Allreduce, algorithm, size, max) }
     }
 
     fn serves(algorithm: &Algorithm, collective: Collective, size: usize) -> bool {

@@ -17,7 +17,7 @@ use crate::transport::Sharing;
 const REQUESTS: usize = 4;
 
 /// Longest time between two starts. Some messages take less.
-const MOST_BETWEEN_US: usize = 40;
+const MAX_BETWEEN_US: usize = 40;
 
 /// Copies and rings in shared memory have so many bytes at most: two of the requests are longer.
 const LONGEST_BYTES: (usize, usize) = (64, 512);
@@ -56,7 +56,7 @@ fn play(network: &Network, contexts: &[Arc<Context>], counts: [usize; REQUESTS],
         }
         for tag in orders[rank] {
             requests[tag].start().unwrap();
-            sleep(network.now() + Duration::from_micros(random.below(MOST_BETWEEN_US) as u64));
+            sleep(network.now() + Duration::from_micros(random.below(MAX_BETWEEN_US) as u64));
         }
         let mut waits = orders[rank];
         if number % 2 == 1 {

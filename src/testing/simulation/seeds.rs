@@ -47,8 +47,8 @@ fn play(seed: u64) -> Result<(), String> {
     let link_model = LinkModel { reads_above: above(), places_above: above(), ..link_model };
     let culprit = (!random.one_in(2)).then(|| random.below(size));
     let status = if random.one_in(2) { NodeStatus::Crashed } else { NodeStatus::Silent };
-    let most = 1 << random.below(19);
-    let bytes = random.below(most) as u64;
+    let max = 1 << random.below(19);
+    let bytes = random.below(max) as u64;
     let job = Job::run(random.bits(), link_model, size, checks, &works, |network| {
         if let Some(culprit) = culprit {
             network.fail_after(culprit, bytes, status);

@@ -26,9 +26,9 @@ const LONGEST_BYTES: [(usize, usize); 3] = [(0, 512), (64, 512), (512, 4096)];
 fn play(seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let size = 2 + random.below(15);
-    let most = [10, 80, 300][random.below(3)];
+    let max = [10, 80, 300][random.below(3)];
     let works: Vec<Work> =
-        (0..1 + random.below(4)).map(|_| Work::Call(CollectiveCall::of_one_host(&mut random, size, most))).collect();
+        (0..1 + random.below(4)).map(|_| Work::Call(CollectiveCall::of_one_host(&mut random, size, max))).collect();
     let before = LONGEST.replace(LONGEST_BYTES[random.below(LONGEST_BYTES.len())]);
     let network = Network::new(random.bits(), reliable());
     let found = FORMS[random.below(FORMS.len())];
@@ -54,10 +54,10 @@ fn play_on_hosts(seed: u64) -> Result<(), String> {
     let mut hosts: Vec<u64> = (0..size).map(|_| 1 + random.bits() % number).collect();
     // At least two hosts, one of which has two ranks.
     (hosts[0], hosts[1], hosts[2]) = (1, 1, 2);
-    let most = [10, 80, 300][random.below(3)];
+    let max = [10, 80, 300][random.below(3)];
     let work = |random: &mut Random| match random.one_in(4) {
         true => CollectiveCall::random(random, size, false),
-        false => CollectiveCall::between_hosts(random, size, most),
+        false => CollectiveCall::between_hosts(random, size, max),
     };
     let works: Vec<Work> = (0..1 + random.below(4)).map(|_| Work::Call(work(&mut random))).collect();
     let before = LONGEST.replace(LONGEST_BYTES[random.below(LONGEST_BYTES.len())]);

@@ -47,13 +47,13 @@ fn queued_bytes(context: &Context) -> usize {
     context.lock().unwrap().messenger.queued_bytes(0)
 }
 
-/// Runs two ranks. Rank 1 stops reading at `PAUSE` bytes of unexpected messages, and accepts at most `most` bytes.
-fn pair(most: usize, rank_0: impl Fn(&Network, &Arc<Context>), rank_1: impl Fn(&Network, &Arc<Context>)) {
+/// Runs two ranks. Rank 1 stops reading at `PAUSE` bytes of unexpected messages, and accepts at most `max` bytes.
+fn pair(max: usize, rank_0: impl Fn(&Network, &Arc<Context>), rank_1: impl Fn(&Network, &Arc<Context>)) {
     play(link_model(), 2, &ContextOptions::default(), |network, context| {
         if context.rank() == 0 {
             return rank_0(network, context);
         }
-        context.lock().unwrap().messenger.set_limits(PAUSE, most);
+        context.lock().unwrap().messenger.set_limits(PAUSE, max);
         rank_1(network, context);
     });
 }
@@ -85,8 +85,8 @@ fn receive(recv: &UnboundBuffer, slot: u64, bytes: usize) {
 fn a_sender_that_runs_ahead_is_throttled_and_no_message_is_lost() {
     let ahead = |_: &Network, context: &Arc<Context>| run_ahead(context, true);
     pair(1 << 30, ahead, |network, context| {
-        let most = settle(network, context);
-        assert!((PAUSE..PAUSE + TURN).contains(&most), "{most}");
+        let max = settle(network, context);
+        assert!((PAUSE..PAUSE + TURN).contains(&max), "{max}");
         let mut into = vec![0u8; BYTES];
         let recv = buffer(context, &mut into);
         for number in 0..MESSAGES {
@@ -122,7 +122,7 @@ fn a_message_behind_many_unexpected_ones_is_matched() {
 
 #[test]
 fn a_sender_that_exceeds_the_limit_is_disconnected() {
-    const MOST: usize = 4 * PAUSE;
+    const MAX_BYTES: usize = 4 * PAUSE;
     // The sends do not fail: they were completed before.
     let ahead = |network: &Network, context: &Arc<Context>| {
         let (mut from, mut last) = (random_bytes(BYTES), [7]);
@@ -131,17 +131,17 @@ fn a_sender_that_exceeds_the_limit_is_disconnected() {
         sends[1].send(1, 6, 0, 1).unwrap();
         idle(network, 2 * SETTLED);
     };
-    pair(MOST, ahead, |network, context| {
+    pair(MAX_BYTES, ahead, |network, context| {
         settle(network, context);
         let mut into = [0u8];
         let recv = buffer(context, &mut into);
         recv.recv(&[0], 6, 0, 1).unwrap();
         let error = recv.wait_recv(None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
-        for part in ["rank 0 at node 0", "no receive was posted for", &MOST.to_string()] {
+        for part in ["rank 0 at node 0", "no receive was posted for", &MAX_BYTES.to_string()] {
             assert!(error.message().contains(part), "{error}");
         }
-        assert!(queued_bytes(context) < MOST + TURN);
+        assert!(queued_bytes(context) < MAX_BYTES + TURN);
     });
 }
 
@@ -157,8 +157,8 @@ fn writes_huge(_: &Network, context: &Arc<Context>) {
 #[test]
 fn writes_without_a_bound_buffer_are_throttled_too() {
     pair(1 << 30, writes_huge, |network, context| {
-        let most = settle(network, context);
-        assert!((PAUSE..PAUSE + TURN).contains(&most), "{most}");
+        let max = settle(network, context);
+        assert!((PAUSE..PAUSE + TURN).contains(&max), "{max}");
         let mut into = vec![0u8; HUGE];
         // SAFETY: the vector lives longer than the buffer, which is dropped first.
         let recv = unsafe { context.pair(0).unwrap().recv_buffer(9, into.as_mut_ptr(), HUGE).unwrap() };

@@ -12,9 +12,9 @@ use super::rail::Rail;
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::sys::numa::Nearness;
 
-/// Most ports that are taken. More share a CPU's memory bandwidth, and each takes queue pairs for every peer, and a key
-/// in every record on the wire.
-const MOST: usize = MAX_RAILS;
+/// The maximum number of ports that are taken. More share a CPU's memory bandwidth, and each takes queue pairs for
+/// every peer, and a key in every record on the wire.
+const MAX_PORTS: usize = MAX_RAILS;
 
 /// The ports that [`select`] takes on this host, opened. Fails with `Unsupported` if there is no device, with
 /// `InvalidArgument` if the options name what does not exist, and with `Io` if ports are down; messages say what was
@@ -91,7 +91,7 @@ pub fn select(listing: &Listing, options: &Options, near: &Nearness) -> Result<V
     match &list {
         Some(list) if !list.excludes => {
             let named = named(listing, list, options)?;
-            if named.len() > MOST { automatic(listing, &named, near) } else { Ok(named) }
+            if named.len() > MAX_PORTS { automatic(listing, &named, near) } else { Ok(named) }
         }
         _ => {
             let excluded = |port: &Port| {
@@ -148,7 +148,7 @@ fn automatic(listing: &Listing, allowed: &[usize], near: &Nearness) -> Result<Ve
     let distance = |at: usize| near.distance(port(at).numa_node);
     let nearest = usable.iter().map(|&at| distance(at)).min();
     usable.retain(|&at| Some(distance(at)) == nearest);
-    usable.truncate(MOST);
+    usable.truncate(MAX_PORTS);
     Ok(usable)
 }
 

@@ -8,7 +8,7 @@ pub const FRAME_BYTES: usize = 8 << 10;
 pub const HEADER_BYTES: usize = 8;
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 4 + 4 + 8 + 8 + 4 * MAX_RAILS;
-/// Most records of a frame.
+/// The maximum number of records of a frame.
 pub const MAX_RECORDS: usize = (FRAME_BYTES - HEADER_BYTES) / RECORD_BYTES;
 
 /// Memory that the sender of the record has exposed, which the receiver may access: for one message, or until it is

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::sys::shared_memory::Mapping;
 
-/// Most rails between two ranks.
+/// The maximum number of rails between two ranks.
 pub const MAX_RAILS: usize = 4;
 
 /// Environment variable for [`Registration`].
@@ -215,7 +215,7 @@ const GRANULE_BYTES: usize = 16 << 10;
 const CHUNK_GRANULES: usize = 256;
 /// What is registered at once: the longest buffer.
 pub const CHUNK_BYTES: usize = CHUNK_GRANULES * GRANULE_BYTES;
-/// Most chunks of a context: 64 MiB.
+/// The maximum number of chunks of a context: 64 MiB.
 const MAX_CHUNKS: usize = 16;
 
 /// Zeroed memory that begins at a page, for the device of a rail. A child by fork does not have it: on any kernel, the

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::sys::socket::{is_exhausted, told};
 
 /// The largest index that an address of a packet can name.
-const MOST_GIDS: u32 = 256;
+const MAX_GIDS: u32 = 256;
 
 /// What a network card's port belongs to, which decides how packets find their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,9 +161,9 @@ pub enum GpuAccess {
 /// Limits of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Most work requests in a queue.
+    /// The maximum number of work requests in a queue.
     pub requests: usize,
-    /// Most completions in a completion queue.
+    /// The maximum number of completions in a completion queue.
     pub completions: usize,
     /// Most RDMA reads of a queue pair at one time, as target and as initiator.
     pub reads: [u8; 2],
@@ -344,7 +344,7 @@ fn ports(name: &str, context: &DeviceContext, system: &System) -> std::io::Resul
 
 fn gids(name: &str, context: &DeviceContext, port: u8, entries: i32, system: &System) -> std::io::Result<Vec<Gid>> {
     let mut gids = Vec::new();
-    for index in 0..u32::try_from(entries).unwrap_or(0).min(MOST_GIDS) {
+    for index in 0..u32::try_from(entries).unwrap_or(0).min(MAX_GIDS) {
         let Some(entry) = context.query_gid(port, index)? else { continue };
         // SAFETY: every bit pattern is 16 bytes.
         let address = Ipv6Addr::from(unsafe { entry.gid.raw });

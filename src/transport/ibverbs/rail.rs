@@ -31,9 +31,9 @@ pub struct Rail {
     pub max_message: usize,
     /// Mbit/s.
     pub speed: u32,
-    /// Most work requests in a queue.
+    /// The maximum number of work requests in a queue.
     pub max_requests: usize,
-    /// Most completions in a completion queue.
+    /// The maximum number of completions in a completion queue.
     pub max_completions: usize,
     /// Most RDMA reads of a queue pair at one time, as target and as initiator.
     pub max_reads: [u8; 2],

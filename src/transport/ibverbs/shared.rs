@@ -105,8 +105,8 @@ impl State {
 
     /// The sizes of the queues of each connection of a context of `size` ranks.
     pub fn depth(&self, size: usize) -> Depth {
-        let most = self.common.rails.iter().map(|rail| rail.max_requests.min(rail.max_completions / 2)).min();
-        Depth::of(REQUESTS / size.max(1), most.unwrap_or(0))
+        let max = self.common.rails.iter().map(|rail| rail.max_requests.min(rail.max_completions / 2)).min();
+        Depth::of(REQUESTS / size.max(1), max.unwrap_or(0))
     }
 
     /// Adds a connection, which `make` makes with its number.

@@ -61,8 +61,10 @@ impl Allocations {
             let what = "cannot tell how much memory this process can have";
             Error::io(format_args!("cannot allocate {bytes} bytes: {what}"), &error)
         };
-        if let Some(most) = memory_limits::most_bytes().map_err(unknown)?.filter(|most| length as u64 > *most) {
-            let text = format!("cannot allocate {bytes} bytes: this process can have {most} at most, with swap");
+        if let Some(max_bytes) =
+            memory_limits::max_bytes().map_err(unknown)?.filter(|max_bytes| length as u64 > *max_bytes)
+        {
+            let text = format!("cannot allocate {bytes} bytes: this process can have {max_bytes} at most, with swap");
             return Err(Error::new(ErrorKind::ResourceExhausted, text));
         }
         // Shared memory is counted when pages are taken. Where the system counts strictly, a write could find none:
@@ -329,12 +331,12 @@ mod tests {
 
     #[test]
     fn more_than_a_process_can_have_is_refused_whether_it_is_shared_or_not() {
-        let most = memory_limits::most_bytes().unwrap().unwrap() as usize;
+        let max_bytes = memory_limits::max_bytes().unwrap().unwrap() as usize;
         let groups = HostGroup::in_process(2);
         for allocations in [&groups[0].allocations(), &Allocations::new(None)] {
-            let error = allocations.allocate(most + 1, false).unwrap_err();
+            let error = allocations.allocate(max_bytes + 1, false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
-            let text = format!("cannot allocate {} bytes: this process can have {most} at most", most + 1);
+            let text = format!("cannot allocate {} bytes: this process can have {max_bytes} at most", max_bytes + 1);
             assert!(error.message().starts_with(&text), "{error}");
         }
     }

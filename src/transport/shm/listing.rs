@@ -3,7 +3,7 @@
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Most allocations of a rank that peers read in place.
+/// The maximum number of allocations of a rank that peers read in place.
 pub(super) const ENTRIES: usize = 64;
 
 /// What a rank has allocated, in its segment.

@@ -37,7 +37,7 @@ pub const LINES: usize = 4096;
 /// Messages that one peer can read out of this rank's memory at the same time. A prime number, since the place of one
 /// in the table is the remainder of its key, and keys come in rows with all distances.
 pub const REGISTRATIONS: usize = 113;
-/// Most bytes for the end of a link: the rest of a message that has begun, and the close notice.
+/// The maximum number of bytes for the end of a link: the rest of a message that has begun, and the close notice.
 pub const LAST_BYTES: usize = (4 << 20) + (64 << 10);
 
 /// The first page of a segment. Atomics throughout, since another process may write at any time what is read here.

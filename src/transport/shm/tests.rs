@@ -27,8 +27,8 @@ fn pair() -> ([Arc<HostGroup>; 2], [Box<ShmLink>; 2]) {
     (groups, links)
 }
 
-fn receive(link: &mut ShmLink, most: usize) -> io::Result<Vec<u8>> {
-    let mut into = vec![0; most];
+fn receive(link: &mut ShmLink, max: usize) -> io::Result<Vec<u8>> {
+    let mut into = vec![0; max];
     let n = link.receive(&mut [IoSliceMut::new(&mut into)])?;
     into.truncate(n);
     Ok(into)

@@ -6,7 +6,7 @@ use super::streams::{Connection, Streams};
 use crate::sys::{self, AsRaw};
 use crate::transport::DrainingLink;
 
-/// Most reads of a connection that is being closed before it is another one's turn.
+/// The maximum number of reads of a connection that is being closed before it is another one's turn.
 pub(super) const CLOSING_READS: usize = 64;
 
 /// A link that is being closed, and the rest of the close notice.

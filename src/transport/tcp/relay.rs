@@ -26,7 +26,7 @@ use crate::types::Rank;
 
 /// Bytes of a chunk: as many as the link sends by one connection before it is the next one's turn.
 const CHUNK_BYTES: usize = STRIPE_BYTES;
-/// Most chunks in a queue.
+/// The maximum number of chunks in a queue.
 const DEPTH: usize = 4;
 /// How many chunks a connection moves before it is another one's turn.
 const TURNS: usize = 16;

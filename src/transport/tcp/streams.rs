@@ -12,7 +12,7 @@ use super::STRIPE_BYTES;
 use super::relay::Relayed;
 use crate::net::stream::Stream;
 
-/// Most parts that one call of the system gets of those that a call here is given.
+/// The maximum number of parts that one call of the system gets of those that a call here is given.
 const PARTS: usize = 16;
 
 /// Where one direction is.

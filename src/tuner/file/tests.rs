@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// A decimal number with as many digits as measurements have.
-fn decimal(most: i32) -> impl Strategy<Value = f64> {
-    (1..1_000_000_000u32, -12..most).prop_map(|(digits, exponent)| format!("{digits}e{exponent}").parse().unwrap())
+fn decimal(max: i32) -> impl Strategy<Value = f64> {
+    (1..1_000_000_000u32, -12..max).prop_map(|(digits, exponent)| format!("{digits}e{exponent}").parse().unwrap())
 }
 
 fn link() -> impl Strategy<Value = Link> {

@@ -23,7 +23,7 @@ const LATE_RANKS: usize = 8;
 /// Number of loops of back-to-back calls.
 const LOOPS: usize = 10;
 /// Number of calls that are measured at least where the time is limited.
-const FEWEST: usize = 5;
+const MIN_CALLS: usize = 5;
 /// Calls for which work requests are counted.
 const COUNTED: usize = 20;
 /// A byte that no result contains.
@@ -240,7 +240,7 @@ impl<'a> Runner<'a> {
     fn fitting(&mut self, limit: Duration) -> Result<usize> {
         let mut fastest = [self.timed()?.min(self.timed()?)];
         largest_of_all_ranks(self.context, &mut fastest)?;
-        Ok(((limit.as_secs_f64() * 1e6 / fastest[0]) as usize).max(FEWEST).min(self.repetition.iterations))
+        Ok(((limit.as_secs_f64() * 1e6 / fastest[0]) as usize).max(MIN_CALLS).min(self.repetition.iterations))
     }
 
     /// If the call works in place, writes its input to the outputs again.

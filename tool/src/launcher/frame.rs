@@ -12,11 +12,11 @@ use super::job::Job;
 pub const MAGIC: &[u8] = b"\0gloo-rs node\0";
 /// Upper bound for the length of frames with output: what one read completes is a line of 1 MiB, and 64 Ki lines with
 /// the prefix of each.
-const LONGEST: usize = 4 << 20;
+const MAX_FRAME_BYTES: usize = 4 << 20;
 /// Upper bound for a [`Task`], in which a byte of the command line takes up to four.
-const LONGEST_TASK: usize = 16 << 20;
+const MAX_TASK_BYTES: usize = 16 << 20;
 /// Upper bound for the output of a shell when it starts.
-const LONGEST_GREETING: usize = 1 << 20;
+const MAX_GREETING_BYTES: usize = 1 << 20;
 
 /// Kinds of frames, by sender.
 pub mod kind {
@@ -88,7 +88,7 @@ pub fn encode_value(kind: u8, value: &impl Serialize) -> io::Result<Vec<u8>> {
 
 /// The most bytes of a frame of this kind.
 fn longest(kind: u8) -> usize {
-    if kind == kind::TASK { LONGEST_TASK } else { LONGEST }
+    if kind == kind::TASK { MAX_TASK_BYTES } else { MAX_FRAME_BYTES }
 }
 
 /// Decodes frames from pieces of any size.
@@ -114,7 +114,7 @@ impl Decoder {
         let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
         if let Some(greeting) = self.greeting {
             let Some(at) = self.bytes.windows(greeting.len()).position(|window| window == greeting) else {
-                let long = self.bytes.len() > LONGEST_GREETING;
+                let long = self.bytes.len() > MAX_GREETING_BYTES;
                 return if long { Err(wrong("no gloo-rs speaks there")) } else { Ok(None) };
             };
             self.bytes.drain(..at + greeting.len());
@@ -188,7 +188,7 @@ mod tests {
         decoder.push(b"no such command\n");
         assert!(decoder.next().unwrap().is_none());
         assert_eq!(decoder.before_greeting().unwrap(), "no such command");
-        decoder.push(&vec![b'x'; LONGEST_GREETING]);
+        decoder.push(&vec![b'x'; MAX_GREETING_BYTES]);
         assert!(decoder.next().is_err());
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::parse::counted;
 use gloo_rs::sys::file::{self, Until};
 
-/// Most bytes of a host file.
-const MOST_BYTES: u64 = 1 << 20;
+/// The maximum number of bytes of a host file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A host and its number of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +72,8 @@ impl Hosts {
 ///
 /// A pipe in its place is read for at most `timeout`.
 pub fn read(path: &Path, timeout: Duration) -> Result<Vec<Host>, String> {
-    let text =
-        file::read(path, MOST_BYTES, Until::after(timeout)).map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = file::read(path, MAX_FILE_BYTES, Until::after(timeout))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
     parse(&String::from_utf8_lossy(&text)).map_err(|error| format!("{}: {error}", path.display()))
 }
 

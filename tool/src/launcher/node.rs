@@ -16,7 +16,7 @@ use super::{Failed, KILLED_ENDS_WITHIN, Running, readable};
 use crate::Failure;
 use gloo_rs::net::ports::PORT_RANGE;
 
-/// Most bytes of one read.
+/// The maximum number of bytes of one read.
 const PIECE: usize = 16 << 10;
 
 /// The launcher, which sends frames to standard input.

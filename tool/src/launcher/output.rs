@@ -73,9 +73,9 @@ impl Queue {
             let (front, _) = self.bytes.as_slices();
             // What is ready and not non-blocking accepts so much without waiting: a socket, or a file, which does not
             // wait at all.
-            let most = if self.reopened.is_some() { front.len() } else { front.len().min(libc::PIPE_BUF) };
+            let max = if self.reopened.is_some() { front.len() } else { front.len().min(libc::PIPE_BUF) };
             // SAFETY: the pointer is that of `front`, and the length is not above its own.
-            let written = unsafe { libc::write(self.descriptor, front.as_ptr().cast(), most) };
+            let written = unsafe { libc::write(self.descriptor, front.as_ptr().cast(), max) };
             if let Ok(written) = usize::try_from(written) {
                 self.bytes.drain(..written);
                 continue;

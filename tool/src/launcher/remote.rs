@@ -20,7 +20,7 @@ use gloo_rs::net::ports::PORT_RANGE;
 
 /// Time that the helpers may take beyond `--grace` to end their ranks.
 const HELPERS_END_WITHIN: Duration = Duration::from_secs(10);
-/// Most bytes of one read.
+/// The maximum number of bytes of one read.
 const PIECE: usize = 16 << 10;
 
 /// Runs `job` on `hosts` until it ends, as [`super::launch`] does on this host.

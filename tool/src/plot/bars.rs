@@ -26,14 +26,14 @@ pub fn bars(
     bars: &[Bars],
 ) -> Result<(), String> {
     let values = || bars.iter().flat_map(|bars| &bars.values).flatten();
-    let most = values().copied().fold(0.0, f64::max);
-    if most <= 0.0 || values().any(|value| !(0.0..=f64::MAX).contains(value)) {
+    let max = values().copied().fold(0.0, f64::max);
+    if max <= 0.0 || values().any(|value| !(0.0..=f64::MAX).contains(value)) {
         return Err(format!("{}: there is nothing to plot: bars need numbers above 0", path.display()));
     }
     if let Some(bars) = bars.iter().find(|bars| bars.values.len() != groups.len()) {
         return Err(format!("{:?} has {} of {} bars", bars.name, bars.values.len(), groups.len()));
     }
-    let step = tick(most / 8.0);
+    let step = tick(max / 8.0);
     let decimals = (-step.log10().floor()).max(0.0) as usize;
     write(path, (SIZE.0, 480), note, |area| {
         let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
@@ -43,7 +43,7 @@ pub fn bars(
             .x_label_area_size(35)
             .y_label_area_size(75)
             // The last tick must be within the range.
-            .build_cartesian_2d(0.0..groups.len() as f64, (0.0..step * ((most / step).ceil() + 1e-6)).step(step))?;
+            .build_cartesian_2d(0.0..groups.len() as f64, (0.0..step * ((max / step).ceil() + 1e-6)).step(step))?;
         chart
             .configure_mesh()
             .disable_x_mesh()

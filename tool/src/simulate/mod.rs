@@ -141,7 +141,7 @@ fn grid(text: &str) -> Result<Several, String> {
     network::dims(text).map(Several)
 }
 
-/// Most ranks in a chart of ranks against time.
+/// The maximum number of ranks in a chart of ranks against time.
 const SHOWN: usize = 32;
 
 /// Runs the command and returns the exit status.

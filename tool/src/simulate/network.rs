@@ -8,10 +8,10 @@ use gloo_rs::sys::file::{self, Until};
 use gloo_rs::sys::topology::domain;
 use gloo_rs::tuner::file::Tuning;
 
-use crate::parse::{self, MOST_RANKS, counted};
+use crate::parse::{self, MAX_RANKS, counted};
 
-/// Most bytes of a file with a matrix.
-const MOST_BYTES: u64 = 64 << 20;
+/// The maximum number of bytes of a file with a matrix.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The network for a given number of ranks.
 #[derive(Clone, Debug)]
@@ -42,8 +42,8 @@ pub fn hosts(text: &str) -> Result<Hosts, String> {
         None => Hosts::Unlike(text.split(',').map(number).collect::<Result<_, _>>()?),
     };
     match hosts.ranks() {
-        ..=MOST_RANKS => Ok(hosts),
-        ranks => Err(format!("{ranks} ranks are too many; there can be {MOST_RANKS}")),
+        ..=MAX_RANKS => Ok(hosts),
+        ranks => Err(format!("{ranks} ranks are too many; there can be {MAX_RANKS}")),
     }
 }
 
@@ -102,8 +102,8 @@ pub fn dims(text: &str) -> Result<Vec<usize>, String> {
     let error = || format!("{text:?} is not a grid; write its dimensions, such as 4x8x8");
     let dims: Vec<usize> = text.split('x').map(|extent| number(extent).ok_or_else(error)).collect::<Result<_, _>>()?;
     match dims.iter().fold(1, |ranks: usize, extent| ranks.saturating_mul(*extent)) {
-        ..=MOST_RANKS => Ok(dims),
-        _ => Err(format!("{text} has too many ranks; there can be {MOST_RANKS}")),
+        ..=MAX_RANKS => Ok(dims),
+        _ => Err(format!("{text} has too many ranks; there can be {MAX_RANKS}")),
     }
 }
 
@@ -173,9 +173,9 @@ impl Surroundings {
                 let hosts = hosts.of_ranks(ranks)?;
                 let number = hosts.last().map_or(0, |&host| host + 1);
                 let each = hosts.chunk_by(|a, b| a == b).map(<[u32]>::len);
-                let (least, most) = each.fold((usize::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
-                let network = Network { local, per_host: most, cores: most, ..far };
-                let each = if least == most { counted(most, "rank") } else { format!("{least} to {most} ranks") };
+                let (min, max) = each.fold((usize::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
+                let network = Network { local, per_host: max, cores: max, ..far };
+                let each = if min == max { counted(max, "rank") } else { format!("{min} to {max} ranks") };
                 let text = format!(
                     "{} of {each}; between hosts {}{own_time}; inside {}; reduces at {gamma}",
                     counted(number as usize, "host"),
@@ -219,12 +219,12 @@ fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
         return Ok(relative(links.into_iter().map(f64::from).collect(), fastest));
     }
     let until = Until::after(environment::default_timeout().map_err(|error| error.to_string())?);
-    let text = file::read(path, MOST_BYTES, until).map_err(|error| format!("cannot read it: {error}"))?;
+    let text = file::read(path, MAX_FILE_BYTES, until).map_err(|error| format!("cannot read it: {error}"))?;
     let text = String::from_utf8(text).map_err(|error| format!("cannot read it: {error}"))?;
     let rows = || text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty() && !line.starts_with('#'));
     let ranks = rows().count();
-    if ranks > MOST_RANKS {
-        return Err(format!("it has {ranks} rows, one for each rank; there can be {MOST_RANKS}"));
+    if ranks > MAX_RANKS {
+        return Err(format!("it has {ranks} rows, one for each rank; there can be {MAX_RANKS}"));
     }
     let mut links = Vec::new();
     let mut units = false;
@@ -249,8 +249,8 @@ fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
 }
 
 fn relative(links: Vec<f64>, fastest: f64) -> Vec<f64> {
-    let most = links.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-    links.into_iter().map(|link| link / most * fastest).collect()
+    let max = links.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    links.into_iter().map(|link| link / max * fastest).collect()
 }
 
 /// `25 GB/s`.

@@ -45,7 +45,7 @@ impl Row {
         formula: Option<f64>,
         simulation: &Simulation,
     ) -> Self {
-        let most = |bytes: &[u64]| bytes.iter().copied().max().unwrap_or(0);
+        let max = |bytes: &[u64]| bytes.iter().copied().max().unwrap_or(0);
         Self {
             collective: collective.name(),
             algorithm: algorithm.name,
@@ -53,13 +53,13 @@ impl Row {
             bytes: elements * dtype.size(),
             time_us: simulation.seconds * 1e6,
             steps: simulation.steps,
-            bytes_sent_max: most(&simulation.sent),
+            bytes_sent_max: max(&simulation.sent),
             scratch_bytes: simulation.scratch_bytes,
             dtype: dtype.name(),
             segment_bytes: options.segment_bytes,
             messages: simulation.messages,
             bytes_sent: simulation.sent.iter().sum(),
-            bytes_reduced_max: most(&simulation.reduced),
+            bytes_reduced_max: max(&simulation.reduced),
             link_use: simulation.link_use,
             formula_us: formula.map(|seconds| seconds * 1e6),
         }

@@ -58,14 +58,14 @@ pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
     // By size and algorithm: the algorithm to use at the size before.
     let mut before: Vec<Vec<usize>> = Vec::new();
     for (_, row) in &rows {
-        let best = index_of_least(&cost);
+        let best = index_of_min(&cost);
         let from: Vec<usize> =
             (0..algorithms).map(|index| if cost[index] <= cost[best] + CHANGE { index } else { best }).collect();
         cost =
             (0..algorithms).map(|index| cost[from[index]] + change(from[index], index) + excess(row, index)).collect();
         before.push(from);
     }
-    let mut chosen = vec![index_of_least(&cost)];
+    let mut chosen = vec![index_of_min(&cost)];
     for from in before.iter().skip(1).rev() {
         chosen.push(from[chosen[chosen.len() - 1]]);
     }
@@ -88,7 +88,7 @@ fn change(from: usize, to: usize) -> f64 {
     if from == to { 0.0 } else { CHANGE }
 }
 
-fn index_of_least(numbers: &[f64]) -> usize {
+fn index_of_min(numbers: &[f64]) -> usize {
     (0..numbers.len()).min_by(|&a, &b| numbers[a].total_cmp(&numbers[b])).unwrap_or(0)
 }
 

@@ -227,15 +227,15 @@ fn expected(known: &[Calls], bytes: usize) -> f64 {
 /// Number of measurements of each algorithm within `share` µs, if one call took `first` µs of each, and `whole` µs with
 /// the barrier and everything else. Slow ones are measured as few times as possible.
 fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
-    let (least, most) = (*ROUNDS.start(), *ROUNDS.end());
+    let (min, max) = (*ROUNDS.start(), *ROUNDS.end());
     let best = first.iter().copied().fold(f64::INFINITY, f64::min);
     let is_slow = |us: &f64| *us > SLOW * best;
     let all: f64 = whole.iter().sum();
     let fast: f64 = first.iter().zip(whole).filter(|(us, _)| !is_slow(us)).map(|(_, whole)| whole).sum();
-    let more = (share - (FIRST_CALLS + least) as f64 * all) / fast.max(1.0);
+    let more = (share - (FIRST_CALLS + min) as f64 * all) / fast.max(1.0);
     // The conversion from a float saturates at 0 and at the maximum.
-    let rounds = (more as usize).saturating_add(least).min(most);
-    first.iter().map(|us| if is_slow(us) { least } else { rounds }).collect()
+    let rounds = (more as usize).saturating_add(min).min(max);
+    first.iter().map(|us| if is_slow(us) { min } else { rounds }).collect()
 }
 
 /// The order of the algorithms in a round: different in each round, and the same on all ranks. The state that a call

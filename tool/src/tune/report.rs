@@ -55,8 +55,8 @@ impl Point {
     /// Returns the best of the algorithms that `auto` may select.
     fn best(&self) -> (&'static str, Sample) {
         let free = self.times.iter().filter(|time| time.free);
-        let least = free.min_by(|a, b| a.sample.us.total_cmp(&b.sample.us));
-        least.map_or((AUTO, self.auto.0), |time| (time.name, time.sample))
+        let min = free.min_by(|a, b| a.sample.us.total_cmp(&b.sample.us));
+        min.map_or((AUTO, self.auto.0), |time| (time.name, time.sample))
     }
 
     /// Ratio of the time of `auto` to that of the best algorithm.

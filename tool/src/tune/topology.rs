@@ -97,7 +97,7 @@ fn send(buffer: &UnboundBuffer, to: Rank, slot: Slot) -> Result<()> {
 
 /// The bandwidth in bytes per second.
 fn receive(buffer: &UnboundBuffer, from: Rank, slot: Slot) -> Result<f64> {
-    let mut least = f64::INFINITY;
+    let mut min = f64::INFINITY;
     for message in 0..=MESSAGES {
         buffer.recv(&[from], slot, 0, MESSAGE)?;
         let start = Instant::now();
@@ -105,10 +105,10 @@ fn receive(buffer: &UnboundBuffer, from: Rank, slot: Slot) -> Result<f64> {
         buffer.wait_send(None)?;
         buffer.wait_recv(None)?;
         if message > 0 {
-            least = least.min(start.elapsed().as_secs_f64());
+            min = min.min(start.elapsed().as_secs_f64());
         }
     }
-    Ok(MESSAGE as f64 / least)
+    Ok(MESSAGE as f64 / min)
 }
 
 #[cfg(test)]

@@ -151,11 +151,11 @@ impl Graph<'_> {
                 let load = u64::from(self.loads[self.index(last, rank)]) + 1;
                 let is_easy = load as f64 <= ease * capacity as f64;
                 let carries = if is_easy { Ratio(0, 1) } else { Ratio(load, capacity) };
-                if capacity > 0 && outside[rank].is_none_or(|(least, _)| carries.is_less(least)) {
+                if capacity > 0 && outside[rank].is_none_or(|(min, _)| carries.is_less(min)) {
                     outside[rank] = Some((carries, last));
                 }
                 if let Some((carries, _)) = outside[rank]
-                    && next.is_none_or(|(least, _)| carries.is_less(least))
+                    && next.is_none_or(|(min, _)| carries.is_less(min))
                 {
                     next = Some((carries, rank));
                 }
@@ -209,8 +209,8 @@ impl Found {
 
     /// The number of trees to use.
     fn enough(&self) -> usize {
-        let Ratio(most, by) = self.best();
-        let enough = Ratio(ENOUGH * most, 100 * by);
+        let Ratio(max, by) = self.best();
+        let enough = Ratio(ENOUGH * max, 100 * by);
         (1..=self.trees.len()).find(|count| !self.rate(*count).is_less(enough)).unwrap_or(self.trees.len())
     }
 }
@@ -268,7 +268,7 @@ mod tests {
     /// The maximum total rate of any packing: the minimum, over all partitions of the ranks into `k` groups, of the
     /// bandwidth between groups divided by `k - 1` (Tutte 1961, Nash-Williams 1961). For two groups that is a cut.
     fn bound(size: usize, links: &[u32]) -> f64 {
-        let mut least = f64::INFINITY;
+        let mut min = f64::INFINITY;
         let mut groups = vec![0; size];
         loop {
             let count = groups.iter().max().unwrap() + 1;
@@ -276,11 +276,11 @@ mod tests {
                 let crossing =
                     (0..size).flat_map(|a| (0..a).map(move |b| (a, b))).filter(|(a, b)| groups[*a] != groups[*b]);
                 let sum: f64 = crossing.map(|(a, b)| f64::from(links[a * size + b].min(links[b * size + a]))).sum();
-                least = least.min(sum / (count as f64 - 1.0));
+                min = min.min(sum / (count as f64 - 1.0));
             }
             // The next partition: a rank may be in any group of the ranks before it, or in a new one.
             let highest = |rank: usize| groups[..rank].iter().max().unwrap() + 1;
-            let Some(last) = (1..size).rev().find(|rank| groups[*rank] < highest(*rank)) else { return least };
+            let Some(last) = (1..size).rev().find(|rank| groups[*rank] < highest(*rank)) else { return min };
             groups[last] += 1;
             groups[last + 1..].fill(0);
         }

@@ -13,7 +13,7 @@ use crate::transport::{Interest, Link, ReceivedNotice};
 /// Why a connection is unusable whose requests ended without having been processed.
 pub(super) const FLUSHED: &str = "a queue pair has failed";
 
-/// Most bytes of the peer's last words: the rest of a message, and a text.
+/// The maximum number of bytes of the peer's last words: the rest of a message, and a text.
 const MAX_END_BYTES: usize = 8 << 20;
 
 impl Connection {

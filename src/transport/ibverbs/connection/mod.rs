@@ -43,9 +43,9 @@ pub struct Depth {
 }
 
 impl Depth {
-    /// With about `requests` in all; a device permits `most` in one queue.
-    pub fn of(requests: usize, most: usize) -> Self {
-        let depth = (requests / 4).clamp(8, 64).min(most / 2).max(1);
+    /// With about `requests` in all; a device permits `max` in one queue.
+    pub fn of(requests: usize, max: usize) -> Self {
+        let depth = (requests / 4).clamp(8, 64).min(max / 2).max(1);
         Self { sends: depth, receives: depth, spare: depth }
     }
 }
