@@ -15,7 +15,7 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(files(&path, extension));
-        } else if path.extension().is_some_and(|its| its == extension) {
+        } else if path.extension().is_some_and(|other| other == extension) {
             found.push(path);
         }
     }
@@ -181,7 +181,7 @@ fn the_page_on_installing_has_every_folder_that_is_installed_and_no_other() {
     for row in table.lines().filter(|line| line.starts_with("| `")) {
         let path = quoted(row)[0];
         let folder = &path[..=path.rfind('/').unwrap()];
-        assert!(installed.iter().any(|its| its.starts_with(folder)), "nothing is installed at {path}");
+        assert!(installed.iter().any(|file| file.starts_with(folder)), "nothing is installed at {path}");
     }
 }
 

@@ -131,8 +131,8 @@ impl EntryAllocator {
     /// Ends the call of `handle`, whose publications `readers` read.
     #[inline]
     pub fn release(&mut self, handle: &EntryHandle, readers: Members) {
-        let its = &mut self.entries[handle.entry];
-        (its.open, its.unread, its.readers) = (false, readers != 0 && handle.published > 0, readers);
+        let entry = &mut self.entries[handle.entry];
+        (entry.open, entry.unread, entry.readers) = (false, readers != 0 && handle.published > 0, readers);
     }
 
     /// Tag and fingerprint of the last call that has got an entry, if it has published anything there.
@@ -229,6 +229,6 @@ impl EntryAllocator {
 /// tag as that with this tag and fingerprint.
 fn is_of_a_kind(table: &PublicationTable, at: usize, (tag, fingerprint): (u64, u64)) -> bool {
     let entry = table.own.entry(at);
-    let its = entry.fingerprint.load(Ordering::Relaxed);
-    entry.tag.load(Ordering::Relaxed) == tag && kind(its) == kind(fingerprint)
+    let other = entry.fingerprint.load(Ordering::Relaxed);
+    entry.tag.load(Ordering::Relaxed) == tag && kind(other) == kind(fingerprint)
 }

@@ -205,10 +205,10 @@ fn what_is_published_by_reference_does_not_change_while_it_is_read() {
         // In place of bytes that the reader reads by the operating system.
         let data = Arc::new(Data::new(1));
         let mut member = Member::new(&memory, 0);
-        let its = data.clone();
+        let published = data.clone();
         let publisher = spawn(move || {
             let mut handle = member.open(1, 0);
-            its.with_mut(|data| {
+            published.with_mut(|data| {
                 // SAFETY: loom fails if anything else accesses it now.
                 unsafe { *data = 2 };
             });
@@ -217,7 +217,7 @@ fn what_is_published_by_reference_does_not_change_while_it_is_read() {
             while member.table.missing_reader(&handle, Members::MAX).is_some() {
                 yield_now();
             }
-            its.with_mut(|data| {
+            published.with_mut(|data| {
                 // SAFETY: as above.
                 unsafe { *data = 3 };
             });
@@ -288,12 +288,12 @@ fn what_was_read_before_it_was_withdrawn_stands() {
         // The reader may read it while it is written.
         let data = Arc::new(AtomicU64::new(2));
         let mut member = Member::new(&memory, 0);
-        let its = data.clone();
+        let published = data.clone();
         let publisher = spawn(move || {
             let mut handle = member.open(1, 0);
             member.publish(&mut handle, &[0; LINE]);
             member.table.withdraw(&handle);
-            its.store(3, Ordering::Relaxed);
+            published.store(3, Ordering::Relaxed);
         });
         let mut reader = Member::new(&memory, 1);
         let mut handle = reader.open(1, 0);

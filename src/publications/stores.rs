@@ -65,18 +65,18 @@ impl Choice {
 
     /// Records that a copy of `bytes` bytes took `ticks` ticks, and chooses again.
     fn took(&self, stores: Stores, bytes: usize, ticks: u64) {
-        let its = match stores {
+        let figure = match stores {
             Stores::Cached => &self.cached,
             Stores::Streaming => &self.streamed,
         };
-        let (before, now) = (load(its), ticks as f32 / bytes as f32);
+        let (before, now) = (load(figure), ticks as f32 / bytes as f32);
         let mean = match before {
             0.0 => now,
             // The thread may have been interrupted, so one slow copy does not change the choice.
             before if now > before => before + (now.min(2.0 * before) - before) / 4.0,
             before => (before + now) / 2.0,
         };
-        its.store(mean.to_bits(), Ordering::Relaxed);
+        figure.store(mean.to_bits(), Ordering::Relaxed);
         let (cached, streamed) = (load(&self.cached), load(&self.streamed));
         if cached > 0.0 && streamed > 0.0 {
             let streams = self.streams.load(Ordering::Relaxed) != 0;

@@ -101,13 +101,13 @@ fn calls_that_have_ended_are_forgotten_and_others_are_not() {
     for handle in [&mut ended, &mut unread, &mut open] {
         publish(&tables[0], handle, b"x");
     }
-    let mut its = self::open(&mut allocators[1], &tables[1], 1, 0);
-    assert!(found(&tables[1], &mut its, 0, 0).is_some());
-    tables[1].acknowledge(&mut its, |_| true);
+    let mut reader_handle = self::open(&mut allocators[1], &tables[1], 1, 0);
+    assert!(found(&tables[1], &mut reader_handle, 0, 0).is_some());
+    tables[1].acknowledge(&mut reader_handle, |_| true);
     for handle in [&ended, &unread] {
         allocators[0].release(handle, u64::MAX);
     }
-    let known = |call| tables[1].other_call(its.tag, 0, |theirs| theirs == call).is_some();
+    let known = |call| tables[1].other_call(reader_handle.tag, 0, |theirs| theirs == call).is_some();
     assert_eq!([1, 2, 3].map(known), [true; 3]);
     allocators[0].forget(&tables[0]);
     assert_eq!([1, 2, 3].map(known), [false, true, true]);
@@ -122,11 +122,11 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         let mut handle = open(&mut allocators[0], &tables[0], call, room);
         publish(&tables[0], &mut handle, &[call as u8; 50]);
         for reader in readers {
-            let mut its = open(&mut allocators[reader], &tables[reader], call, 0);
-            tables[reader].search(&mut its, 0);
-            assert_eq!(content(found(&tables[reader], &mut its, 0, 0).unwrap()), [call as u8; 50]);
-            tables[reader].acknowledge(&mut its, |_| true);
-            allocators[reader].release(&its, 0);
+            let mut reader_handle = open(&mut allocators[reader], &tables[reader], call, 0);
+            tables[reader].search(&mut reader_handle, 0);
+            assert_eq!(content(found(&tables[reader], &mut reader_handle, 0, 0).unwrap()), [call as u8; 50]);
+            tables[reader].acknowledge(&mut reader_handle, |_| true);
+            allocators[reader].release(&reader_handle, 0);
         }
         allocators[0].release(&handle, u64::MAX);
     };
@@ -186,10 +186,10 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     assert_eq!([64, SHORT_CELL_BYTES + 1].map(&mut begin), [Ok(false); 2]);
     // Each search looks through all entries before, for which Miri takes a minute: it reads some of the cells.
     for call in (0..SHORT_CELLS + FEW_CELLS).step_by(if cfg!(miri) { 13 } else { 1 }) {
-        let mut its = EntryHandle::default();
-        allocators[1].acquire(&tables[1], &mut its, call as u64, 1, 0).unwrap();
-        tables[1].search(&mut its, 0);
-        assert_eq!(content(found(&tables[1], &mut its, 0, 0).unwrap()), bytes(call));
+        let mut reader_handle = EntryHandle::default();
+        allocators[1].acquire(&tables[1], &mut reader_handle, call as u64, 1, 0).unwrap();
+        tables[1].search(&mut reader_handle, 0);
+        assert_eq!(content(found(&tables[1], &mut reader_handle, 0, 0).unwrap()), bytes(call));
     }
 }
 
@@ -204,13 +204,13 @@ fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_slot() {
     for call in 1..=FEW as u64 + 1 {
         let mut handle = open(&mut allocators[0], &tables[0], call, 0);
         publish(&tables[0], &mut handle, b"x");
-        let mut its = open(&mut allocators[1], &tables[1], call, 0);
-        tables[1].search(&mut its, 0);
-        assert!(found(&tables[1], &mut its, 0, 0).is_some());
-        tables[1].acknowledge(&mut its, |member| member == 0);
+        let mut reader_handle = open(&mut allocators[1], &tables[1], call, 0);
+        tables[1].search(&mut reader_handle, 0);
+        assert!(found(&tables[1], &mut reader_handle, 0, 0).is_some());
+        tables[1].acknowledge(&mut reader_handle, |member| member == 0);
         assert_eq!(tables[0].missing_reader(&handle, Members::MAX), None);
         allocators[0].release(&handle, Members::MAX);
-        readers.push(its);
+        readers.push(reader_handle);
         last = handle;
     }
     let first = &mut readers[0];
@@ -226,13 +226,13 @@ fn calls_in_progress_keep_their_slots() {
     let mut allocator = EntryAllocator::default();
     let mut handles: Vec<EntryHandle> =
         (0..ENTRIES as u64).map(|call| open(&mut allocator, &tables[0], call + 1, 0)).collect();
-    let mut desk_of_other = EntryAllocator::default();
+    let mut other_allocator = EntryAllocator::default();
     for call in [1, FEW as u64 + 1, ENTRIES as u64] {
         publish(&tables[0], &mut handles[call as usize - 1], &call.to_ne_bytes());
-        let mut its = open(&mut desk_of_other, &tables[1], call, 0);
-        tables[1].search(&mut its, 0);
-        assert_eq!(content(found(&tables[1], &mut its, 0, 0).unwrap()), call.to_ne_bytes());
-        tables[1].acknowledge(&mut its, |_| true);
+        let mut reader_handle = open(&mut other_allocator, &tables[1], call, 0);
+        tables[1].search(&mut reader_handle, 0);
+        assert_eq!(content(found(&tables[1], &mut reader_handle, 0, 0).unwrap()), call.to_ne_bytes());
+        tables[1].acknowledge(&mut reader_handle, |_| true);
     }
     let unread = |call: usize| tables[0].missing_reader(&handles[call], Members::MAX);
     assert_eq!([0, 1, FEW, ENTRIES - 1].map(unread), [None, Some(1), None, None]);

@@ -68,7 +68,7 @@ pub(super) fn in_topologies<T>(
     set: impl for<'a> Fn(Shape<'a>, &'a T) -> Shape<'a>,
     check: impl Fn(&[Shape<'_>], &T),
 ) {
-    for (n, its) in topologies.iter().enumerate() {
+    for (n, topology) in topologies.iter().enumerate() {
         for (m, count) in counts(size).into_iter().enumerate() {
             let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
             // All forms for few ranks; for more, different forms with each count; for many, one count per topology.
@@ -81,7 +81,7 @@ pub(super) fn in_topologies<T>(
             for (inputs, outputs) in forms[some].iter().copied() {
                 let average = (n + m + inputs).is_multiple_of(2);
                 let call = Shape { inputs, outputs, average, ..shape(Collective::Allreduce, size, count) };
-                check(&all_ranks(set(call, its), |_| ()), its);
+                check(&all_ranks(set(call, topology), |_| ()), topology);
             }
         }
     }

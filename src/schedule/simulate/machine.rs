@@ -308,8 +308,8 @@ impl<'a> Machine<'a> {
             )));
         }
         self.segments += 1;
-        let (chain, its) = (self.states[at].chain, self.first[to] + receive as usize);
-        self.states[its].chain = self.states[its].chain.max(chain);
+        let (chain, receiver_state) = (self.states[at].chain, self.first[to] + receive as usize);
+        self.states[receiver_state].chain = self.states[receiver_state].chain.max(chain);
         if route.costs {
             let time = self.use_cpu(rank, OUT, route.to, end - begun);
             self.queue.push(time, pack(EventKind::CpuDone, rank, index));

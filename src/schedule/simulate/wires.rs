@@ -103,13 +103,13 @@ impl Net {
                 // The receiver corresponds to a rank below `period`; shift the sender by the same distance.
                 let like = to as usize % period;
                 let sender = (rank + ranks + like - to as usize) % ranks;
-                let its = &numbers[like];
-                let Ok(place) = its.binary_search_by_key(&(sender as u32), |&(rank, _)| rank) else {
+                let senders = &numbers[like];
+                let Ok(place) = senders.binary_search_by_key(&(sender as u32), |&(rank, _)| rank) else {
                     return Err(refuse(format!("rank {rank} sends to rank {to}, which never receives from it")));
                 };
                 let mut route = Route {
                     to,
-                    slot: its[place].1,
+                    slot: senders[place].1,
                     wire: net.wires.len() as u32,
                     shared: false,
                     latency: 0,
@@ -234,15 +234,15 @@ pub(super) fn period(programs: &[Program], hosts: &[u32], options: &Options<'_>)
         && options.domains.is_empty()
         && options.links.is_empty()
         && hosts.iter().enumerate().all(|(rank, &host)| host as usize == rank / period);
-    let turned = |own: &[u32], its: &[u32], by: usize| {
-        own.len() == its.len() && own.iter().zip(its).all(|(&a, &b)| a as usize == (b as usize + by) % ranks)
+    let turned = |own: &[u32], other: &[u32], by: usize| {
+        own.len() == other.len() && own.iter().zip(other).all(|(&a, &b)| a as usize == (b as usize + by) % ranks)
     };
     let alike = |(rank, own): (usize, &Program)| {
-        let its = &programs[rank % period];
-        own.like(its)
-            && turned(&own.to, &its.to, rank - rank % period)
-            && turned(&own.from, &its.from, rank - rank % period)
-            && turned(&own.fetched_from, &its.fetched_from, rank - rank % period)
+        let other = &programs[rank % period];
+        own.like(other)
+            && turned(&own.to, &other.to, rank - rank % period)
+            && turned(&own.from, &other.from, rank - rank % period)
+            && turned(&own.fetched_from, &other.fetched_from, rank - rank % period)
     };
     if regular && programs.iter().enumerate().all(alike) { period } else { ranks }
 }

@@ -18,7 +18,7 @@ pub(super) struct LoopbackConnector {
 
 impl LoopbackConnector {
     fn rank_of(&self, node: usize) -> Option<Rank> {
-        self.peers.iter().find(|(_, its)| **its == node).map(|(rank, _)| *rank as Rank)
+        self.peers.iter().find(|(_, other)| **other == node).map(|(rank, _)| *rank as Rank)
     }
 }
 

@@ -153,8 +153,8 @@ impl Job {
                 (Some((error, ..)), Some(culprit)) if status != NodeStatus::Running => {
                     // Peers of a rank that closes its context without a reason can only name that rank; and a rank that
                     // waits for a message does not query its peers.
-                    let seen = |(other, its): &(usize, &RankResult)| {
-                        *other != rank && (its.without_reason || ended.without_reason && its.done <= ended.done)
+                    let seen = |(other, result): &(usize, &RankResult)| {
+                        *other != rank && (result.without_reason || ended.without_reason && result.done <= ended.done)
                     };
                     let seen = self.ended.iter().enumerate().filter(seen).map(|(other, _)| other);
                     let blamed: Vec<usize> = seen.chain([culprit]).collect();

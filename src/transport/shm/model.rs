@@ -265,13 +265,13 @@ impl Doorbell {
     /// Called by the owner: repeats `turn`, which does what can be done and returns whether there was anything, until
     /// `is_done`, and sleeps while there is nothing. As the engine does, it looks once more before that. A sleep that
     /// nobody ends is a deadlock, which loom reports.
-    fn work<T>(&self, its: &mut T, turn: impl Fn(&mut T) -> bool, is_done: impl Fn(&T) -> bool) {
-        while !is_done(its) {
-            if turn(its) {
+    fn work<T>(&self, state: &mut T, turn: impl Fn(&mut T) -> bool, is_done: impl Fn(&T) -> bool) {
+        while !is_done(state) {
+            if turn(state) {
                 continue;
             }
             self.waiting.begin(PUBLICATIONS);
-            let found = turn(its);
+            let found = turn(state);
             if !found {
                 let mut rung = self.rung.lock().unwrap();
                 while !*rung {
@@ -304,39 +304,39 @@ fn ranks_that_return_between_pieces_wake_each_other_until_all_is_read() {
         let memory = Memory::new(2);
         let bells = Arc::new([Doorbell::new(), Doorbell::new()]);
         let mut publisher = Member::new(&memory, 0);
-        let its = bells.clone();
+        let publisher_bells = bells.clone();
         let publisher = loom::thread::spawn(move || {
             let (mut handle, data) = (publisher.open(1, 2 * LINE), [7; BYTES]);
             // SAFETY: the bytes live until all are written.
             let stream =
                 unsafe { publisher.table.publish_stream(&mut handle, data.as_ptr(), BYTES, 2 * LINE, Members::MAX) };
-            its[1].wake();
+            publisher_bells[1].wake();
             let write = |stream: &mut Outgoing| {
                 let wrote = publisher.table.write(stream);
                 if wrote {
-                    its[1].wake();
+                    publisher_bells[1].wake();
                 }
                 wrote
             };
-            its[0].work(&mut stream.expect("there is room for the ring"), write, Outgoing::is_written);
+            publisher_bells[0].work(&mut stream.expect("there is room for the ring"), write, Outgoing::is_written);
         });
         let mut member = Member::new(&memory, 1);
         let handle = member.open(1, 0);
-        let read = |its: &mut Reading| {
-            let Some(stream) = its.stream else {
-                let found = its.member.table.find(&mut its.handle, 0, 0);
+        let read = |reading: &mut Reading| {
+            let Some(stream) = reading.stream else {
+                let found = reading.member.table.find(&mut reading.handle, 0, 0);
                 if let Some(Some(Publication { place: Place::Stream { cell }, .. })) = found {
-                    its.stream = its.member.table.incoming(0, 0, cell);
+                    reading.stream = reading.member.table.incoming(0, 0, cell);
                 }
-                return its.stream.is_some();
+                return reading.stream.is_some();
             };
-            if its.member.table.written(&stream) <= its.at {
+            if reading.member.table.written(&stream) <= reading.at {
                 return false;
             }
-            let piece = Publication { bytes: LINE, place: Place::Here(stream.place(its.at).0) };
-            assert_eq!(its.member.content(0, piece), [7; LINE]);
-            its.at += LINE;
-            its.member.table.consume(&stream, its.at);
+            let piece = Publication { bytes: LINE, place: Place::Here(stream.place(reading.at).0) };
+            assert_eq!(reading.member.content(0, piece), [7; LINE]);
+            reading.at += LINE;
+            reading.member.table.consume(&stream, reading.at);
             bells[0].wake();
             true
         };

@@ -66,7 +66,7 @@ impl BufferedLinks {
             return;
         }
         self.change(|lists| {
-            lists.links.retain(|(its, _)| *its != rank);
+            lists.links.retain(|(other, _)| *other != rank);
             if holds != Buffered::default() {
                 lists.links.push((rank, holds));
             }

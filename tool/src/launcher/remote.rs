@@ -245,10 +245,10 @@ impl Running<'_> {
             (kind::HELLO, _) => match serde_json::from_slice::<Hello>(payload) {
                 Ok(hello) if hello.version == env!("CARGO_PKG_VERSION") => node.port = Some(hello.port),
                 hello => {
-                    let its = hello.map_or("another".into(), |hello| hello.version);
+                    let version = hello.map_or("another".into(), |hello| hello.version);
                     let program = &self.hosts.program;
                     let own = env!("CARGO_PKG_VERSION");
-                    let message = format!("host {}: {program} is version {its} there, and {own} here", node.name());
+                    let message = format!("host {}: {program} is version {version} there, and {own} here", node.name());
                     node.cut();
                     self.say(&message);
                     self.fail(1);
