@@ -84,9 +84,9 @@ pub(super) fn fan_out(b: &mut Builder, shape: &Shape<'_>, range: Span) {
 /// Copies `from` to `into`; the two may overlap.
 pub(super) fn relocate(b: &mut Builder, from: Span, into: Span) {
     if from != into && from.overlaps(into) {
-        let aside = b.scratch(from.len);
-        b.copy(from, aside);
-        b.copy(aside, into);
+        let scratch = b.scratch(from.len);
+        b.copy(from, scratch);
+        b.copy(scratch, into);
     } else {
         b.copy(from, into);
     }
@@ -185,10 +185,10 @@ impl Versions {
         self.left -= 1;
         let (current, output) = (self.current, self.output);
         let scratch = &mut self.scratch;
-        let mut aside = |b: &mut Builder| *scratch.get_or_insert_with(|| b.scratch(output.len));
-        let into = if self.left.is_multiple_of(2) { output } else { aside(b) };
+        let mut scratch_span = |b: &mut Builder| *scratch.get_or_insert_with(|| b.scratch(output.len));
+        let into = if self.left.is_multiple_of(2) { output } else { scratch_span(b) };
         if into == current && sent {
-            let arrived = aside(b);
+            let arrived = scratch_span(b);
             b.recv(peer, arrived);
             match incoming {
                 Side::Left => b.reduce(arrived, current, into),

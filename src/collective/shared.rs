@@ -35,7 +35,7 @@ pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
 
 /// `len` elements at `offset` of what this rank contributes to a reduction, in memory that the reduction does not
 /// write: a single input, or a copy.
-pub(super) fn aside(b: &mut Builder, shape: &Shape<'_>, offset: usize, len: usize) -> Span {
+pub(super) fn stable_contribution(b: &mut Builder, shape: &Shape<'_>, offset: usize, len: usize) -> Span {
     let sources = sources(shape);
     if shape.inputs == 1 {
         return Span::new(sources[0], offset, len);
@@ -165,7 +165,7 @@ pub(super) fn prefix(shape: &Shape<'_>, count: usize) -> Result<Schedule> {
     // In place, the first rank does not overwrite its elements. An exscan does not need those of the last.
     let own = match shape.rank == 0 || is_last && count < shape.size {
         true => Span::new(sources(shape)[0], 0, shape.count),
-        false => aside(&mut b, shape, 0, shape.count),
+        false => stable_contribution(&mut b, shape, 0, shape.count),
     };
     if !is_last {
         b.publish(if shape.rank == 0 { Readers::All } else { Readers::set(shape.rank + 1..shape.size) }, own);

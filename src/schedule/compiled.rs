@@ -322,11 +322,11 @@ mod tests {
     #[test]
     fn a_result_that_is_used_twice_is_not_left_out() {
         let mut b = Builder::new();
-        let aside = b.scratch(8);
+        let scratch = b.scratch(8);
         b.publish(Readers::One(1), input(8));
-        b.fetch(1, 0, 0, aside);
-        b.reduce(aside, input(8), out(8));
-        b.reduce(aside, out(8), Span::new(Buffer::Output(1), 0, 8));
+        b.fetch(1, 0, 0, scratch);
+        b.reduce(scratch, input(8), out(8));
+        b.reduce(scratch, out(8), Span::new(Buffer::Output(1), 0, 8));
         b.await_readers();
         let program = Compiled::new(&b.build(), &[], 4, true).unwrap();
         assert_eq!(program.ops.len(), 5, "{:?}", program.ops);
@@ -336,11 +336,11 @@ mod tests {
     #[test]
     fn a_chain_ends_in_another_place_if_nothing_else_reads_the_first() {
         let mut b = Builder::new();
-        let aside = b.scratch(8);
+        let scratch = b.scratch(8);
         b.publish(Readers::All, input(8));
-        b.fetch(0, 0, 0, aside);
-        b.fetch_reduce(1, 0, 0, aside, aside, Side::Right);
-        b.reduce(aside, out(8), out(8));
+        b.fetch(0, 0, 0, scratch);
+        b.fetch_reduce(1, 0, 0, scratch, scratch, Side::Right);
+        b.reduce(scratch, out(8), out(8));
         b.await_readers();
         let program = Compiled::new(&b.build(), &[], 4, true).unwrap();
         assert_eq!(program.ops[1], Op::Combine { operands: 0..3, into: out(8) });

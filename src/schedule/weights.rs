@@ -252,9 +252,9 @@ mod tests {
         second.recv_reduce(0, out(0, 8), out(0, 8), Side::Left);
         second.send(2, out(2, 4));
         let mut third = Builder::new();
-        let (input, aside) = (|n| Span::new(Buffer::Input(n), 0, 4), third.scratch(4));
-        third.reduce(input(0), input(1), aside);
-        third.recv_reduce(1, out(0, 4), aside, Side::Right);
+        let (input, scratch) = (|n| Span::new(Buffer::Input(n), 0, 4), third.scratch(4));
+        third.reduce(input(0), input(1), scratch);
+        third.recv_reduce(1, out(0, 4), scratch, Side::Right);
         let schedules = [first, second, third].map(Builder::build);
         let of = |rank| weights(&schedules, rank).unwrap().to_vec();
         assert_eq!((of(0), of(1), of(2)), (vec![[0, 0]], vec![[1, 1], [0, 0]], vec![[1, 1], [2, 2]]));

@@ -9,7 +9,7 @@
 //! Steps: `P - 1`, since a rank fetches one rank's elements after the other's. It reads and reduces `S (P - 1)` bytes.
 
 use super::super::phases::fan_out;
-use super::super::shared::{aside, begin, reduce_in_order};
+use super::super::shared::{begin, reduce_in_order, stable_contribution};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -31,7 +31,7 @@ pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if shape.count == 0 {
         return Ok(b.build());
     }
-    let own = aside(&mut b, shape, 0, shape.count);
+    let own = stable_contribution(&mut b, shape, 0, shape.count);
     if shape.size > 1 {
         b.publish(Readers::All, own);
     }

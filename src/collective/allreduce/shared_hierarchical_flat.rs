@@ -15,7 +15,7 @@
 
 use super::super::domains::Tree;
 use super::super::phases::fan_out;
-use super::super::shared::{aside, begin, reduce_in_order};
+use super::super::shared::{begin, reduce_in_order, stable_contribution};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::shared_flat;
 use crate::error::Result;
@@ -44,7 +44,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if shape.count == 0 {
         return Ok(b.build());
     }
-    let mut current = aside(&mut b, shape, 0, shape.count);
+    let mut current = stable_contribution(&mut b, shape, 0, shape.count);
     for level in 0..tree.levels() {
         let sources = tree.sources(rank, level);
         if sources.len() == 1 {

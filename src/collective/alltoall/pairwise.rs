@@ -24,9 +24,9 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         let from = if shape.inputs > 0 {
             block(shape.input(0), to)
         } else {
-            let aside = b.scratch(shape.count);
-            b.copy(block(output, to), aside);
-            aside
+            let copy = b.scratch(shape.count);
+            b.copy(block(output, to), copy);
+            copy
         };
         b.send(to, from);
     }

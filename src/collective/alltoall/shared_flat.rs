@@ -6,7 +6,7 @@
 //!
 //! Steps: 1. Every rank reads `S (P - 1) / P` bytes.
 
-use super::super::shared::{all_others, aside, begin, is_at_once, others, path_of_parts, publish_parts};
+use super::super::shared::{all_others, begin, is_at_once, others, path_of_parts, publish_parts, stable_contribution};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::Schedule;
@@ -28,7 +28,11 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         return Ok(b.build());
     }
     let block = |from: usize| shape.output(0).slice(from * count, count);
-    let own = if size == 1 && shape.inputs == 0 { shape.output(0) } else { aside(&mut b, shape, 0, size * count) };
+    let own = if size == 1 && shape.inputs == 0 {
+        shape.output(0)
+    } else {
+        stable_contribution(&mut b, shape, 0, size * count)
+    };
     let place = publish_parts(&mut b, shape, own, &|reader| (reader * count, count));
     let sources: Vec<usize> =
         if is_at_once(shape, own.len) { all_others(shape).collect() } else { others(shape).collect() };

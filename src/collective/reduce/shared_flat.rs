@@ -7,7 +7,7 @@
 //! Steps: `P - 1`, since the root fetches one rank's elements after the other's. It reads and reduces `S (P - 1)`
 //! bytes.
 
-use super::super::shared::{aside, begin, reduce_in_order};
+use super::super::shared::{begin, reduce_in_order, stable_contribution};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -28,7 +28,7 @@ pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         return Ok(b.build());
     }
     let whole = shape.inputs != 0 || shape.rank == shape.root;
-    let own = if whole { aside(&mut b, shape, 0, shape.count) } else { shape.output(0) };
+    let own = if whole { stable_contribution(&mut b, shape, 0, shape.count) } else { shape.output(0) };
     if shape.rank == shape.root {
         let output = shape.output(0);
         reduce_in_order(&mut b, shape.rank, 0..shape.size, |_| (0, 0), own, output);

@@ -9,7 +9,7 @@
 //! cache, and `S (m - 1)` of other caches.
 
 use super::super::domains::Tree;
-use super::super::shared::{aside, begin, reduce_in_order};
+use super::super::shared::{begin, reduce_in_order, stable_contribution};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::shared_flat;
 use crate::error::Result;
@@ -42,7 +42,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         return Ok(b.build());
     }
     let whole = shape.inputs != 0 || rank == root;
-    let mut current = if whole { aside(&mut b, shape, 0, count) } else { shape.output(0) };
+    let mut current = if whole { stable_contribution(&mut b, shape, 0, count) } else { shape.output(0) };
     for level in 0..tree.levels() {
         let units = tree.units(rank, level);
         let leaders: Vec<Rank> = units.iter().map(|unit| leader(unit, root)).collect();

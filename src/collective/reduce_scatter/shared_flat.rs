@@ -12,7 +12,7 @@
 use super::super::blocks::Blocks;
 use super::super::phases::sources;
 use super::super::shape::sum;
-use super::super::shared::{aside, begin, path_of_parts, publish_parts, reduce_in_order};
+use super::super::shared::{begin, path_of_parts, publish_parts, reduce_in_order, stable_contribution};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -40,7 +40,7 @@ pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let result = shape.output(0).slice(0, len);
     let sources = sources(shape);
     let in_place = shape.inputs == 0;
-    let own = if in_place { Span::new(sources[0], 0, all) } else { aside(&mut b, shape, 0, all) };
+    let own = if in_place { Span::new(sources[0], 0, all) } else { stable_contribution(&mut b, shape, 0, all) };
     let place = publish_parts(&mut b, shape, own, &|reader| blocks.of_rank(reader));
     let into = if in_place { b.scratch(len) } else { result };
     reduce_in_order(&mut b, shape.rank, 0..shape.size, place, own.slice(offset, len), into);

@@ -18,7 +18,7 @@ use super::super::blocks::Blocks;
 use super::super::domains::Tree;
 use super::super::phases::sources;
 use super::super::shape::sum;
-use super::super::shared::{aside, begin, reduce_in_order};
+use super::super::shared::{begin, reduce_in_order, stable_contribution};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::shared_flat;
 use crate::error::Result;
@@ -63,7 +63,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         return Ok(b.build());
     }
     let in_place = shape.inputs == 0;
-    let own = if in_place { Span::new(sources(shape)[0], 0, all) } else { aside(&mut b, shape, 0, all) };
+    let own = if in_place { Span::new(sources(shape)[0], 0, all) } else { stable_contribution(&mut b, shape, 0, all) };
     let result = shape.output(0).slice(0, blocks.of_rank(rank).1);
     // What this rank has of each block.
     let mut parts: Vec<Span> = (0..shape.size).map(|block| blocks.span(own, block)).collect();

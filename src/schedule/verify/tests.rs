@@ -125,9 +125,9 @@ fn a_deadlock_that_only_large_segments_have() {
             b.recv(1, Span::new(OUT, 1, 2));
             b.send(1, Span::new(OUT, 0, 2));
         } else {
-            let aside = b.scratch(2);
-            b.recv(0, aside);
-            b.send(0, aside);
+            let scratch = b.scratch(2);
+            b.recv(0, scratch);
+            b.send(0, scratch);
         }
     });
     let contract = Plain { in_place: true, ..plain(2, 4, anything) };
@@ -188,8 +188,8 @@ fn elements_that_do_not_belong_together() {
 fn undefined_memory_is_not_read() {
     let undefined = schedules(2, |b, rank| {
         b.send(1 - rank, all(OUT));
-        let aside = b.scratch(4);
-        b.recv(1 - rank, aside);
+        let scratch = b.scratch(4);
+        b.recv(1 - rank, scratch);
     });
     refused(&undefined, &plain(2, 4, anything), "comes from undefined memory");
 }
@@ -290,9 +290,9 @@ fn unordered_conflicting_steps() {
     // Different paths may order different elements; without one of them a step is too early.
     let halves = schedules(1, |b, _| {
         b.copy(all(IN), all(OUT));
-        let aside = b.scratch(4);
-        b.copy(Span::new(OUT, 0, 2), aside.slice(0, 2));
-        b.copy(Span::new(OUT, 2, 2), aside.slice(2, 2));
+        let scratch = b.scratch(4);
+        b.copy(Span::new(OUT, 0, 2), scratch.slice(0, 2));
+        b.copy(Span::new(OUT, 2, 2), scratch.slice(2, 2));
         b.copy(all(IN), all(OUT));
     });
     let contract = plain(1, 4, |rank, element| Expect::Copy(Leaf { rank, input: 0, element }));
@@ -311,7 +311,7 @@ fn unordered_conflicting_steps() {
 fn several_paths_each_for_some_elements() {
     // The last step reads what the first writes, and depends on it only through the two steps between, which access
     // other memory.
-    let aside = |offset, len| Span::new(Buffer::Scratch, offset, len);
+    let scratch = |offset, len| Span::new(Buffer::Scratch, offset, len);
     let copy = |from, into, after: &[(u32, isize)]| Step {
         action: Action::Copy { from, into },
         channel: 0,
@@ -320,9 +320,9 @@ fn several_paths_each_for_some_elements() {
     let right = Schedule {
         steps: vec![
             copy(all(IN), all(OUT), &[]),
-            copy(Span::new(IN, 0, 2), aside(0, 2), &[(0, 0)]),
-            copy(Span::new(IN, 2, 2), aside(2, 2), &[(0, 2)]),
-            copy(all(OUT), aside(4, 4), &[(1, 0), (2, -2)]),
+            copy(Span::new(IN, 0, 2), scratch(0, 2), &[(0, 0)]),
+            copy(Span::new(IN, 2, 2), scratch(2, 2), &[(0, 2)]),
+            copy(all(OUT), scratch(4, 4), &[(1, 0), (2, -2)]),
         ],
         scratch: 8,
     };

@@ -151,9 +151,9 @@ fn a_directory_that_vanishes() {
     let url = format!("file://{}", directory.path().canonicalize().unwrap().join("store").display());
     // At once, also while a rank writes there.
     let gone = || {
-        let aside = directory.path().join("aside");
-        std::fs::rename(directory.path().join("store"), &aside).unwrap();
-        std::fs::remove_dir_all(aside).unwrap();
+        let moved = directory.path().join("aside");
+        std::fs::rename(directory.path().join("store"), &moved).unwrap();
+        std::fs::remove_dir_all(moved).unwrap();
     };
     for (error, after) in without_rank_0(&url, LONG, gone) {
         is(&error, ErrorKind::Io, &["wait for \"host", "the directory is gone"]);
