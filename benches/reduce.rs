@@ -1,7 +1,7 @@
 //! Speed of the reduction kernels in bytes of results per second, compared with memcpy.
 //!
-//! `cargo bench --bench reduce --no-default-features`. The buffers hold random numbers. `apart` reads two buffers and
-//! writes a third; `in_place` writes one of the two, like a receive that reduces; `several` reads 2 to 17.
+//! `cargo bench --bench reduce --no-default-features`. The buffers hold random numbers. `out_of_place` reads two
+//! buffers and writes a third; `in_place` writes one of the two, like a receive that reduces; `several` reads 2 to 17.
 //! Results that are `read` are summed up afterwards, as by a caller that uses them.
 
 use std::fmt;
@@ -68,7 +68,7 @@ fn random(dtype: DataType, bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 #[divan::bench(args = sums_and_more())]
-fn apart(bencher: Bencher, case: &Case) {
+fn out_of_place(bencher: Bencher, case: &Case) {
     let Case { dtype, op, bytes } = *case;
     let (left, right) = (random(dtype, bytes, 1), random(dtype, bytes, 2));
     let mut into = vec![1u8; bytes];

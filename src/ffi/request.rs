@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::collective::{self, Apart, gloo_rs_collective_options_t, gloo_rs_collective_t, guard_kind};
+use super::collective::{self, OutputCopy, gloo_rs_collective_options_t, gloo_rs_collective_t, guard_kind};
 use super::context::{Waits, gloo_rs_context_t};
 use super::guard::guard;
 use super::handle::{self, Handle};
@@ -43,17 +43,17 @@ impl Handle for gloo_rs_request_t {
 pub struct RequestHandle {
     request: Request,
     /// Memory of `request`, if an output is a part of the input.
-    apart: Option<Apart>,
+    output_copy: Option<OutputCopy>,
     waits: Waits,
 }
 
 impl RequestHandle {
     /// What remains to be done with the buffers when a call is complete.
     fn last(&self) {
-        if let Some(apart) = &self.apart {
+        if let Some(output_copy) = &self.output_copy {
             // SAFETY: the request calls this when its call has ended and before it is inactive; until then, the header
             // demands, the outputs are valid for writes.
-            unsafe { apart.copy_out() };
+            unsafe { output_copy.copy_out() };
         }
     }
 }
@@ -79,8 +79,8 @@ pub unsafe extern "C" fn gloo_rs_collective_prepare(
         let handle = unsafe { handle::get(context, "context") }?;
         // SAFETY: the header demands that the pointers in `options` are valid as their comments say, and the buffers
         // whenever the request is active.
-        let (request, apart) = unsafe { collective::request(&handle.context, collective, &options) }?;
-        handle::create(RequestHandle { request, apart, waits: handle.waits.clone() }, out);
+        let (request, output_copy) = unsafe { collective::request(&handle.context, collective, &options) }?;
+        handle::create(RequestHandle { request, output_copy, waits: handle.waits.clone() }, out);
         Ok(())
     };
     // SAFETY: C initialises arguments; any number is accepted.

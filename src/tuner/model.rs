@@ -254,9 +254,9 @@ impl PricingInput<'_> {
             exists.then(|| algorithm.scratch(&shape).ok()).flatten().unwrap_or(0)
         };
         let max = |calls: &Calls| (0..self.size().min(SCRATCH_RANKS)).map(|rank| of(calls, rank)).max().unwrap_or(0);
-        let apart = max(&calls);
+        let out_of_place = max(&calls);
         calls.inputs = 0;
-        apart.max(max(&calls))
+        out_of_place.max(max(&calls))
     }
 
     fn is_one_host(&self) -> bool {

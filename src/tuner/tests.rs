@@ -65,11 +65,11 @@ fn ranks_that_share_memory_use_it() {
         assert_eq!(choice(&topology, Collective::Reduce, 16 << 20), long, "{size} ranks");
         assert!(sizes.iter().all(|bytes| choice(&topology, Collective::Allgather, *bytes) == "shared_flat"));
         // In these topologies not all ranks share memory, or not all are on one host.
-        let apart = [
+        let unshared = [
             Topology { shared: false, ..topology.clone() },
             Topology { hosts: (0..size as u32).collect(), ..topology },
         ];
-        for topology in apart {
+        for topology in unshared {
             assert!(sizes.iter().all(|bytes| !choice(&topology, Collective::Allreduce, *bytes).starts_with("shared")));
         }
     }
@@ -80,7 +80,7 @@ fn ranks_that_share_memory_use_it() {
 fn ranks_of_several_caches_use_the_tree() {
     let together = Topology { shared: true, ..Topology::one_host(16, 16) };
     let domains = (0..16).map(|rank| rank / 4).collect();
-    let apart = Topology { domains, ..together.clone() };
+    let four_caches = Topology { domains, ..together.clone() };
     let chosen = |topology: &Topology, collective, bytes| {
         let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), MIB);
         let input = tuner.explain(collective, bytes);
@@ -95,7 +95,7 @@ fn ranks_of_several_caches_use_the_tree() {
         (Collective::Allgatherv, 1 << 16, "shared_hierarchical"),
         (Collective::Barrier, 0, "shared_hierarchical"),
     ] {
-        let (flat, own) = (chosen(&together, collective, bytes), chosen(&apart, collective, bytes));
+        let (flat, own) = (chosen(&together, collective, bytes), chosen(&four_caches, collective, bytes));
         assert_eq!(own.0, name);
         assert!(!flat.0.starts_with("shared_hierarchical") && flat.1 < own.1, "{flat:?}, {own:?}");
     }
@@ -141,10 +141,10 @@ fn hosts_whose_ranks_share_memory_combine_in_it() {
     let mut seen = Vec::new();
     for (hosts, per_host) in [(2, 2), (2, 8), (4, 4)] {
         let numbers = (0..hosts * per_host).map(|rank| (rank / per_host) as u32).collect();
-        let apart = Topology::apart(numbers, per_host);
-        let together = Topology { shared: true, ..apart.clone() };
+        let unshared = Topology::apart(numbers, per_host);
+        let together = Topology { shared: true, ..unshared.clone() };
         for bytes in [64 << 10, MIB, 16 * MIB] {
-            let [apart, together] = [&apart, &together].map(|topology| {
+            let [unshared, together] = [&unshared, &together].map(|topology| {
                 let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), MIB);
                 let mut candidates = tuner.explain(Collective::Allreduce, bytes).candidates.into_iter();
                 // Simulated messages within a host take no processor time for their bytes, so the segments that a
@@ -153,10 +153,10 @@ fn hosts_whose_ranks_share_memory_combine_in_it() {
                 let counts = |one: &PricedAlgorithm| topology.shared || one.algorithm.name != "hierarchical_direct";
                 candidates.find(counts).unwrap()
             });
-            let ratio = together.total / apart.total;
+            let ratio = together.total / unshared.total;
             let in_memory =
                 ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd"].contains(&together.algorithm.name);
-            let names = (apart.algorithm.name, together.algorithm.name);
+            let names = (unshared.algorithm.name, together.algorithm.name);
             // Large buffers are pipelined better by messages alone, if a host has few ranks.
             let better = if bytes > MIB { ratio <= 1.0 } else { in_memory && ratio < 0.97 };
             seen.push((better, format!("{hosts}x{per_host}, {bytes}: {ratio:.3}, {names:?}")));
@@ -582,7 +582,7 @@ fn what_is_explained_is_what_is_selected() {
 fn scratch_memory_is_as_much_as_documented() {
     use Collective::*;
     const BYTES: usize = 240 << 10;
-    // The most buffers of S bytes, apart and in place, times the divisor.
+    // The maximum number of buffers of S bytes, out of place and in place, times the divisor.
     let max = |collective: Collective, name: &str, size: usize, inputs: usize| {
         let algorithm = collective.algorithm(name).unwrap();
         let mut calls = Calls::new(collective, size, BYTES, 0);
@@ -624,8 +624,8 @@ fn scratch_memory_is_as_much_as_documented() {
         (ReduceScatter, "halving_doubling", &all, 1.0, 1.0),
         (ReduceScatter, "shared_hierarchical", &all, 0.67, 1.0),
     ];
-    for (collective, name, unit, apart, in_place) in documented {
-        for (inputs, expected) in [(1, apart), (0, in_place)] {
+    for (collective, name, unit, out_of_place, in_place) in documented {
+        for (inputs, expected) in [(1, out_of_place), (0, in_place)] {
             let sizes = [2, 3, 4, 8, 16, 40];
             let found = sizes.map(|size| max(collective, name, size, inputs) / unit(size));
             let largest = found.into_iter().fold(0.0, f64::max);

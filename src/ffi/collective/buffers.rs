@@ -11,8 +11,8 @@ use crate::types::{DataType, ElementType};
 /// How the inputs are placed relative to the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Apart from each other, or else the call is refused; or there are no inputs.
-    Apart,
+    /// The buffers are disjoint, or else the call is refused; or there are no inputs.
+    OutOfPlace,
     /// In place: the outputs hold the inputs, where the collective expects them.
     InPlace,
     /// The output is this rank's block of the input.
@@ -23,12 +23,12 @@ pub(super) enum Form {
 pub(super) fn form(call: &Call<'_>) -> Form {
     use Collective::*;
     let Call { ref shape, dtype, inputs, outputs, .. } = *call;
-    let (Some(input), Some(output)) = (inputs.first(), outputs.first()) else { return Form::Apart };
+    let (Some(input), Some(output)) = (inputs.first(), outputs.first()) else { return Form::OutOfPlace };
     let lone = (inputs.len(), outputs.len()) == (1, 1);
     match shape.collective {
         Allreduce | Reduce | Alltoall | Scan | Exscan => {
             let same = inputs.len() == outputs.len() && inputs.iter().zip(outputs).all(|(i, o)| i.cast_mut() == *o);
-            if same { Form::InPlace } else { Form::Apart }
+            if same { Form::InPlace } else { Form::OutOfPlace }
         }
         // The first output is sent; there may be more.
         Broadcast if inputs.len() == 1 && input.cast_mut() == *output => Form::InPlace,
@@ -36,7 +36,7 @@ pub(super) fn form(call: &Call<'_>) -> Form {
             Form::InPlace
         }
         ReduceScatter | Scatter | Scatterv if lone && is_own_block(shape, dtype, *input, *output) => Form::OwnBlock,
-        _ => Form::Apart,
+        _ => Form::OutOfPlace,
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
         // Most calls: no memory is needed for these.
         (0, 1) => drop(output(0)?),
         (1, 0) => drop(input(0)?),
-        (1, 1) => input(0)?.check_apart(&output(0)?)?,
+        (1, 1) => input(0)?.check_disjoint(&output(0)?)?,
         (n, m) => {
             let mut ranges = try_with_capacity(n + m, "a list of buffers")?;
             (0..n).map(input).chain((0..m).map(output)).try_for_each(|range| range.map(|range| ranges.push(range)))?;
@@ -78,23 +78,23 @@ pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
 pub(super) fn check_local(input: *const u8, inout: *const u8, count: usize, dtype: DataType) -> Result<()> {
     let input_range = Range::new(false, 0, input, count, dtype.into())?;
     let inout_range = Range::new(true, 0, inout, count, dtype.into())?;
-    if input == inout { Ok(()) } else { input_range.check_apart(&inout_range) }
+    if input == inout { Ok(()) } else { input_range.check_disjoint(&inout_range) }
 }
 
 /// An output buffer of the library for a call whose one output is a part of its input; its elements are copied to that
-/// output at the end. Schedules are verified only for outputs that are apart from the inputs.
-pub(crate) struct Apart {
+/// output at the end. Schedules are verified only for outputs that are disjoint from the inputs.
+pub(crate) struct OutputCopy {
     memory: Vec<u128>,
     output: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: whoever calls `copy_out` guarantees that `output` may be written then, on whichever thread.
-unsafe impl Send for Apart {}
+unsafe impl Send for OutputCopy {}
 // SAFETY: as above; no other method uses the pointer.
-unsafe impl Sync for Apart {}
+unsafe impl Sync for OutputCopy {}
 
-impl Apart {
+impl OutputCopy {
     /// Allocates a buffer in place of the output of `call`.
     pub(super) fn new(call: &Call<'_>) -> Result<Self> {
         let bytes = call.shape.output_len(0) * call.dtype.size();
@@ -148,7 +148,7 @@ impl Range {
     }
 
     /// Refuses two buffers that share bytes, unless both are inputs.
-    fn check_apart(&self, other: &Self) -> Result<()> {
+    fn check_disjoint(&self, other: &Self) -> Result<()> {
         let shared = self.start.max(other.start) < self.end.min(other.end);
         if !shared || !(self.output || other.output) {
             return Ok(());
@@ -163,7 +163,7 @@ fn kind(output: bool) -> &'static str {
     if output { "output" } else { "input" }
 }
 
-/// [`Range::check_apart`] for each pair of many.
+/// [`Range::check_disjoint`] for each pair of many.
 fn check_many(mut ranges: Vec<Range>) -> Result<()> {
     ranges.retain(|range| range.start < range.end);
     ranges.sort_unstable_by_key(|range| range.start);
@@ -171,7 +171,7 @@ fn check_many(mut ranges: Vec<Range>) -> Result<()> {
     let (mut any, mut output): (Option<Range>, Option<Range>) = (None, None);
     for range in ranges {
         if let Some(before) = if range.output { any } else { output } {
-            before.check_apart(&range)?;
+            before.check_disjoint(&range)?;
         }
         let farther = |so_far: Option<Range>| so_far.filter(|so_far| so_far.end >= range.end).or(Some(range));
         any = farther(any);

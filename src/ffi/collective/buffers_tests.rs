@@ -36,7 +36,7 @@ fn the_same_pointers_mean_in_place_where_there_is_such_a_form() {
     use Collective::*;
     for collective in [Allreduce, Reduce, Alltoall, Scan, Exscan] {
         assert_eq!(check_at(shape(collective, 1, 1, 1), &[64], &[64]).unwrap(), Form::InPlace, "{collective:?}");
-        assert_eq!(check_at(shape(collective, 1, 1, 1), &[64], &[256]).unwrap(), Form::Apart, "{collective:?}");
+        assert_eq!(check_at(shape(collective, 1, 1, 1), &[64], &[256]).unwrap(), Form::OutOfPlace, "{collective:?}");
     }
     assert_eq!(check_at(shape(Allreduce, 1, 2, 2), &[64, 128], &[64, 128]).unwrap(), Form::InPlace);
     assert_eq!(check_at(shape(Broadcast, 0, 1, 2), &[64], &[64, 128]).unwrap(), Form::InPlace);
@@ -91,22 +91,22 @@ fn what_is_wrong_is_named() {
     refused(check_at(one, &[64], &[130]), "output 0 (0x82) is not aligned to the 4 bytes of float32");
     refused(check_at(one, &[64], &[68]), "input 0 (0x40 to 0x48) overlaps output 0 (0x44 to 0x4c)");
     refused(check_at(one, &[64], &[usize::MAX - 3]), "output 0");
-    assert_eq!(check_at(one, &[64], &[72]).unwrap(), Form::Apart, "neighbours are fine");
+    assert_eq!(check_at(one, &[64], &[72]).unwrap(), Form::OutOfPlace, "neighbours are fine");
     let huge = Shape { count: usize::MAX / 4 + 2, ..one };
     refused(check_at(huge, &[64], &[128]), "input");
     let shared = shape(Collective::Allreduce, 1, 2, 1);
-    assert_eq!(check_at(shared, &[64, 68], &[128]).unwrap(), Form::Apart, "inputs may share memory");
+    assert_eq!(check_at(shared, &[64, 68], &[128]).unwrap(), Form::OutOfPlace, "inputs may share memory");
 }
 
 #[test]
 fn buffers_without_elements_may_be_null() {
     let empty = Shape { count: 0, ..shape(Collective::Allreduce, 1, 1, 2) };
-    assert_eq!(check_at(empty, &[0], &[0, 3]).unwrap(), Form::Apart);
+    assert_eq!(check_at(empty, &[0], &[0, 3]).unwrap(), Form::OutOfPlace);
     let outputs = [std::ptr::null_mut(), std::ptr::without_provenance_mut(3)];
     let here = &raw const empty;
     let has_null = |input: *const u8, outputs: &[*mut u8]| {
         let call = Call { inputs: &[input], outputs, ..Call::new(empty, DataType::Float32) };
-        check(&call, Form::Apart).unwrap()
+        check(&call, Form::OutOfPlace).unwrap()
     };
     assert!(has_null(here.cast(), &outputs));
     assert!(has_null(std::ptr::null(), &[outputs[1], outputs[1]]));

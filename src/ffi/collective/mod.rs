@@ -24,8 +24,8 @@ pub use moving::*;
 pub use options::*;
 pub use reducing::*;
 
-pub(super) use self::buffers::Apart;
 use self::buffers::Form;
+pub(super) use self::buffers::OutputCopy;
 pub(super) use self::kind::guard_kind;
 use super::context::gloo_rs_context_t;
 use super::enumeration::{from_number, number};
@@ -113,12 +113,12 @@ pub(super) unsafe fn request(
     context: &Arc<Context>,
     collective: Collective,
     options: &gloo_rs_collective_options_t,
-) -> Result<(Request, Option<Apart>)> {
+) -> Result<(Request, Option<OutputCopy>)> {
     check_used(options, collective)?;
-    let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, apart| {
+    let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, output_copy| {
         // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is
-        // active; the one in `apart`, which is returned, as long as the caller keeps it.
-        Ok((unsafe { context.request_checked(call, key, cached) }?, apart))
+        // active; the one in `output_copy`, which is returned, as long as the caller keeps it.
+        Ok((unsafe { context.request_checked(call, key, cached) }?, output_copy))
     };
     // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a
     // string.
@@ -302,13 +302,13 @@ unsafe fn run(
     lists: Lists<'_>,
     key: Option<Key>,
 ) -> Result<()> {
-    let run = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, apart: Option<Apart>| {
-        // SAFETY: the call has passed all checks, every output is apart from all other buffers, and by the contract,
+    let run = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, output_copy: Option<OutputCopy>| {
+        // SAFETY: the call has passed all checks, every output is disjoint from all other buffers, and by the contract,
         // they are valid until this returns.
         unsafe { context.run_checked(call, key, cached) }?;
-        if let Some(apart) = apart {
+        if let Some(output_copy) = output_copy {
             // SAFETY: the call has returned. By the contract, only this call accesses the output until it returns.
-            unsafe { apart.copy_out() };
+            unsafe { output_copy.copy_out() };
         }
         Ok(())
     };
@@ -328,7 +328,7 @@ unsafe fn checked<R>(
     options: &gloo_rs_collective_options_t,
     lists: Lists<'_>,
     key: Option<Key>,
-    then: impl FnOnce(&Call<'_>, Option<&CallKey<'_>>, Option<Arc<Prepared>>, Option<Apart>) -> Result<R>,
+    then: impl FnOnce(&Call<'_>, Option<&CallKey<'_>>, Option<Arc<Prepared>>, Option<OutputCopy>) -> Result<R>,
 ) -> Result<R> {
     let Lists { inputs, outputs, num_counts } = lists;
     let (rank, size) = (context.rank(), context.size());
@@ -398,9 +398,9 @@ unsafe fn checked<R>(
         (call.inputs, call.outputs) = (&replaced.0, &replaced.1);
     }
     if form == Form::OwnBlock {
-        let mut apart = Apart::new(&call)?;
-        let output = [apart.pointer()];
-        return then(&Call { outputs: &output, ..call }, key.as_ref(), cached, Some(apart));
+        let mut output_copy = OutputCopy::new(&call)?;
+        let output = [output_copy.pointer()];
+        return then(&Call { outputs: &output, ..call }, key.as_ref(), cached, Some(output_copy));
     }
     then(&call, key.as_ref(), cached, None)
 }

@@ -218,8 +218,12 @@ fn hosts_share_a_card_and_have_links_inside() {
     // With interleaved hosts {0, 2} and {1, 3} only the message within a host becomes one between hosts.
     let result = play(4, Options { network, hosts: &[0, 1, 0, 1], ..options() }, write);
     assert_eq!(result.finished, [4.0, 14.0, 3.0, 3.0]);
-    let apart = Network { consecutive: false, ..network };
-    assert_eq!(play(4, Options { network: apart, ..options() }, write), result, "the network's own way to say so");
+    let interleaved = Network { consecutive: false, ..network };
+    assert_eq!(
+        play(4, Options { network: interleaved, ..options() }, write),
+        result,
+        "the network's own way to say so"
+    );
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         let pointer = |byte: u8| match byte {
             255 => std::ptr::null_mut(),
             254 => base.wrapping_add(1),
-            // Mostly apart from each other, sometimes not.
+            // The buffers are mostly disjoint, sometimes not.
             _ => base.wrapping_add((usize::from(byte) * 512) % (ARENA_WORDS * 16 - BUFFER_BYTES) / 16 * 16),
         };
         (0..n).map(|_| input.byte().map(pointer)).collect::<Option<Vec<*mut u8>>>()
@@ -167,7 +167,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     let made =
         unsafe { handle::get(context, "context").and_then(|handle| request(&handle.context, collective, &options)) };
     assert_eq!(made.is_ok(), result.is_ok() && !refused, "a request is refused where the call is, and only there");
-    if let Ok((request, _apart)) = made {
+    if let Ok((request, _output_copy)) = made {
         request.start().and_then(|()| request.wait()).expect("as the plain call");
     }
     if let Err(error) = result {

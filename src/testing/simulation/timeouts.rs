@@ -134,8 +134,8 @@ fn a_rank_that_times_out_ends_the_calls_of_ranks_that_wait_for_others() {
     // What rank 1 gives up for, rank 2 blames: rank 0, for which it has waited, or whose call differs.
     assert_eq!((own.details().rank, told.details().rank), (Some(0), Some(0)), "{own}; {told}");
     // Ranks 1 and 2 meet each other's messages at once, or rank 1's timeout ends both.
-    let apart = ended[2].1.abs_diff(ended[1].1);
-    assert!(apart < SOON && ended[1].1 < TIMEOUT + QUERIES, "{:?} and {:?}: {own}; {told}", ended[1].1, ended[2].1);
+    let interval = ended[2].1.abs_diff(ended[1].1);
+    assert!(interval < SOON && ended[1].1 < TIMEOUT + QUERIES, "{:?} and {:?}: {own}; {told}", ended[1].1, ended[2].1);
 }
 
 #[test]

@@ -332,10 +332,10 @@ mod tests {
     #[test]
     fn only_algorithms_that_can_run_are_measured() {
         let work = request(Collective::Allreduce, 4).workload(0, 1024, 0).unwrap();
-        let apart = Topology::one_host(4, 4);
-        let together = Topology { shared: true, ..apart.clone() };
+        let unshared = Topology::one_host(4, 4);
+        let together = Topology { shared: true, ..unshared.clone() };
         let caches = Topology { domains: vec![0, 0, 1, 1], ..together.clone() };
-        for (topology, shared) in [(&apart, false), (&together, true), (&caches, true)] {
+        for (topology, shared) in [(&unshared, false), (&together, true), (&caches, true)] {
             let names: Vec<_> = algorithms(Collective::Allreduce, &work, topology).collect();
             assert!(names.contains(&"ring_segmented") && !names.contains(&"local"), "{names:?}");
             assert_eq!(names.contains(&"shared_slices"), shared, "{names:?}");

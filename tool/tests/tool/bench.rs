@@ -270,9 +270,9 @@ fn ranks_that_do_not_see_each_others_processes_use_tcp() {
     // SAFETY: the call has no arguments and cannot fail.
     let user = if unsafe { libc::geteuid() } == 0 { "" } else { "--user --map-root-user" };
     let bench = format!("{tool} bench allreduce --sizes 64Ki --json");
-    for apart in ["$RANK = 1", "$RANK != 2"] {
+    for condition in ["$RANK = 1", "$RANK != 2"] {
         let script = format!(
-            "if [ {apart} ]; then exec unshare {user} --pid --fork --kill-child --mount-proc {bench}; fi; exec {bench}"
+            "if [ {condition} ]; then exec unshare {user} --pid --fork --kill-child --mount-proc {bench}; fi; exec {bench}"
         );
         check_over_tcp(&script);
     }

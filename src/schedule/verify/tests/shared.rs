@@ -62,10 +62,10 @@ fn what_is_published_is_fetched_by_its_readers() {
         *into = into.slice(0, 0);
     };
     refused(&changed(shorter), &contract, "undefined memory");
-    let apart = Plain { host: |rank| u32::from(rank == 2), ..plain(3, 4, anything) };
+    let two_hosts = Plain { host: |rank| u32::from(rank == 2), ..plain(3, 4, anything) };
     refused(
         &right(),
-        &apart,
+        &two_hosts,
         "rank 0, step 2 (Fetch, 4 elements) fetches from rank 2, which is not another rank of the same host",
     );
     let published_to = |to: Readers| {
