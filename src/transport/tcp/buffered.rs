@@ -16,7 +16,8 @@ pub struct Buffered {
     pub unsent: bool,
 }
 
-/// The links of a context that hold something. Its descriptor is readable while one holds received bytes, or has news.
+/// The links of a context that hold something. Its descriptor is readable while one holds received bytes, or has
+/// changed.
 pub struct BufferedLinks {
     lists: Mutex<Lists>,
     waker: Waker,
@@ -33,7 +34,7 @@ struct Lists {
 impl Lists {
     /// Whether a thread that waits must go on.
     fn calls(&self) -> bool {
-        !self.changed.is_empty() || self.links.iter().any(|(_, holds)| holds.received)
+        !self.changed.is_empty() || self.links.iter().any(|(_, buffered)| buffered.received)
     }
 }
 
@@ -61,14 +62,14 @@ impl BufferedLinks {
 
     /// What the link to `rank` holds from now on. Does nothing in a child by fork, which destroys its copy of a link:
     /// the waker is the parent's as well.
-    fn set(&self, rank: Rank, holds: Buffered) {
+    fn set(&self, rank: Rank, buffered: Buffered) {
         if self.mark.is_child() {
             return;
         }
         self.change(|lists| {
             lists.links.retain(|(other, _)| *other != rank);
-            if holds != Buffered::default() {
-                lists.links.push((rank, holds));
+            if buffered != Buffered::default() {
+                lists.links.push((rank, buffered));
             }
         });
     }
@@ -87,7 +88,7 @@ impl BufferedLinks {
         lists.links.is_empty() && lists.changed.is_empty()
     }
 
-    /// The ranks whose links may be able to go on. Those with news are not returned again.
+    /// The ranks whose links may be able to go on. Those that have changed are not returned again.
     pub fn ready(&self) -> Vec<Rank> {
         if self.is_empty() {
             return Vec::new();
@@ -104,28 +105,28 @@ impl BufferedLinks {
 
 /// One link's entry, which ends with it.
 pub struct BufferedLink {
-    held: Option<Arc<BufferedLinks>>,
+    buffered_links: Option<Arc<BufferedLinks>>,
     rank: Rank,
-    holds: Buffered,
+    buffered: Buffered,
 }
 
 impl BufferedLink {
     /// Makes the entry of a link, which may hold bytes if there is a list.
-    pub fn new(held: Option<Arc<BufferedLinks>>, rank: Rank) -> Self {
-        Self { held, rank, holds: Buffered::default() }
+    pub fn new(buffered_links: Option<Arc<BufferedLinks>>, rank: Rank) -> Self {
+        Self { buffered_links, rank, buffered: Buffered::default() }
     }
 
     /// Whether the link may hold something.
     #[inline]
-    pub fn may_hold(&self) -> bool {
-        self.held.is_some()
+    pub fn may_buffer(&self) -> bool {
+        self.buffered_links.is_some()
     }
 
     /// Says what the link holds now. Returns whether that has changed.
-    pub fn set(&mut self, holds: Buffered) -> bool {
-        let changed = holds != std::mem::replace(&mut self.holds, holds);
-        if let Some(held) = self.held.as_ref().filter(|_| changed) {
-            held.set(self.rank, holds);
+    pub fn set(&mut self, buffered: Buffered) -> bool {
+        let changed = buffered != std::mem::replace(&mut self.buffered, buffered);
+        if let Some(buffered_links) = self.buffered_links.as_ref().filter(|_| changed) {
+            buffered_links.set(self.rank, buffered);
         }
         changed
     }
@@ -138,8 +139,8 @@ impl Drop for BufferedLink {
 }
 
 impl From<&BufferedLinks> for Pollable {
-    fn from(held: &BufferedLinks) -> Self {
-        Self::from(&held.waker)
+    fn from(buffered_links: &BufferedLinks) -> Self {
+        Self::from(&buffered_links.waker)
     }
 }
 
@@ -152,14 +153,14 @@ mod tests {
 
     #[test]
     fn a_child_by_fork_does_not_silence_its_parent() {
-        let held = Arc::new(BufferedLinks::new().unwrap());
-        let mut holding = BufferedLink::new(Some(held.clone()), 3);
-        holding.set(Buffered { received: true, unsent: false });
+        let buffered_links = Arc::new(BufferedLinks::new().unwrap());
+        let mut buffered_link = BufferedLink::new(Some(buffered_links.clone()), 3);
+        buffered_link.set(Buffered { received: true, unsent: false });
         // SAFETY: the child makes system calls and takes a lock that no other thread has.
         let status = unsafe {
             let child = libc::fork();
             if child == 0 {
-                drop(holding);
+                drop(buffered_link);
                 libc::_exit(0);
             }
             let mut status = -1;
@@ -167,6 +168,6 @@ mod tests {
             status
         };
         assert_eq!(status, 0);
-        assert!(sys::poll(&[Pollable::from(&*held)], Duration::ZERO), "the link still holds bytes");
+        assert!(sys::poll(&[Pollable::from(&*buffered_links)], Duration::ZERO), "the link still holds bytes");
     }
 }

@@ -47,7 +47,7 @@ const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10)).with_retries(3);
 
 /// Number of the event of [`BufferedLinks`]; those of peers are their ranks.
-const HELD: u64 = u64::MAX;
+const BUFFERED_LINKS: u64 = u64::MAX;
 
 /// The state of the connection to a peer.
 enum State {
@@ -114,7 +114,7 @@ pub struct TcpConnector {
     log: Option<LogCallback>,
     poller: Poller,
     /// The registration of [`BufferedLinks`] with the poller.
-    _held: Option<Registration>,
+    _buffered_registration: Option<Registration>,
     shared: Arc<Shared>,
     /// When the connector was created; a time in the past for immediate attempts.
     created: Instant,
@@ -123,7 +123,7 @@ pub struct TcpConnector {
     pending: Vec<Rank>,
     arrivals: Arrivals,
     /// The links that hold bytes, if links do.
-    held: Option<Arc<BufferedLinks>>,
+    buffered_links: Option<Arc<BufferedLinks>>,
     /// Whether the poller must be asked before a thread sleeps until it is readable.
     must_ask: bool,
     /// Whether it was asked since the last [`Connector::wake`].
@@ -144,8 +144,13 @@ impl TcpConnector {
         let failed = |e| Error::io("cannot create a context", &e);
         let identity: Identity = sys::random().map_err(failed)?;
         let poller = Poller::new(shared.transport.poller()).map_err(failed)?;
-        let held = if shared.security.is_encrypted() { Some(BufferedLinks::new().map_err(failed)?) } else { None };
-        let watched = held.as_ref().map(|held| poller.add(held, sys::READ, HELD)).transpose().map_err(failed)?;
+        let buffered_links =
+            if shared.security.is_encrypted() { Some(BufferedLinks::new().map_err(failed)?) } else { None };
+        let watched = buffered_links
+            .as_ref()
+            .map(|buffered_links| poller.add(buffered_links, sys::READ, BUFFERED_LINKS))
+            .transpose()
+            .map_err(failed)?;
         let address = Address {
             identity,
             sockets,
@@ -162,8 +167,8 @@ impl TcpConnector {
             token: token.clone(),
             log: shared.log.clone(),
             poller,
-            _held: watched,
-            held: held.map(Arc::new),
+            _buffered_registration: watched,
+            buffered_links: buffered_links.map(Arc::new),
             must_ask: false,
             has_asked: false,
             shared,
@@ -329,10 +334,11 @@ impl TcpConnector {
             }
         }
         self.entry(rank).theirs = Some(*theirs);
-        let link = TcpLink::new(connections, rank, self.poller.clone(), self.shared.clone(), self.held.clone())
-            .map_err(|e| {
-                Error::io(format_args!("cannot watch the connection to {}", self.peer_name(peers, rank)), &e)
-            })?;
+        let link =
+            TcpLink::new(connections, rank, self.poller.clone(), self.shared.clone(), self.buffered_links.clone())
+                .map_err(|e| {
+                    Error::io(format_args!("cannot watch the connection to {}", self.peer_name(peers, rank)), &e)
+                })?;
         self.set_state(rank, State::Established);
         events.push(ConnectorEvent::Established { rank, link: Box::new(link), connection });
         Ok(())
@@ -386,7 +392,9 @@ impl Connector for TcpConnector {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        self.must_ask || !self.pending.is_empty() || self.held.as_ref().is_some_and(|held| !held.is_empty())
+        self.must_ask
+            || !self.pending.is_empty()
+            || self.buffered_links.as_ref().is_some_and(|buffered_links| !buffered_links.is_empty())
     }
 
     fn progress(&mut self, peers: &Peers, now: Instant, events: &mut Vec<ConnectorEvent>) {
@@ -397,7 +405,7 @@ impl Connector for TcpConnector {
         }
         self.retry_due(peers, now, events);
         // Links that hold bytes, of which the poller knows nothing, or that may find room now.
-        for rank in self.held.iter().flat_map(|held| held.ready()) {
+        for rank in self.buffered_links.iter().flat_map(|buffered_links| buffered_links.ready()) {
             events.push(ConnectorEvent::Ready { rank, of: Interest { readable: true, writable: true } });
         }
         (self.must_ask, self.has_asked) = (false, true);
@@ -408,7 +416,7 @@ impl Connector for TcpConnector {
             0
         });
         for event in &ready[..n] {
-            if event.number == HELD {
+            if event.number == BUFFERED_LINKS {
                 continue;
             }
             let (rank, index) = of_number(event.number);

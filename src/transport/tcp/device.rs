@@ -156,7 +156,7 @@ impl transport::Device for Device {
         let entry = Entry { context: None, number, key: connector.key(), arrivals, notice: None };
         shared.contexts().by_handle.insert(connector.handle(), entry);
         let keeper = shared.clone();
-        let linger: Linger = Arc::new(move |lingering| keeper.keep(lingering));
+        let linger: Linger = Arc::new(move |draining| keeper.keep(draining));
         let sources = (vec![connector.source()], shared.transport.poller().of_pollers());
         Connections::new(address, connector, sources, &shared.providers, (token, &linger, shared.log.as_ref()))
     }

@@ -23,7 +23,7 @@ pub struct TcpLink {
     poller: Poller,
     watched: Interest,
     shared: Arc<Shared>,
-    holding: BufferedLink,
+    buffered: BufferedLink,
     /// Why the poller does not watch for what is wanted.
     unwatched: Option<io::Error>,
 }
@@ -36,17 +36,17 @@ impl TcpLink {
         rank: Rank,
         poller: Poller,
         shared: Arc<Shared>,
-        held: Option<Arc<BufferedLinks>>,
+        buffered_links: Option<Arc<BufferedLinks>>,
     ) -> io::Result<Self> {
         let mut watches = Vec::with_capacity(connections.len());
         let mut streams = Vec::with_capacity(connections.len());
         for (index, (registration, stream)) in connections.into_iter().enumerate() {
             #[cfg(feature = "tls")]
-            let stream = match &held {
-                Some(held) if index > 0 => match stream.into_session() {
+            let stream = match &buffered_links {
+                Some(buffered_links) if index > 0 => match stream.into_session() {
                     Ok(session) => {
                         registration.into_iter().for_each(Registration::end);
-                        let relayed = shared.relays.hand_over(index, session, rank, held.clone())?;
+                        let relayed = shared.relays.hand_over(index, session, rank, buffered_links.clone())?;
                         watches.push(Watched::default());
                         streams.push(Connection::Relayed(relayed));
                         continue;
@@ -64,9 +64,9 @@ impl TcpLink {
             streams.push(Connection::from(stream));
         }
         let watched = Interest { readable: true, writable: false };
-        let holding = BufferedLink::new(held, rank);
+        let buffered = BufferedLink::new(buffered_links, rank);
         let (streams, watches) = (Streams::new(streams.into()), watches.into());
-        let mut link = Self { streams, watches, rank, poller, watched, shared, holding, unwatched: None };
+        let mut link = Self { streams, watches, rank, poller, watched, shared, buffered, unwatched: None };
         link.note();
         link.arm()?;
         Ok(link)
@@ -75,10 +75,10 @@ impl TcpLink {
     /// Says what the link holds, if that has changed.
     #[inline]
     fn note(&mut self) {
-        if self.holding.may_hold() {
+        if self.buffered.may_buffer() {
             let received = self.watched.readable && self.streams.has_received();
             let unsent = (0..self.watches.len()).any(|index| self.streams.has_unsent(index));
-            if self.holding.set(Buffered { received, unsent }) {
+            if self.buffered.set(Buffered { received, unsent }) {
                 self.unwatched = self.arm().err();
             }
         }
@@ -106,7 +106,7 @@ impl TcpLink {
         let (sends_by, receives_by) = (self.streams.sends_by(), self.streams.receives_by());
         for (index, watch) in self.watches.iter_mut().enumerate() {
             let readable = self.watched.readable && index == receives_by;
-            let unsent = self.holding.may_hold() && self.streams.has_unsent(index);
+            let unsent = self.buffered.may_buffer() && self.streams.has_unsent(index);
             let writable = self.watched.writable && index == sends_by || unsent;
             let bits = bit(readable, sys::READ) | bit(writable, sys::WRITE);
             // A connection that another thread serves is not watched: that thread tells `BufferedLinks`.

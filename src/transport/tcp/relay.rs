@@ -82,7 +82,7 @@ fn again(error: &io::Error) -> io::Error {
 /// What the link and the thread have in common.
 struct Common {
     queues: Mutex<Queues>,
-    held: Arc<BufferedLinks>,
+    buffered_links: Arc<BufferedLinks>,
     rank: Rank,
 }
 
@@ -93,7 +93,7 @@ impl Common {
 
     /// The link can go on.
     fn tell_link(&self) {
-        self.held.tell(self.rank);
+        self.buffered_links.tell(self.rank);
     }
 }
 
@@ -266,14 +266,14 @@ impl Inbox {
 }
 
 impl Relays {
-    /// Hands over the connection at `position`, which is not the first, of the link to `rank`. `held` is told what the
-    /// link must know.
+    /// Hands over the connection at `position`, which is not the first, of the link to `rank`. `buffered_links` is told
+    /// what the link must know.
     pub fn hand_over(
         &self,
         position: usize,
         (socket, session): (OwnedSocket, Box<Session>),
         rank: Rank,
-        held: Arc<BufferedLinks>,
+        buffered_links: Arc<BufferedLinks>,
     ) -> io::Result<Relayed> {
         let mut threads = self.threads();
         while threads.len() < position {
@@ -281,7 +281,7 @@ impl Relays {
         }
         let inbox = threads[position - 1].inbox.clone();
         drop(threads);
-        let common = Arc::new(Common { queues: Mutex::default(), held, rank });
+        let common = Arc::new(Common { queues: Mutex::default(), buffered_links, rank });
         let mut state = inbox.state();
         let number = state.next;
         state.next += 1;

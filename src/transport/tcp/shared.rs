@@ -49,7 +49,7 @@ pub struct Contexts {
     pub by_handle: HashMap<Handle, Entry>,
     /// Those with a notice, the oldest first.
     pub failed: VecDeque<Handle>,
-    pub lingering: Vec<(Box<dyn DrainingLink>, Instant)>,
+    pub draining: Vec<(Box<dyn DrainingLink>, Instant)>,
 }
 
 /// An address at which the device listens.
@@ -121,8 +121,8 @@ impl Shared {
     }
 
     /// Keeps what a link has left behind.
-    pub fn keep(&self, lingering: Box<dyn DrainingLink>) {
-        self.contexts().lingering.push((lingering, Instant::now() + LINGER));
+    pub fn keep(&self, draining: Box<dyn DrainingLink>) {
+        self.contexts().draining.push((draining, Instant::now() + LINGER));
         self.waker.wake();
     }
 

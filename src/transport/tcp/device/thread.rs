@@ -81,14 +81,14 @@ impl Thread {
         let mut stop_at = None;
         let mut deferrals = 0;
         loop {
-            let lingering = !self.shared.contexts().lingering.is_empty();
+            let draining = !self.shared.contexts().draining.is_empty();
             if self.shared.stop.load(Ordering::SeqCst) {
                 let until = *stop_at.get_or_insert_with(|| Instant::now() + LINGER);
-                if !lingering || Instant::now() >= until {
+                if !draining || Instant::now() >= until {
                     return;
                 }
             }
-            let idle = !lingering && self.gate.next_tick().is_none();
+            let idle = !draining && self.gate.next_tick().is_none();
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
             if !sleep {
@@ -162,9 +162,9 @@ impl Thread {
         self.serve(|_| true, |context| context.tick());
         self.gate.tick(Instant::now());
         // Without the lock, which calls of the program need.
-        let mut lingering = std::mem::take(&mut self.shared.contexts().lingering);
-        lingering.retain_mut(|(closing, until)| closing.linger() && Instant::now() < *until);
-        self.shared.contexts().lingering.append(&mut lingering);
+        let mut draining = std::mem::take(&mut self.shared.contexts().draining);
+        draining.retain_mut(|(closing, until)| closing.linger() && Instant::now() < *until);
+        self.shared.contexts().draining.append(&mut draining);
     }
 
     /// Passes authenticated connections to their contexts.

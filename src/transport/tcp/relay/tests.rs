@@ -19,8 +19,8 @@ fn connected(authority: &Authority) -> [Connection; 2] {
 fn hand_over(relays: &Relays, position: usize, connection: Connection) -> (Connection, Arc<BufferedLinks>) {
     let Connection::Own(stream) = connection else { panic!("handed over before") };
     let session = stream.into_session().unwrap_or_else(|_| panic!("it does not encrypt"));
-    let held = Arc::new(BufferedLinks::new().unwrap());
-    (Connection::Relayed(relays.hand_over(position, session, RANK, held.clone()).unwrap()), held)
+    let buffered_links = Arc::new(BufferedLinks::new().unwrap());
+    (Connection::Relayed(relays.hand_over(position, session, RANK, buffered_links.clone()).unwrap()), buffered_links)
 }
 
 fn data(bytes: usize, seed: usize) -> Vec<u8> {
@@ -128,9 +128,9 @@ fn all_bytes_arrive_in_order_in_both_directions_and_then_the_end() {
 }
 
 /// Waits until the link is told that it can go on.
-fn wait(held: &BufferedLinks) {
-    assert!(sys::poll(&[held.into()], PATIENCE), "told nothing in {PATIENCE:?}");
-    assert_eq!(held.ready(), [RANK]);
+fn wait(buffered_links: &BufferedLinks) {
+    assert!(sys::poll(&[buffered_links.into()], PATIENCE), "told nothing in {PATIENCE:?}");
+    assert_eq!(buffered_links.ready(), [RANK]);
 }
 
 #[test]
