@@ -29,9 +29,9 @@ impl LeftBehind {
         Self { network: network.clone(), left: Arc::default() }
     }
 
-    fn keep(&self, node: usize, lingering: Box<dyn DrainingLink>) {
+    fn keep(&self, node: usize, draining: Box<dyn DrainingLink>) {
         let until = self.network.now() + LINGER;
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).push((node, lingering, until));
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push((node, draining, until));
     }
 
     /// Goes on with all of it.
@@ -39,8 +39,8 @@ impl LeftBehind {
         // Out of the lock, since links may end meanwhile.
         let mut left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
         let now = self.network.now();
-        left.retain_mut(|(node, lingering, until)| {
-            self.network.status(*node) != NodeStatus::Crashed && now < *until && lingering.linger()
+        left.retain_mut(|(node, draining, until)| {
+            self.network.status(*node) != NodeStatus::Crashed && now < *until && draining.linger()
         });
         self.left.lock().unwrap_or_else(PoisonError::into_inner).append(&mut left);
     }
@@ -69,7 +69,7 @@ pub fn fabric_node(
 ) -> Arc<Node> {
     let (keeper, pump) = (left.clone(), left.clone());
     let provide = |number| -> (Vec<Box<dyn transport::Provider>>, Linger) {
-        let linger = move |lingering| keeper.keep(number, lingering);
+        let linger = move |draining| keeper.keep(number, draining);
         (vec![Box::new(Provider { rails: fabric.rails(number), path })], Arc::new(linger))
     };
     let sleep = move |until| {

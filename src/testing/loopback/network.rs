@@ -113,7 +113,7 @@ pub(super) struct Stream {
     /// Whether the stream has broken, because memory was taken back that was in use. Nothing more is accepted.
     pub(super) broken: bool,
     /// The close notice of a link that had broken.
-    last_words: Option<Vec<u8>>,
+    close_notice: Option<Vec<u8>>,
 }
 
 /// Memory that a node has registered for reading by a peer.
@@ -415,7 +415,7 @@ impl State {
             sent: 0,
             placements: Placements::default(),
             broken: false,
-            last_words: None,
+            close_notice: None,
         });
         self.streams.len() - 1
     }
@@ -561,8 +561,8 @@ impl State {
         }
         match stream.end {
             Some((at, orderly)) if at <= now && stream.pieces.is_empty() => {
-                if let Some(words) = stream.last_words.clone() {
-                    Err(io::Error::other(ReceivedNotice(words)))
+                if let Some(notice) = stream.close_notice.clone() {
+                    Err(io::Error::other(ReceivedNotice(notice)))
                 } else if orderly || self.random.one_in(2) {
                     Ok(0)
                 } else {
@@ -581,7 +581,7 @@ impl State {
 
     /// Ends the link of `node` to `peer`: in an orderly way with the rest of a message and the close notice, which may
     /// be empty, or by dropping it.
-    pub fn close_link(&mut self, node: usize, peer: usize, words: Option<(Vec<u8>, Vec<u8>)>) {
+    pub fn close_link(&mut self, node: usize, peer: usize, orderly_end: Option<(Vec<u8>, Vec<u8>)>) {
         let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
         self.streams[outgoing].registered.clear();
         self.streams[incoming].placements.end_exposures(self.now);
@@ -591,21 +591,21 @@ impl State {
         }
         self.end_writes(node, peer);
         let broken = self.streams[outgoing].broken;
-        let is_orderly = words.is_some();
-        let words = match words {
+        let is_orderly = orderly_end.is_some();
+        let last_bytes = match orderly_end {
             Some((_, notice)) if broken => {
-                self.streams[outgoing].last_words = Some(notice);
+                self.streams[outgoing].close_notice = Some(notice);
                 None
             }
-            words => words.map(|(rest, notice)| [rest, notice].concat()),
+            end => end.map(|(rest, notice)| [rest, notice].concat()),
         };
         let stream = &mut self.streams[incoming];
         stream.receiver_closed = is_orderly;
         stream.receiver_gone = !is_orderly;
         stream.queued_bytes = 0;
         stream.pieces.clear();
-        if let Some(words) = words.filter(|words| !words.is_empty() && !self.streams[outgoing].receiver_gone) {
-            self.put(outgoing, &words);
+        if let Some(bytes) = last_bytes.filter(|bytes| !bytes.is_empty() && !self.streams[outgoing].receiver_gone) {
+            self.put(outgoing, &bytes);
         }
         self.finish(outgoing, is_orderly && !broken);
     }

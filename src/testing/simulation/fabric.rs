@@ -176,7 +176,7 @@ fn a_work_request_that_fails_ends_the_job() {
         let (errors, _) = play(&|fabric| fabric.fail_request(1, n, status));
         let errors = errors.unwrap_or_else(|wrong| panic!("request {n} with status {status}: {wrong}"));
         failed += u64::from(!errors.is_empty());
-        // Only rank 1 sees the request's status; the others have it from its last words.
+        // Only rank 1 sees the request's status; the others have it from its close notice.
         for error in errors {
             assert!(error.message().contains("fake0:1"), "request {n} with status {status}: {error}");
         }

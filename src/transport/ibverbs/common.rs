@@ -12,7 +12,7 @@ use crate::transport::Counters;
 /// still there.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// How long a connection that broke waits for the peer's last words, which say why.
+/// How long a connection that broke waits for the peer's close notice, which say why.
 pub const GRACE: Duration = Duration::from_millis(500);
 
 /// What concerns all connections of a context.

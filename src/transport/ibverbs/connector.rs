@@ -423,13 +423,13 @@ impl Connector for IbverbsConnector {
             if let Some(id) = joining.id {
                 self.shared.lock().remove(id);
             }
-            let words = match joining.is_connected {
+            let notice = match joining.is_connected {
                 // The peer may have established its link, or will when it knows that this side is ready.
                 true => End { notice: close_notice(joining.number), ..End::default() }.encode(),
                 // The peer takes what comes for messages.
                 false => close_notice(joining.number),
             };
-            joining.link.end(joining.out.split_off(joining.sent), words);
+            joining.link.end(joining.out.split_off(joining.sent), notice);
         }
     }
 

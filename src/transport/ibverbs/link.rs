@@ -11,7 +11,7 @@ use crate::transport::{DrainingLink, Interest, Link, OneSided, Placement};
 
 /// How long a message is sent in the stream at most; longer ones are placed.
 const EAGER_BYTES: usize = 16 << 10;
-/// Once in so many turns without bytes, a link looks for the peer's last words.
+/// Once in so many turns without bytes, a link looks for the peer's close notice.
 const TURNS: u32 = 64;
 /// Once in so many times that it does, it lets the connector look after devices and silent peers: a thread that polls a
 /// few links may not call the connector for long.
@@ -33,10 +33,10 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        let words = self.with(|connection, _| connection.part());
+        let notice = self.with(|connection, _| connection.part());
         // Without the lock, which what keeps links that have ended takes after its own.
-        if let Some((inner, words)) = words {
-            inner.end(Vec::new(), words);
+        if let Some((inner, notice)) = notice {
+            inner.end(Vec::new(), notice);
         }
         self.shared.lock().remove(self.id);
     }
@@ -107,10 +107,10 @@ impl Link for IbverbsLink {
 
     fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
         let Self { owned, linger, .. } = *self;
-        let (inner, words, lingers) = owned.with(|connection, common| connection.end(rest, close_notice, common));
+        let (inner, notice, lingers) = owned.with(|connection, common| connection.end(rest, close_notice, common));
         // Without the lock, which what keeps links that have ended takes after its own.
         if let Some(inner) = inner {
-            inner.end(Vec::new(), words);
+            inner.end(Vec::new(), notice);
         }
         if lingers {
             linger(Box::new(Draining(owned)));

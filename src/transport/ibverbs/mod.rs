@@ -1,8 +1,8 @@
 //! InfiniBand and RoCE, by verbs.
 //!
 //! A [`connector`] makes links to the peers out of the connections of another connector, TCP's: over such a connection
-//! two ranks exchange what their queue pairs need ([`endpoint`]), and it stays as the sign of life and for the last
-//! words. The bytes of a [`link`] travel by reliable-connected queue pairs, one for each pair of [`rail`]s: small ones
+//! two ranks exchange what their queue pairs need ([`endpoint`]), and it stays as the sign of life and for the close
+//! notice. The bytes of a [`link`] travel by reliable-connected queue pairs, one for each pair of [`rail`]s: small ones
 //! by sends into receive buffers that the peer has posted, large ones by RDMA writes.
 
 pub mod choice;

@@ -1,4 +1,4 @@
-//! How a connection breaks or ends, and the last words of either side.
+//! How a connection breaks or ends, and the close notices of either side.
 
 use std::io::{self, IoSliceMut};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::transport::{Interest, Link, ReceivedNotice};
 /// Why a connection is unusable whose requests ended without having been processed.
 pub(super) const FLUSHED: &str = "a queue pair has failed";
 
-/// The maximum number of bytes of the peer's last words: the rest of a message, and a text.
+/// The maximum number of bytes of the peer's close notice: the rest of a message, and a text.
 const MAX_END_BYTES: usize = 8 << 20;
 
 impl Connection {
@@ -72,7 +72,7 @@ impl Connection {
         self.receive_end(into, common)
     }
 
-    /// Looks for the peer's last words, or for the end of its process.
+    /// Looks for the peer's close notice, or for the end of its process.
     pub fn look(&mut self, common: &mut Common) {
         let Some(inner) = &mut self.inner else { return };
         let mut bytes = [0; 1024];
@@ -142,8 +142,8 @@ impl Connection {
         self.broken.is_some() || self.pieces.is_empty() && self.pairs.iter().all(over)
     }
 
-    /// Ends the connection: the peer gets what was sent, then these bytes. Returns the connection for last words, and
-    /// the words, which the caller sends by it; and whether this must be kept until it is drained.
+    /// Ends the connection: the peer gets what was sent, then these bytes. Returns the connection for the close notice,
+    /// and the notice, which the caller sends by it; and whether this must be kept until it is drained.
     pub fn end(
         &mut self,
         rest: Vec<u8>,
@@ -161,8 +161,8 @@ impl Connection {
         (self.inner.take(), end.encode(), !self.drain(common))
     }
 
-    /// The link of a broken connection is dropped. Returns the connection for last words, and the words: only this side
-    /// may know the reason.
+    /// The link of a broken connection is dropped. Returns the connection for the close notice, and the notice: only
+    /// this side may know the reason.
     pub fn part(&mut self) -> Option<(Box<dyn Link>, Vec<u8>)> {
         let why = self.broken.clone().filter(|_| matches!(self.ending, Ending::No))?;
         Some((self.inner.take()?, Broke { why }.encode()))

@@ -141,9 +141,9 @@ enum Ending {
     /// The connection has not ended.
     #[default]
     No,
-    /// The peer has ended it, with these last words.
+    /// The peer has ended it, with this close notice.
     Peer(End),
-    /// The peer's process has ended, or the connection for last words broke.
+    /// The peer's process has ended, or the connection for close notices broke.
     Gone,
 }
 
@@ -156,7 +156,7 @@ pub struct Connection {
     pairs: Vec<Pair>,
     frames: Frames,
     depth: Depth,
-    /// The connection over which the queue pairs were connected: sign of life, and way of the last words.
+    /// The connection over which the queue pairs were connected: sign of life, and way of the close notice.
     inner: Option<Box<dyn Link>>,
     inner_bytes: Vec<u8>,
     /// What the context waits for.
