@@ -7,9 +7,9 @@ use crate::reserve::check_room;
 use crate::schedule::Schedule;
 use crate::schedule::weights::{self, Weights};
 
-/// The maximum number of ranks whose averages of float16 are means of means. Of more, they are sums that are divided:
-/// the schedules of all ranks, which the first call of a shape needs, take 70 MB for 256 ranks in a ring, and 0.2 s of
-/// a Xeon of 2.8 GHz (6 ms for 64 ranks, 0.3 by recursive doubling).
+/// The maximum number of ranks whose averages of float16 are means of means. Averages of more ranks are sums that are
+/// divided: the schedules of all ranks, which the first call of a shape needs, take 70 MB for 256 ranks in a ring, and
+/// 0.2 s of a Xeon of 2.8 GHz (6 ms for 64 ranks, 0.3 by recursive doubling).
 pub const MAX_MEAN_RANKS: usize = 256;
 
 /// Upper bound of the memory for one step of a schedule while its weights are computed.

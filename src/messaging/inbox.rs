@@ -19,7 +19,7 @@ pub enum Target {
     Unexpected(u32),
     /// Memory of the messenger.
     Own(Vec<u8>),
-    /// None: it is discarded.
+    /// The payload has no destination: it is discarded.
     Discard,
 }
 

@@ -146,7 +146,8 @@ pub enum Arrival {
     Op(u32),
     /// The unexpected message with this index.
     Unexpected(u32),
-    /// None: it is discarded. If it is for a receive that was cancelled, with the memory that was exposed for it.
+    /// The message has no destination: it is discarded. If it is for a receive that was cancelled, this is the memory
+    /// that was exposed for it.
     Discard(Option<Exposed>),
 }
 

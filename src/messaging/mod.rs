@@ -55,7 +55,7 @@ use send_queue::Sent;
 pub(crate) const STAGING_BYTES: usize = 128 << 10;
 /// Receives from one link before other links are read.
 pub(crate) const READS_PER_TURN: usize = 4;
-/// With up to so many links, all are tried without asking the connector which are ready.
+/// A context with at most this many links tries all of them, without asking the connector which are ready.
 const DIRECT_LINKS: usize = 4;
 
 /// The operations, messages and links of one context.

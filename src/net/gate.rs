@@ -109,7 +109,7 @@ struct Shared {
 }
 
 impl Listeners {
-    /// Without listeners yet; they and their connections will be watched by `poller`.
+    /// Makes a gate without listeners; they and their connections will be watched by `poller`.
     pub fn new(poller: &Poller) -> Self {
         let (poller, sockets) = (poller.clone(), Mutex::default());
         Self(Arc::new(Shared { poller, sockets, counters: Counters::default(), accept_error: AtomicI32::new(0) }))
@@ -166,7 +166,7 @@ pub struct Gate<S, H> {
     begin: Begin<S, H>,
     /// Time limit for the whole handshake of a connection.
     timeout: Duration,
-    /// By number; the oldest has the smallest.
+    /// The handshakes by number; the oldest has the smallest.
     handshakes: BTreeMap<u64, Pending<S, H>>,
     next_number: u64,
     admissions: Admissions,

@@ -131,7 +131,7 @@ fn read(reader: &mut Member, call: u64, room: usize) {
     assert_eq!(reader.content(0, first), small(call));
     if room > 0 {
         let second = reader.find(&mut handle, 0, 1);
-        // By reference if an earlier call on another tag has the cell.
+        // The publication is by reference if an earlier call on another tag has the cell.
         if let Place::Here(_) = second.place {
             assert_eq!(reader.content(0, second), large(call));
         }
@@ -202,7 +202,7 @@ fn a_look_at_a_slot_that_is_used_again_sees_one_call_or_none() {
 fn what_is_published_by_reference_does_not_change_while_it_is_read() {
     model(|| {
         let memory = Memory::new(2);
-        // In place of bytes that the reader reads by the operating system.
+        // The word stands for bytes that the reader reads by the operating system.
         let data = Arc::new(Data::new(1));
         let mut member = Member::new(&memory, 0);
         let published = data.clone();
@@ -236,7 +236,7 @@ fn what_is_published_by_reference_does_not_change_while_it_is_read() {
 #[test]
 fn a_stream_is_read_whole_and_its_ring_is_used_again() {
     const BYTES: usize = 3 * LINE;
-    // On the same tag.
+    // The second call is on the same tag.
     const CALLS: [u64; 2] = [2, 3];
     model(|| {
         let memory = Memory::new(2);

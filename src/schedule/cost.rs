@@ -62,10 +62,10 @@ pub struct SharedMemory {
     pub by_value: f64,
     /// Whether longer ones are written piece by piece while others read, else they are by reference.
     pub streams: bool,
-    /// If so: bytes of the largest publication by value of a rank that fetches nothing.
+    /// The bytes of the largest publication by value of a rank that fetches nothing, in such a call.
     pub by_value_alone: f64,
-    /// If so: bytes of the largest publication by reference; only longer ones are written piece by piece. 0 if all are
-    /// that are not by value.
+    /// The bytes of the largest publication by reference in such a call; only longer ones are written piece by piece.
+    /// It is 0 if all are that are not by value.
     pub by_reference: f64,
 }
 

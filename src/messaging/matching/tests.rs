@@ -182,7 +182,7 @@ fn an_announced_message_that_a_grant_set_free_keeps_its_place() {
     assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), EAGER_BYTES), Posting::Waits { grant: None, .. }));
     let (op, _, met, bytes) = r.append(unexpected, &[7; LARGE]).unwrap();
     assert_eq!((op.recv.token.owner, met.bytes, bytes.len()), (0, LARGE as u64, LARGE));
-    // Without an announcement.
+    // A message that is not announced arrives.
     assert_eq!(r.arrive(1, &envelope(6, LARGE as u64), true), Arrival::Discard(None));
 }
 

@@ -128,7 +128,7 @@ impl Credentials {
         Session::server(&self.configs().server)
     }
 
-    /// From the files as they are now: certificates may be renewed while the job runs. If what is new cannot be used,
+    /// Returns what the files hold now: certificates may be renewed while the job runs. If what is new cannot be used,
     /// what was read before still is.
     fn configs(&self) -> Configs {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);

@@ -29,7 +29,7 @@ pub enum Registration {
     /// What the library knows to stay mapped: its allocations, and buffers.
     #[default]
     Known,
-    /// None.
+    /// Nothing of the program's memory.
     Off,
 }
 

@@ -45,7 +45,7 @@ struct Allocation {
 }
 
 impl Allocations {
-    /// None; later ones are listed in the table of `own`.
+    /// Makes an empty set of allocations; later ones are listed in the table of `own`.
     pub fn new(own: Option<Arc<OwnSegment>>) -> Self {
         Self { own, state: Mutex::default() }
     }

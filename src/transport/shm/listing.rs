@@ -92,7 +92,7 @@ impl Entry {
 
 #[cfg(all(test, loom))]
 impl Entry {
-    /// None.
+    /// An entry without an allocation.
     pub fn new() -> Self {
         let [generation, address, bytes, descriptor] = [0; 4].map(AtomicU64::new);
         Self { generation, address, bytes, descriptor }

@@ -64,7 +64,7 @@ impl Registration {
 
 #[cfg(all(test, loom))]
 impl Registration {
-    /// None.
+    /// A registration without a message.
     pub fn new() -> Self {
         let [stamp, address, bytes, _rest] = [0; 4].map(AtomicU64::new);
         Self { stamp, address, bytes, _rest }

@@ -21,7 +21,7 @@ const RANK: &str = "GLOO_RS_TEST_RANK";
 const SIZE: &str = "GLOO_RS_TEST_SIZE";
 const STORE: &str = "GLOO_RS_TEST_STORE";
 const HOSTNAME: &str = "GLOO_RS_TEST_HOSTNAME";
-/// In place of a store's URL: that of the launcher.
+/// The name in place of a store's URL that stands for the launcher's store.
 const LAUNCHED: &str = "launched";
 /// Timeout of the context.
 const SECONDS: &str = "GLOO_RS_TEST_SECONDS";
