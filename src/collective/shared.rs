@@ -14,7 +14,7 @@ use crate::transport::shm::VARIABLE;
 use crate::types::Rank;
 
 /// Elements of several blocks that are published at once: a publication of a few elements takes one cache line.
-const AT_ONCE: usize = 16384;
+const MAX_ELEMENTS_AT_ONCE: usize = 16384;
 
 /// A schedule on shared memory. Fails if the ranks do not share it.
 pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
@@ -102,7 +102,7 @@ pub(super) fn path_of_parts(case: &Case<'_>, (all, longest): (f64, f64), element
 
 /// Whether the parts are published at once; see [`publish_parts`].
 pub(super) fn is_at_once(shape: &Shape<'_>, elements: usize) -> bool {
-    shape.size > 2 && elements <= AT_ONCE
+    shape.size > 2 && elements <= MAX_ELEMENTS_AT_ONCE
 }
 
 /// The other ranks, beginning with the next: at any time, each rank is read by another one.

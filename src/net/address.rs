@@ -192,7 +192,7 @@ pub fn any_share_memory<'a>(addresses: impl Iterator<Item = &'a Address>) -> boo
 }
 
 /// The maximum number of ranks that a message names.
-const SHOWN: usize = 16;
+const MAX_SHOWN_RANKS: usize = 16;
 
 /// How an interface is named.
 pub const BY_NAME: &str = "by the device's options or GLOO_RS_SOCKET_IFNAME";
@@ -214,7 +214,7 @@ pub fn check(addresses: &[Address], named: &dyn Fn(Rank) -> Rank) -> Result<()> 
              interface or an address that they reach, {BY_NAME}; if a host name was \
              given, see that /etc/hosts does not make it 127.0.0.1 or 127.0.1.1",
             hosts.len(),
-            first_few(loopback.iter().map(|rank| named(*rank)), SHOWN, ", "),
+            first_few(loopback.iter().map(|rank| named(*rank)), MAX_SHOWN_RANKS, ", "),
             ips(&addresses[*first]),
         )));
     }

@@ -17,7 +17,7 @@ use crate::sys::connect::{is_own, source};
 pub const INTERFACES: &str = "GLOO_RS_SOCKET_IFNAME";
 
 /// Number of other ranks' addresses that are tried to find an own address of their family.
-const OTHERS: usize = 16;
+const MAX_OTHERS: usize = 16;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -296,7 +296,7 @@ impl<'a> Surroundings<'a> {
         others: &mut dyn Iterator<Item = SocketAddr>,
     ) -> Result<Vec<Chosen>> {
         let mut found = store.map_or(Ok(Vec::new()), |store| self.towards_store(store))?;
-        for other in others.take(OTHERS) {
+        for other in others.take(MAX_OTHERS) {
             if found.iter().all(|c| c.address.is_ipv4() != other.is_ipv4()) {
                 found.extend(self.reaching(other, "it reaches another rank's host")?);
             }

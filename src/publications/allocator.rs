@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::layout::{CELL_BYTES, CELLS, ENTRIES, FEW, FEW_CELLS, SHORT_CELL_BYTES, SHORT_CELLS};
+use super::layout::{CELL_BYTES, CELLS, ENTRIES, FEW_CELLS, FIRST_ENTRIES, SHORT_CELL_BYTES, SHORT_CELLS};
 use super::{EntryHandle, Members, PublicationTable, hash};
 use crate::wire::fingerprint::kind;
 
@@ -59,7 +59,7 @@ pub enum Full {
 impl EntryAllocator {
     /// `reads`: whether readers can read the memory of the publisher's process.
     pub fn new(reads: bool) -> Self {
-        Self { entries: vec![Use::default(); FEW], next: 0, cells: [(0, 0); CELLS + SHORT_CELLS], reads }
+        Self { entries: vec![Use::default(); FIRST_ENTRIES], next: 0, cells: [(0, 0); CELLS + SHORT_CELLS], reads }
     }
 
     /// Occupies an entry for the call with this tag and fingerprint, and describes it in `handle`. `room`: bytes of its

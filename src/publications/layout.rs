@@ -3,7 +3,7 @@
 //! | offset | content |
 //! |---|---|
 //! | 0 | the number of entries that are used |
-//! | [`ACKNOWLEDGEMENTS_AT`] | acknowledgements: for each [`FEW`] entries, for each member, a word for each of its entries |
+//! | [`ACKNOWLEDGEMENTS_AT`] | acknowledgements: for each [`FIRST_ENTRIES`] entries, for each member, a word for each of its entries |
 //! | [`CONSUMED_AT`] | how far the owner has read streams: for each member, for each of its cells, a word for each publication |
 //! | [`ENTRIES_AT`] | the entries |
 //! | [`RINGS_AT`] | rings of streams: for each cell, one for each publication |
@@ -18,8 +18,8 @@ pub const LINE: usize = 64;
 /// The maximum number of calls that a rank can have in progress, or that its readers have not acknowledged. The models
 /// have fewer, so that they are used again soon.
 pub const ENTRIES: usize = if cfg!(all(test, loom)) { 2 } else { 4096 };
-/// Slots that are used at first; then twice as many whenever they do not suffice.
-pub(super) const FEW: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
+/// Entries that are used at first; then twice as many whenever they do not suffice.
+pub(super) const FIRST_ENTRIES: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 /// The maximum number of members of a table: as many as a set has bits.
 pub const MAX_MEMBERS: usize = u64::BITS as usize;
 /// The maximum number of publications of a rank in a call.
@@ -49,7 +49,7 @@ pub const TABLE_BYTES: usize = SHORT_CELLS_AT + SHORT_CELLS * SHORT_CELL_BYTES;
 const SHORT_CELLS_AT: usize = CELLS_AT + CELLS * size_of::<Cell>();
 
 /// The bits of a stamp that count publications.
-pub(super) const COUNT: u64 = 0xff;
+pub(super) const COUNT_MASK: u64 = 0xff;
 
 /// How a publication is stored: the two lowest bits of its descriptor's first word. The other bits are the length in
 /// bytes.
@@ -217,14 +217,14 @@ impl View {
     #[inline]
     pub fn acknowledgement(&self, member: usize, at: usize) -> &AtomicU64 {
         assert!(member < MAX_MEMBERS && at < ENTRIES);
-        let index = (at / FEW * MAX_MEMBERS + member) * FEW + at % FEW;
+        let index = (at / FIRST_ENTRIES * MAX_MEMBERS + member) * FIRST_ENTRIES + at % FIRST_ENTRIES;
         // SAFETY: the acknowledgements lie within the table.
         unsafe { &*self.0.add(ACKNOWLEDGEMENTS_AT).cast::<AtomicU64>().add(index) }
     }
 
     /// How many of the owner's entries may be in use.
     pub fn entries(&self) -> usize {
-        (self.entries_word().load(Ordering::Relaxed) as usize).clamp(FEW, ENTRIES)
+        (self.entries_word().load(Ordering::Relaxed) as usize).clamp(FIRST_ENTRIES, ENTRIES)
     }
 
     /// Lets others know how many entries are in use from now on, before one of the new ones is. Whoever sees a

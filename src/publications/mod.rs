@@ -124,7 +124,7 @@ pub enum Place {
 /// Upper bits of the stamp: everything but the number of publications. Never 0, which is the stamp of an unused entry.
 fn hash(tag: u64, fingerprint: u64) -> u64 {
     let mixed = (tag ^ fingerprint.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ fingerprint;
-    mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) & !layout::COUNT | (layout::COUNT + 1)
+    mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) & !layout::COUNT_MASK | (layout::COUNT_MASK + 1)
 }
 
 impl PublicationTable {
@@ -227,7 +227,7 @@ impl PublicationTable {
         let view = &self.members[member];
         let entry = view.entry(at);
         let stamp = entry.stamp.load(Ordering::Acquire);
-        if stamp & !layout::COUNT != handle.hash || stamp & layout::COUNT <= u64::from(number) {
+        if stamp & !layout::COUNT_MASK != handle.hash || stamp & layout::COUNT_MASK <= u64::from(number) {
             return None;
         }
         if !known {
@@ -249,7 +249,7 @@ impl PublicationTable {
         }
         for at in 0..self.members[member].entries() {
             let entry = self.members[member].entry(at);
-            if entry.stamp.load(Ordering::Acquire) & !layout::COUNT == handle.hash
+            if entry.stamp.load(Ordering::Acquire) & !layout::COUNT_MASK == handle.hash
                 && entry.tag.load(Ordering::Relaxed) == handle.tag
                 && entry.fingerprint.load(Ordering::Relaxed) == handle.fingerprint
             {
@@ -266,7 +266,7 @@ impl PublicationTable {
     pub fn other_call(&self, of: u64, member: usize, differs: impl Fn(u64) -> bool) -> Option<u64> {
         (0..self.members[member].entries()).find_map(|at| {
             let entry = self.members[member].entry(at);
-            let stamp = entry.stamp.load(Ordering::Acquire) & !layout::COUNT;
+            let stamp = entry.stamp.load(Ordering::Acquire) & !layout::COUNT_MASK;
             let (tag, fingerprint) = (entry.tag.load(Ordering::Relaxed), entry.fingerprint.load(Ordering::Relaxed));
             // The hash shows that the two words and the stamp belong together.
             (stamp != 0 && tag == of && stamp == hash(tag, fingerprint) && differs(fingerprint)).then_some(fingerprint)
@@ -280,7 +280,7 @@ impl PublicationTable {
         fence(Ordering::Acquire);
         let at = usize::from(handle.entries.0[member]);
         handle.has_found(member)
-            && self.members[member].entry(at).stamp.load(Ordering::Relaxed) & !layout::COUNT == handle.hash
+            && self.members[member].entry(at).stamp.load(Ordering::Relaxed) & !layout::COUNT_MASK == handle.hash
     }
 
     /// Acknowledges the publications of the members of which one was found and for which `finished` says so: this rank

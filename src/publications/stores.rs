@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Shorter copies are stored through the caches: they are not worth the clock's time.
 const MIN_BYTES: usize = 2048;
 /// One of this many copies is stored in the other way, to measure it.
-const TRIAL: u32 = 256;
+const COPIES_PER_TRIAL: u32 = 256;
 /// Copies are stored past the caches if through them a byte takes more ticks of the processor's clock than the first
 /// figure, and past them less than this part of it. A tick is 0.25 to 0.5 ns: between cores that share a cache, or are
 /// one, a byte takes 0.1 to 0.3 ticks, and else 1.2. The time to store past the caches alone does not decide, because
@@ -57,7 +57,7 @@ impl Choice {
     fn next(&self) -> Stores {
         let number = self.copies.load(Ordering::Relaxed).wrapping_add(1);
         self.copies.store(number, Ordering::Relaxed);
-        match (self.streams.load(Ordering::Relaxed) != 0) != number.is_multiple_of(TRIAL) {
+        match (self.streams.load(Ordering::Relaxed) != 0) != number.is_multiple_of(COPIES_PER_TRIAL) {
             true => Stores::Streaming,
             false => Stores::Cached,
         }

@@ -1,4 +1,4 @@
-use super::layout::{FEW, FEW_CELLS, SHORT_CELLS};
+use super::layout::{FEW_CELLS, FIRST_ENTRIES, SHORT_CELLS};
 use super::*;
 
 /// Tables in ordinary memory.
@@ -131,7 +131,7 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         allocators[0].release(&handle, u64::MAX);
     };
     const LONG: usize = SHORT_CELL_BYTES + 1;
-    for call in 0..10 * FEW as u64 {
+    for call in 0..10 * FIRST_ENTRIES as u64 {
         run(&mut allocators, call + 1, 1..3, if call.is_multiple_of(2) { LONG } else { 64 });
     }
     // Member 2 reads no more: copies stop when the cells are used up.
@@ -146,7 +146,7 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         "calls on other tags do not wait"
     );
     allocators[0].release(&handle, 0);
-    for call in FEW_CELLS as u64..FEW as u64 {
+    for call in FEW_CELLS as u64..FIRST_ENTRIES as u64 {
         let mut handle = open(&mut allocators[0], &tables[0], 10_000 + call, 0);
         publish(&tables[0], &mut handle, b"x");
         allocators[0].release(&handle, u64::MAX);
@@ -201,7 +201,7 @@ fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_slot() {
     let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
     let mut last = EntryHandle::default();
     let mut readers = Vec::new();
-    for call in 1..=FEW as u64 + 1 {
+    for call in 1..=FIRST_ENTRIES as u64 + 1 {
         let mut handle = open(&mut allocators[0], &tables[0], call, 0);
         publish(&tables[0], &mut handle, b"x");
         let mut reader_handle = open(&mut allocators[1], &tables[1], call, 0);
@@ -227,7 +227,7 @@ fn calls_in_progress_keep_their_slots() {
     let mut handles: Vec<EntryHandle> =
         (0..ENTRIES as u64).map(|call| open(&mut allocator, &tables[0], call + 1, 0)).collect();
     let mut other_allocator = EntryAllocator::default();
-    for call in [1, FEW as u64 + 1, ENTRIES as u64] {
+    for call in [1, FIRST_ENTRIES as u64 + 1, ENTRIES as u64] {
         publish(&tables[0], &mut handles[call as usize - 1], &call.to_ne_bytes());
         let mut reader_handle = open(&mut other_allocator, &tables[1], call, 0);
         tables[1].search(&mut reader_handle, 0);
@@ -235,7 +235,7 @@ fn calls_in_progress_keep_their_slots() {
         tables[1].acknowledge(&mut reader_handle, |_| true);
     }
     let unread = |call: usize| tables[0].missing_reader(&handles[call], Members::MAX);
-    assert_eq!([0, 1, FEW, ENTRIES - 1].map(unread), [None, Some(1), None, None]);
+    assert_eq!([0, 1, FIRST_ENTRIES, ENTRIES - 1].map(unread), [None, Some(1), None, None]);
     let mut handle = EntryHandle::default();
     assert_eq!(allocator.acquire(&tables[0], &mut handle, 7, 1000, 0), Err(Full::Occupied));
     allocator.release(&handles[5], 0);

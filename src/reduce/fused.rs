@@ -6,23 +6,24 @@ use std::mem::MaybeUninit;
 use super::element::Op;
 use super::stores::{STREAMS, Stores};
 #[cfg(doc)]
-use super::{KernelN, stores::LINE, stores::fence};
+use super::{KernelN, stores::LINE_BYTES, stores::fence};
 
 /// `into[i] = (inputs[0][i] op inputs[1][i]) op …` for `count` elements, of 3, 4 or 8 inputs, or of 2 if stored past
 /// the caches.
 ///
 /// # Safety
-/// That of [`KernelN::run`]. If stored past the caches, `into` is a multiple of [`LINE`], and [`fence`] must follow.
+/// That of [`KernelN::run`]. If stored past the caches, `into` is a multiple of [`LINE_BYTES`], and [`fence`] must
+/// follow.
 pub(super) type Fused = unsafe fn(into: *mut u8, inputs: &[*const u8], count: usize, stores: Stores);
 
 /// A piece of a result before it is stored. In the compiled code it is in registers: eight of AVX2's.
 #[repr(align(64))]
-pub(super) struct Block(MaybeUninit<[u8; BLOCK]>);
+pub(super) struct Block(MaybeUninit<[u8; BLOCK_BYTES]>);
 
-pub(super) const BLOCK: usize = 256;
+pub(super) const BLOCK_BYTES: usize = 256;
 
 /// Bytes of the pieces that are left at the end.
-const SHORT: usize = 32;
+const SHORT_BYTES: usize = 32;
 
 impl Block {
     pub(super) fn as_ptr(&self) -> *const u8 {
@@ -33,7 +34,7 @@ impl Block {
 /// How a block is stored past the caches.
 pub(super) trait Store {
     /// # Safety
-    /// The block is filled. `into` is valid for writes of a block, and a multiple of [`LINE`]. The
+    /// The block is filled. `into` is valid for writes of a block, and a multiple of [`LINE_BYTES`]. The
     /// CPU has the features that the type is for.
     unsafe fn store(block: &Block, into: *mut u8);
 }
@@ -45,7 +46,7 @@ impl Store for PastCaches {
     #[inline(always)]
     unsafe fn store(block: &Block, into: *mut u8) {
         // SAFETY: the caller guarantees room for a block at `into`, and its alignment.
-        unsafe { super::stores::stream(into, block.as_ptr(), BLOCK) };
+        unsafe { super::stores::stream(into, block.as_ptr(), BLOCK_BYTES) };
     }
 }
 
@@ -104,7 +105,7 @@ impl<T: Copy, O: Op<T>, S: Store, const PARTS: usize> Loop for Vectorised<T, O, 
         // A block apart from `into`, so that the loops are vectorised whichever input `into` is: no input overlaps it.
         let mut block = Block(MaybeUninit::uninit());
         let results = block.0.as_mut_ptr().cast::<T>();
-        let (long, short) = (BLOCK / size_of::<T>(), SHORT / size_of::<T>());
+        let (long, short) = (BLOCK_BYTES / size_of::<T>(), SHORT_BYTES / size_of::<T>());
         let rest = count % short;
         let whole = count - rest;
         let in_long = whole - whole % long;
@@ -128,14 +129,14 @@ impl<T: Copy, O: Op<T>, S: Store, const PARTS: usize> Loop for Vectorised<T, O, 
                 if STREAM {
                     S::store(&block, into.add(at).cast());
                 } else {
-                    block.as_ptr().copy_to_nonoverlapping(into.add(at).cast(), BLOCK);
+                    block.as_ptr().copy_to_nonoverlapping(into.add(at).cast(), BLOCK_BYTES);
                 }
             }
             for at in (in_long..whole).step_by(short) {
                 for j in 0..short {
                     results.add(j).write(result(at + j));
                 }
-                block.as_ptr().copy_to_nonoverlapping(into.add(at).cast(), SHORT);
+                block.as_ptr().copy_to_nonoverlapping(into.add(at).cast(), SHORT_BYTES);
             }
             for i in whole..count {
                 into.add(i).write_unaligned(result(i));

@@ -9,20 +9,21 @@ use super::mean::shares;
 /// Vectors of a 16-bit float type, converted to `f32`. Its functions require the CPU features of the module that
 /// implements it.
 pub(super) trait Half {
-    /// `STEP` elements as `f32`, in an order that depends on the type.
+    /// `STEP_ELEMENTS` elements as `f32`, in an order that depends on the type.
     type Floats: Copy;
 
     /// Loads and converts the elements at `from`.
     ///
     /// # Safety
-    /// `from` is valid for unaligned reads of `STEP` elements.
+    /// `from` is valid for unaligned reads of `STEP_ELEMENTS` elements.
     unsafe fn load(from: *const u16) -> Self::Floats;
 
     /// Rounds to nearest, ties to even, and stores, past the caches if `STREAM`. A NaN must be the one of
     /// [`Half::one_nan`].
     ///
     /// # Safety
-    /// `into` is valid for unaligned writes of `STEP` elements; for stores past the caches it is aligned to them.
+    /// `into` is valid for unaligned writes of `STEP_ELEMENTS` elements; for stores past the caches it is aligned to
+    /// them.
     unsafe fn store<const STREAM: bool>(into: *mut u16, values: Self::Floats);
 
     /// What `load` returns after `store`, but for the bits of a NaN.
@@ -83,7 +84,7 @@ impl HalfOp for super::element::Mul {
 }
 
 /// Number of elements in [`Half::Floats`].
-pub(super) const STEP: usize = 16;
+pub(super) const STEP_ELEMENTS: usize = 16;
 
 /// Number of steps that share one test for NaNs, and whose latencies overlap.
 const STEPS: usize = 4;
@@ -117,17 +118,17 @@ unsafe fn step<H: Half, O: HalfOp, const N: usize, const U: usize, const STREAM:
     unsafe {
         let mut values = [H::load(inputs[0]); U];
         for (u, value) in values.iter_mut().enumerate().skip(1) {
-            *value = H::load(inputs[0].add(u * STEP));
+            *value = H::load(inputs[0].add(u * STEP_ELEMENTS));
         }
         for (k, input) in inputs.iter().enumerate().skip(1) {
             for (u, value) in values.iter_mut().enumerate() {
                 let left = if k > 1 { H::round(*value) } else { *value };
-                *value = O::apply::<H>(left, H::load(input.add(u * STEP)));
+                *value = O::apply::<H>(left, H::load(input.add(u * STEP_ELEMENTS)));
             }
         }
         H::one_nan(&mut values);
         for (u, value) in values.into_iter().enumerate() {
-            H::store::<STREAM>(into.add(u * STEP), value);
+            H::store::<STREAM>(into.add(u * STEP_ELEMENTS), value);
         }
     }
 }
@@ -139,23 +140,23 @@ impl<H: Half, O: HalfOp> Loop for Halves<H, O> {
     #[inline(always)]
     unsafe fn run<const N: usize, const STREAM: bool>(into: *mut u8, inputs: [*const u8; N], count: usize) {
         let buffers = Buffers { into: into.cast(), inputs: inputs.map(|input| input.cast()) };
-        let rest = count % STEP;
+        let rest = count % STEP_ELEMENTS;
         let whole = count - rest;
-        let unrolled = whole - whole % (STEP * STEPS);
+        let unrolled = whole - whole % (STEP_ELEMENTS * STEPS);
         // SAFETY: the caller guarantees `count` elements at every pointer, and the CPU features. The loops access
-        // `whole <= count` elements, the rest is copied to and from blocks of `STEP`. Each iteration reads all inputs
-        // before it writes, so equal buffers are correct.
+        // `whole <= count` elements, the rest is copied to and from blocks of `STEP_ELEMENTS`. Each iteration reads all
+        // inputs before it writes, so equal buffers are correct.
         unsafe {
-            for i in (0..unrolled).step_by(STEP * STEPS) {
+            for i in (0..unrolled).step_by(STEP_ELEMENTS * STEPS) {
                 step::<H, O, N, STEPS, STREAM>(buffers.at(i));
             }
-            for i in (unrolled..whole).step_by(STEP) {
+            for i in (unrolled..whole).step_by(STEP_ELEMENTS) {
                 step::<H, O, N, 1, STREAM>(buffers.at(i));
             }
             if rest > 0 {
                 let last = buffers.at(whole);
                 let inputs = last.inputs.map(|input| padded(input, rest));
-                let mut result = [0; STEP];
+                let mut result = [0; STEP_ELEMENTS];
                 let blocks =
                     Buffers { into: result.as_mut_ptr(), inputs: inputs.each_ref().map(|input| input.as_ptr()) };
                 step::<H, O, N, 1, false>(blocks);
@@ -173,17 +174,17 @@ impl<H: Half, O: HalfOp> Loop for Halves<H, O> {
 pub(super) unsafe fn divide_by<H: Half>(data: *mut u8, count: usize, divisor: u64) {
     let data = data.cast::<u16>();
     let divisor = divisor as f32;
-    let rest = count % STEP;
+    let rest = count % STEP_ELEMENTS;
     let whole = count - rest;
     // SAFETY: the caller guarantees `count` elements at `data`, and the CPU features. The loop accesses `whole <=
-    // count` elements, the rest is copied to and from a block of `STEP`.
+    // count` elements, the rest is copied to and from a block of `STEP_ELEMENTS`.
     unsafe {
         let step = |data: *mut u16| {
             let mut values = [H::divide(H::load(data), divisor)];
             H::one_nan(&mut values);
             H::store::<false>(data, values[0]);
         };
-        for i in (0..whole).step_by(STEP) {
+        for i in (0..whole).step_by(STEP_ELEMENTS) {
             step(data.add(i));
         }
         if rest > 0 {
@@ -208,38 +209,38 @@ pub(super) unsafe fn mean_of<H: Half>(
 ) {
     let (into, left, right) = (into.cast::<u16>(), left.cast::<u16>(), right.cast::<u16>());
     let [a, b] = shares(contributions);
-    let rest = count % STEP;
+    let rest = count % STEP_ELEMENTS;
     let whole = count - rest;
     // SAFETY: the caller guarantees `count` elements at every pointer, and the CPU features. The loop accesses `whole
-    // <= count` elements, the rest is copied to and from blocks of `STEP`. Each step reads both operands before it
-    // writes, so equal buffers are correct.
+    // <= count` elements, the rest is copied to and from blocks of `STEP_ELEMENTS`. Each step reads both operands
+    // before it writes, so equal buffers are correct.
     unsafe {
         let step = |into: *mut u16, left: *const u16, right: *const u16| {
             let mut values = [H::add(H::scale(H::load(left), a), H::scale(H::load(right), b))];
             H::one_nan(&mut values);
             H::store::<false>(into, values[0]);
         };
-        for i in (0..whole).step_by(STEP) {
+        for i in (0..whole).step_by(STEP_ELEMENTS) {
             step(into.add(i), left.add(i), right.add(i));
         }
         if rest > 0 {
             let (left, right) = (padded(left.add(whole), rest), padded(right.add(whole), rest));
-            let mut result = [0; STEP];
+            let mut result = [0; STEP_ELEMENTS];
             step(result.as_mut_ptr(), left.as_ptr(), right.as_ptr());
             copy_nonoverlapping(result.as_ptr().cast::<u8>(), into.add(whole).cast(), rest * 2);
         }
     }
 }
 
-/// An array of `STEP` elements: the first `count` are those at `from`, the others are zero.
+/// An array of `STEP_ELEMENTS` elements: the first `count` are those at `from`, the others are zero.
 ///
 /// # Safety
-/// `from` is valid for unaligned reads of `count` elements, at most `STEP`.
+/// `from` is valid for unaligned reads of `count` elements, at most `STEP_ELEMENTS`.
 #[inline(always)]
-unsafe fn padded(from: *const u16, count: usize) -> [u16; STEP] {
-    let mut block = [0; STEP];
-    // SAFETY: the caller guarantees `count` elements at `from`, and the block has room for `STEP` of them. The copy is
-    // in bytes, because `from` may be unaligned.
+unsafe fn padded(from: *const u16, count: usize) -> [u16; STEP_ELEMENTS] {
+    let mut block = [0; STEP_ELEMENTS];
+    // SAFETY: the caller guarantees `count` elements at `from`, and the block has room for `STEP_ELEMENTS` of them. The
+    // copy is in bytes, because `from` may be unaligned.
     unsafe { copy_nonoverlapping(from.cast::<u8>(), block.as_mut_ptr().cast(), count * 2) };
     block
 }

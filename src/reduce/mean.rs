@@ -49,10 +49,10 @@ impl Pairwise {
 }
 
 /// Elements of a result that are kept in the first-level cache between one input and the next.
-const CHUNK: usize = 512;
+const CHUNK_ELEMENTS: usize = 512;
 
 #[repr(align(64))]
-struct Chunk(MaybeUninit<[u16; CHUNK]>);
+struct Chunk(MaybeUninit<[u16; CHUNK_ELEMENTS]>);
 
 /// The mean of two or more inputs, `count` elements of 16 bits each, from left to right, rounded after each;
 /// `contributions` has one number for each input.
@@ -62,7 +62,7 @@ struct Chunk(MaybeUninit<[u16; CHUNK]>);
 pub unsafe fn mean_n(mean: Mean, into: *mut u8, inputs: &[*const u8], contributions: &[u32], count: usize) {
     let mut chunk = Chunk(MaybeUninit::uninit());
     let chunk = chunk.0.as_mut_ptr().cast::<u8>();
-    let step = if inputs.len() > 2 { CHUNK } else { count.max(1) };
+    let step = if inputs.len() > 2 { CHUNK_ELEMENTS } else { count.max(1) };
     for at in (0..count).step_by(step) {
         let len = step.min(count - at);
         let (mut left, mut sum) = (null(), 0);

@@ -65,8 +65,8 @@ impl Half for F16 {
     #[inline]
     #[target_feature(enable = "neon")]
     unsafe fn load(from: *const u16) -> [float32x4_t; 4] {
-        // SAFETY: the caller guarantees `STEP` elements of 16 bits at `from`, which is two vectors of 128 bits; loads
-        // of bytes are unaligned.
+        // SAFETY: the caller guarantees `STEP_ELEMENTS` elements of 16 bits at `from`, which is two vectors of 128
+        // bits; loads of bytes are unaligned.
         let halves = unsafe { [vld1q_u8(from.cast()), vld1q_u8(from.add(8).cast())] };
         widen(halves.map(|bytes| vreinterpretq_f16_u8(bytes)))
     }
@@ -75,8 +75,8 @@ impl Half for F16 {
     #[target_feature(enable = "neon")]
     unsafe fn store<const STREAM: bool>(into: *mut u16, values: [float32x4_t; 4]) {
         let [first, second] = narrow(values);
-        // SAFETY: the caller guarantees `STEP` elements of 16 bits at `into`, which is two vectors of 128 bits; stores
-        // of bytes are unaligned.
+        // SAFETY: the caller guarantees `STEP_ELEMENTS` elements of 16 bits at `into`, which is two vectors of 128
+        // bits; stores of bytes are unaligned.
         unsafe {
             vst1q_u8(into.cast(), vreinterpretq_u8_f16(first));
             vst1q_u8(into.add(8).cast(), vreinterpretq_u8_f16(second));

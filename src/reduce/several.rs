@@ -6,17 +6,17 @@ use std::ptr::null;
 use super::Kernel;
 use super::fused::Fused;
 use super::level::Level;
-use super::stores::{LINE, STREAMS, Stores, copy, fence, stream};
+use super::stores::{LINE_BYTES, STREAMS, Stores, copy, fence, stream};
 use crate::types::{DataType, ReduceOp};
 
 /// The most inputs of a [`Fused`].
-const WIDEST: usize = 8;
+const MAX_INPUTS: usize = 8;
 
 /// Bytes of a result that are kept in the first-level cache between one group of inputs and the next.
-const CHUNK: usize = 1024;
+const CHUNK_BYTES: usize = 1024;
 
 #[repr(align(64))]
-struct Chunk(MaybeUninit<[u8; CHUNK]>);
+struct Chunk(MaybeUninit<[u8; CHUNK_BYTES]>);
 
 /// Reduces any number of inputs; see [`super::kernel_n`].
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +46,14 @@ impl KernelN {
     /// during the call.
     pub unsafe fn run(&self, into: *mut u8, inputs: &[*const u8], count: usize, stores: Stores) {
         let streams = STREAMS && stores == Stores::Streaming && !inputs.contains(&into.cast_const());
-        let head = into.align_offset(LINE) / self.size;
+        let head = into.align_offset(LINE_BYTES) / self.size;
         // SAFETY: the caller guarantees `count` elements at each pointer; `head <= count` of them are the first part,
         // the others the second, which begins at a multiple of a line if `into` is a multiple of an element's size.
         unsafe {
             match *inputs {
                 [] => {}
                 [input] => copy(into, input, count * self.size, stores),
-                _ if streams && into.align_offset(LINE) == head * self.size && head < count => {
+                _ if streams && into.align_offset(LINE_BYTES) == head * self.size && head < count => {
                     self.part(into, inputs, 0, head, Stores::Cached);
                     self.part(into, inputs, head, count - head, Stores::Streaming);
                     fence();
@@ -90,15 +90,15 @@ impl KernelN {
     /// Reduces elements `start..start + count` of two or more inputs.
     ///
     /// # Safety
-    /// That of [`KernelN::run`]. If stored past the caches, `into + start` is a multiple of [`LINE`], no input equals
-    /// `into`, and [`fence`] must follow.
+    /// That of [`KernelN::run`]. If stored past the caches, `into + start` is a multiple of [`LINE_BYTES`], no input
+    /// equals `into`, and [`fence`] must follow.
     unsafe fn part(&self, into: *mut u8, inputs: &[*const u8], start: usize, count: usize, stores: Stores) {
         let stores_directly = stores == Stores::Cached || self.fused.is_some();
         let first = self.width(inputs.len());
-        let step = if first == inputs.len() && stores_directly { count.max(1) } else { CHUNK / self.size };
+        let step = if first == inputs.len() && stores_directly { count.max(1) } else { CHUNK_BYTES / self.size };
         let mut chunk = Chunk(MaybeUninit::uninit());
         let chunk = chunk.0.as_mut_ptr().cast::<u8>();
-        let mut operands = [null(); WIDEST];
+        let mut operands = [null(); MAX_INPUTS];
         for at in (start..start + count).step_by(step) {
             let len = step.min(start + count - at);
             let offset = at * self.size;

@@ -27,7 +27,7 @@ impl Stores {
 }
 
 /// Size of the last-level cache where the system does not tell it.
-const DEFAULT_CACHE: usize = 32 << 20;
+const DEFAULT_CACHE_BYTES: usize = 32 << 20;
 
 /// Size of the last-level cache in bytes. Reads files in `/sys`, so callers keep it.
 ///
@@ -38,7 +38,7 @@ pub fn last_level_cache() -> usize {
             |name| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{name}")).ok();
         Some((read("level")?, read("size")?))
     });
-    last_level(files).unwrap_or(DEFAULT_CACHE)
+    last_level(files).unwrap_or(DEFAULT_CACHE_BYTES)
 }
 
 /// Size in bytes of the cache with the highest level; `caches` are levels and sizes in the system's notation, such as
@@ -65,7 +65,7 @@ pub unsafe fn copy(into: *mut u8, from: *const u8, bytes: usize, stores: Stores)
     unsafe {
         let head = match stores {
             Stores::Cached => bytes,
-            Stores::Streaming if STREAMS => into.align_offset(LINE).min(bytes),
+            Stores::Streaming if STREAMS => into.align_offset(LINE_BYTES).min(bytes),
             Stores::Streaming => bytes,
         };
         copy_nonoverlapping(from, into, head);
@@ -80,18 +80,18 @@ pub unsafe fn copy(into: *mut u8, from: *const u8, bytes: usize, stores: Stores)
 pub(super) const STREAMS: bool = cfg!(target_arch = "x86_64");
 
 /// Number of bytes that non-temporal stores should write together, to a multiple of it.
-pub(super) const LINE: usize = 64;
+pub(super) const LINE_BYTES: usize = 64;
 
 /// Copies `bytes` bytes past the caches where the CPU can; [`fence`] must follow before other threads read them.
 ///
 /// # Safety
-/// That of [`copy_nonoverlapping`] for bytes; `into` is a multiple of [`LINE`].
+/// That of [`copy_nonoverlapping`] for bytes; `into` is a multiple of [`LINE_BYTES`].
 #[inline]
 pub(super) unsafe fn stream(into: *mut u8, from: *const u8, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     let done = {
         use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
-        let whole = bytes - bytes % LINE;
+        let whole = bytes - bytes % LINE_BYTES;
         for at in (0..whole).step_by(16) {
             // SAFETY: `at + 16 <= whole <= bytes`, and the caller guarantees `bytes` bytes at both pointers. `into` and
             // so `into + at` are multiples of 16; the load is unaligned. Every CPU of this architecture has SSE2.

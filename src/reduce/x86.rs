@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::element::{Add, Mul};
-use super::fused::{self, BLOCK, Block, Fused, Loop, Store};
+use super::fused::{self, BLOCK_BYTES, Block, Fused, Loop, Store};
 use super::halves::{Half, HalfOp, Halves, divide_by, mean_of};
 use super::stores::Stores;
 use super::{Divide, Kernel, Mean};
@@ -82,7 +82,7 @@ impl Store for PastCaches {
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn store(block: &Block, into: *mut u8) {
-        for at in (0..BLOCK).step_by(32) {
+        for at in (0..BLOCK_BYTES).step_by(32) {
             // SAFETY: `at + 32 <= BLOCK`; the caller guarantees that the block is filled, and room for one at `into`.
             unsafe { store::<true>(into.add(at).cast(), _mm256_loadu_si256(block.as_ptr().add(at).cast())) };
         }
@@ -165,8 +165,8 @@ impl Half for F16 {
     #[target_feature(enable = "avx2,f16c")]
     unsafe fn load(from: *const u16) -> [__m256; 2] {
         let from = from.cast::<__m128i>();
-        // SAFETY: the caller guarantees `STEP` elements of 16 bits at `from`, which is two vectors of 128 bits; the
-        // loads are unaligned.
+        // SAFETY: the caller guarantees `STEP_ELEMENTS` elements of 16 bits at `from`, which is two vectors of 128
+        // bits; the loads are unaligned.
         let [first, second] = unsafe { [_mm_loadu_si128(from), _mm_loadu_si128(from.add(1))] };
         [_mm256_cvtph_ps(first), _mm256_cvtph_ps(second)]
     }
@@ -175,7 +175,7 @@ impl Half for F16 {
     #[target_feature(enable = "avx2,f16c")]
     unsafe fn store<const STREAM: bool>(into: *mut u16, values: [__m256; 2]) {
         let [first, second] = narrow(values);
-        // SAFETY: the caller guarantees `STEP` elements of 16 bits at `into`, which is a vector of 256 bits.
+        // SAFETY: the caller guarantees `STEP_ELEMENTS` elements of 16 bits at `into`, which is a vector of 256 bits.
         unsafe { store::<STREAM>(into.cast(), _mm256_set_m128i(second, first)) };
     }
 
@@ -200,8 +200,8 @@ impl Half for Bf16 {
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
     unsafe fn load(from: *const u16) -> [__m256; 2] {
-        // SAFETY: the caller guarantees `STEP` elements of 16 bits at `from`, which is one vector of 256 bits; the load
-        // is unaligned.
+        // SAFETY: the caller guarantees `STEP_ELEMENTS` elements of 16 bits at `from`, which is one vector of 256 bits;
+        // the load is unaligned.
         let pairs = unsafe { _mm256_loadu_si256(from.cast()) };
         let even = _mm256_slli_epi32::<16>(pairs);
         [_mm256_castsi256_ps(even), upper_halves(pairs)]
@@ -212,7 +212,7 @@ impl Half for Bf16 {
     unsafe fn store<const STREAM: bool>(into: *mut u16, [even, odd]: [__m256; 2]) {
         let even = _mm256_srli_epi32::<16>(round_upper_half(even));
         let pairs = _mm256_blend_epi16::<0b1010_1010>(even, round_upper_half(odd));
-        // SAFETY: the caller guarantees `STEP` elements of 16 bits at `into`, which is a vector of 256 bits.
+        // SAFETY: the caller guarantees `STEP_ELEMENTS` elements of 16 bits at `into`, which is a vector of 256 bits.
         unsafe { store::<STREAM>(into.cast(), pairs) };
     }
 

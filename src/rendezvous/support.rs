@@ -55,8 +55,8 @@ pub(super) fn sum(key: &str, current: Option<&[u8]>, amount: i64) -> Result<i64>
 
 /// `key` in quotes, truncated if it is long.
 pub(super) fn quote(key: &str) -> String {
-    const SHOWN: usize = 120;
-    match key.char_indices().find(|(at, _)| *at >= SHOWN) {
+    const SHOWN_BYTES: usize = 120;
+    match key.char_indices().find(|(at, _)| *at >= SHOWN_BYTES) {
         Some((cut, _)) => format!("{:?}... ({} bytes)", &key[..cut], key.len()),
         None => format!("{key:?}"),
     }

@@ -14,7 +14,7 @@ pub type Bell = [u8; 32];
 const NAME_BYTES: usize = 16;
 
 /// One call takes this many rings.
-const AT_ONCE: usize = 16;
+const RINGS_AT_ONCE: usize = 16;
 /// The maximum number of such calls that silence a doorbell: who rings without end must not keep its owner there.
 const MAX_CALLS: u32 = 16;
 
@@ -86,7 +86,7 @@ impl Doorbell {
         let mut nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         for _ in 0..MAX_CALLS {
             // SAFETY: zeroed headers are valid.
-            let mut rings: [libc::mmsghdr; AT_ONCE] = unsafe { std::mem::zeroed() };
+            let mut rings: [libc::mmsghdr; RINGS_AT_ONCE] = unsafe { std::mem::zeroed() };
             for ring in &mut rings {
                 (ring.msg_hdr.msg_iov, ring.msg_hdr.msg_iovlen) = (&raw mut nowhere, 1);
             }
@@ -95,12 +95,12 @@ impl Doorbell {
                 libc::recvmmsg(
                     self.raw(),
                     rings.as_mut_ptr(),
-                    AT_ONCE as _,
+                    RINGS_AT_ONCE as _,
                     libc::MSG_DONTWAIT as _,
                     std::ptr::null_mut(),
                 )
             };
-            if n < AT_ONCE as libc::c_int {
+            if n < RINGS_AT_ONCE as libc::c_int {
                 return;
             }
         }

@@ -66,7 +66,7 @@ fn read_until(path: &Path, max_bytes: u64, until: Option<Until>) -> io::Result<V
             return refuse(io::ErrorKind::TimedOut, text);
         }
         let room = max_bytes + 1 - bytes.len() as u64;
-        match (&mut file).take(room.min(PART)).read_to_end(&mut bytes) {
+        match (&mut file).take(room.min(PART_BYTES)).read_to_end(&mut bytes) {
             Ok(0) => return Ok(bytes),
             Ok(_) if bytes.len() as u64 > max_bytes => {
                 return refuse(io::ErrorKind::InvalidInput, format!("it has more than {max_bytes} bytes"));
@@ -80,7 +80,7 @@ fn read_until(path: &Path, max_bytes: u64, until: Option<Until>) -> io::Result<V
 }
 
 /// Bytes that are read at once.
-const PART: u64 = 64 << 10;
+const PART_BYTES: u64 = 64 << 10;
 
 /// Whether a pipe has bytes, or no writer any more, within `timeout`.
 fn is_readable(pipe: &File, timeout: Duration) -> bool {

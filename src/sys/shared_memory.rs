@@ -19,7 +19,7 @@ const LINK: &str = "/memfd:gloo_rs";
 /// Bytes of which the pages are taken by one call.
 const COMMITTED_BYTES: u64 = 4 << 20;
 /// Length and alignment of a huge page on most systems.
-const HUGE_PAGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Memory shared by a descriptor. It can grow, but never shrink, so an access within its size never raises SIGBUS.
 #[derive(Debug)]
@@ -179,15 +179,15 @@ impl Mapping {
 
     fn for_data(bytes: usize, access: Access, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
         let null = std::ptr::null_mut();
-        if bytes < HUGE_PAGE {
+        if bytes < HUGE_PAGE_BYTES {
             // SAFETY: a mapping at an address chosen by the kernel does not affect existing memory.
             return unsafe { Self::new(null, bytes, access.protection(), flags, fd) };
         }
-        let room = bytes.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let room = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: as above.
         let reserved = unsafe { Self::new(null, room, libc::PROT_NONE, reserve, -1) }?;
-        let before = reserved.start().align_offset(HUGE_PAGE);
+        let before = reserved.start().align_offset(HUGE_PAGE_BYTES);
         let pages = bytes.next_multiple_of(page_bytes());
         let start = reserved.start().wrapping_add(before);
         // SAFETY: the range lies in the reserved memory, which nothing else uses.
@@ -302,14 +302,14 @@ mod tests {
 
     #[test]
     fn memory_for_data_is_zero_aligned_to_huge_pages_and_gives_its_pages_back() {
-        for bytes in [1, 5000, HUGE_PAGE, 3 * HUGE_PAGE + 1] {
+        for bytes in [1, 5000, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 1] {
             let memory = SharedMemory::create().unwrap();
             memory.grow(bytes as u64).unwrap();
             let shared = memory.map_data(bytes, Access::Write).unwrap();
             let read = memory.map_data(bytes, Access::Read).unwrap();
             for mapping in [&shared, &Mapping::private(bytes).unwrap()] {
                 assert_eq!(mapping.bytes(), bytes);
-                assert_eq!(mapping.start().addr() % if bytes < HUGE_PAGE { 4096 } else { HUGE_PAGE }, 0);
+                assert_eq!(mapping.start().addr() % if bytes < HUGE_PAGE_BYTES { 4096 } else { HUGE_PAGE_BYTES }, 0);
                 // SAFETY: the mapping has so many bytes, and nothing else accesses them.
                 unsafe {
                     assert!(std::slice::from_raw_parts(mapping.start(), bytes).iter().all(|byte| *byte == 0));
@@ -322,7 +322,7 @@ mod tests {
             memory.clear().unwrap();
             assert_eq!((last(), memory.bytes().unwrap()), (0, bytes as u64));
         }
-        for bytes in [1 << 60, usize::MAX - HUGE_PAGE, usize::MAX] {
+        for bytes in [1 << 60, usize::MAX - HUGE_PAGE_BYTES, usize::MAX] {
             assert_eq!(Mapping::private(bytes).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
         }
     }

@@ -38,9 +38,9 @@ const DASHES: [Option<(i32, i32)>; 4] = [None, Some((9, 5)), Some((2, 4)), Some(
 
 const GRID: RGBColor = RGBColor(215, 215, 215);
 const SIZE: (u32, u32) = (1000, 600);
-const LEGEND: u32 = 210;
+const LEGEND_PIXELS: u32 = 210;
 /// Pixels for the note under a chart.
-const NOTE: u32 = 24;
+const NOTE_PIXELS: u32 = 24;
 /// The colour of the note, and of lines that are the lowest nowhere.
 const GREY: RGBColor = RGBColor(150, 150, 150);
 /// The part of the lowest number at which an axis begins under which there are names.
@@ -149,7 +149,7 @@ pub fn lines(path: &Path, chart: &Lines<'_>) -> Result<(), String> {
         return Err(format!("{}: there is nothing to plot", path.display()));
     }
     write(path, SIZE, note, |area| {
-        let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
+        let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND_PIXELS);
         let points = series.iter().flat_map(|series| &series.points);
         let (x_range, x_ticks) = x.unit.axis(points.clone().map(|point| point.0), 14);
         let (mut y_range, y_ticks) = y.unit.axis(points.clone().map(|point| point.1), 10);
@@ -306,7 +306,7 @@ fn write(
 ) -> Result<(), String> {
     let mut text = String::new();
     {
-        let below = if note.is_empty() { 0 } else { NOTE };
+        let below = if note.is_empty() { 0 } else { NOTE_PIXELS };
         let whole = SVGBackend::with_string(&mut text, (width, height + below)).into_drawing_area();
         let (area, foot) = whole.split_vertically(height);
         let noted = |()| foot.draw(&Text::new(note.to_owned(), (12, 4), ("sans-serif", 12).into_font().color(&GREY)));

@@ -33,7 +33,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "hierarchical_direct",
 
 /// The minimum number of elements of a part that is fetched or published at once, so that signals take a small part of
 /// the time.
-const PART: usize = 8192;
+const MIN_PART_ELEMENTS: usize = 8192;
 
 /// The maximum number of publications of a rank.
 const MAX_PARTS: usize = 32;
@@ -112,7 +112,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
 /// Offsets and lengths of the parts in which `len` elements are fetched and published: such a step is not cut into
 /// segments.
 fn parts(len: usize) -> Vec<(usize, usize)> {
-    let number = (len / PART).clamp(1, MAX_PARTS);
+    let number = (len / MIN_PART_ELEMENTS).clamp(1, MAX_PARTS);
     (0..number).map(|index| split(len, number, index)).collect()
 }
 
@@ -169,7 +169,7 @@ fn in_memory(case: &Case<'_>, members: f64, between: &Case<'_>) -> f64 {
         return by_messages(case, 1, between);
     }
     let others = between.ranks() - 1.0;
-    let part = bytes / (case.shape.count / PART).clamp(1, MAX_PARTS) as f64;
+    let part = bytes / (case.shape.count / MIN_PART_ELEMENTS).clamp(1, MAX_PARTS) as f64;
     let unit = part.max(case.segment(bytes));
     // These are the times for `of` of the bytes: the leader's time to combine those of a member, those of the other
     // groups and to publish the result, and a member's to fetch it.

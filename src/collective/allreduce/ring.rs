@@ -22,7 +22,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate, cost
 
 /// Number of free buffers that are not reused immediately, so that receives do not wait for reductions which still read
 /// them.
-const RESERVED: usize = 2;
+const RESERVED_BUFFERS: usize = 2;
 
 /// `(P - 1) (α + S/B) + lg P γS`: no message waits for a reduction, and after the last message `lg P` reductions
 /// remain. It is more if reductions take longer than messages: then reductions are still outstanding when a message
@@ -94,7 +94,7 @@ impl BalancedSum {
 
     /// A buffer for the next receive.
     fn free_buffer(&mut self, b: &mut Builder) -> Span {
-        let reusable = if self.free.len() > RESERVED { self.free.pop_front() } else { None };
+        let reusable = if self.free.len() > RESERVED_BUFFERS { self.free.pop_front() } else { None };
         reusable.unwrap_or_else(|| b.scratch(self.output.len))
     }
 

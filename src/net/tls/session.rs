@@ -28,7 +28,7 @@ const SHORT_BYTES: usize = (64 << 10) + 256;
 const HALF_BYTES: usize = 32 << 10;
 /// Plain bytes of the longest record, and how many more it takes at most.
 const RECORD_BYTES: usize = 16 << 10;
-const RECORD_OVERHEAD: usize = 64;
+const RECORD_OVERHEAD_BYTES: usize = 64;
 /// The maximum number of bytes that are taken before the handshake is over.
 const EARLY_BYTES: usize = RECORD_BYTES;
 
@@ -547,7 +547,7 @@ fn handle<T>(
         }
         Ok(ConnectionState::PeerClosed) => Ok(Step::Ended),
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            let records = |bytes: usize| bytes + (bytes.div_ceil(RECORD_BYTES) + 1) * RECORD_OVERHEAD;
+            let records = |bytes: usize| bytes + (bytes.div_ceil(RECORD_BYTES) + 1) * RECORD_OVERHEAD_BYTES;
             let encrypted = match order {
                 Order::Rest => return (discard, Ok(Step::Starved)),
                 Order::Encrypt(bytes) => traffic.encrypt(bytes, outgoing.room(records(bytes.len()))),

@@ -24,11 +24,11 @@ fn copies(choice: &Choice, count: u32, [cached, streamed]: [f32; 2]) -> u32 {
 #[cfg_attr(miri, ignore = "many turns, without unsafe code")]
 fn the_faster_way_is_taken_and_the_other_one_tried_now_and_then() {
     for times in [NEAR, ONE] {
-        assert_eq!(copies(&Choice::default(), 10 * TRIAL, times), 10);
+        assert_eq!(copies(&Choice::default(), 10 * COPIES_PER_TRIAL, times), 10);
     }
     let choice = Choice::default();
-    assert_eq!(copies(&choice, TRIAL - 1, FAR), 0, "unknown until it was tried");
-    assert_eq!(copies(&choice, 1 + 10 * TRIAL, FAR), 1 + 10 * (TRIAL - 1));
+    assert_eq!(copies(&choice, COPIES_PER_TRIAL - 1, FAR), 0, "unknown until it was tried");
+    assert_eq!(copies(&choice, 1 + 10 * COPIES_PER_TRIAL, FAR), 1 + 10 * (COPIES_PER_TRIAL - 1));
 }
 
 #[test]
@@ -36,23 +36,23 @@ fn the_faster_way_is_taken_and_the_other_one_tried_now_and_then() {
 fn a_rank_that_is_moved_to_another_core_takes_the_other_way_soon() {
     let choice = Choice::default();
     for _ in 0..3 {
-        copies(&choice, 8 * TRIAL, NEAR);
-        assert_eq!(copies(&choice, TRIAL, NEAR), 1);
+        copies(&choice, 8 * COPIES_PER_TRIAL, NEAR);
+        assert_eq!(copies(&choice, COPIES_PER_TRIAL, NEAR), 1);
         copies(&choice, 16, FAR);
-        assert_eq!(copies(&choice, TRIAL, FAR), TRIAL - 1);
+        assert_eq!(copies(&choice, COPIES_PER_TRIAL, FAR), COPIES_PER_TRIAL - 1);
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "many turns, without unsafe code")]
 fn interruptions_make_no_difference() {
-    for (times, past) in [(NEAR, 1), (FAR, TRIAL - 1)] {
+    for (times, past) in [(NEAR, 1), (FAR, COPIES_PER_TRIAL - 1)] {
         let choice = Choice::default();
-        copies(&choice, 4 * TRIAL, times);
+        copies(&choice, 4 * COPIES_PER_TRIAL, times);
         for _ in 0..20 {
             choice.took(Stores::Cached, BYTES, 1_000_000_000);
             choice.took(Stores::Streaming, BYTES, 1_000_000_000);
-            assert_eq!(copies(&choice, TRIAL, times), past);
+            assert_eq!(copies(&choice, COPIES_PER_TRIAL, times), past);
         }
     }
 }

@@ -54,7 +54,7 @@ const OUT: usize = 0;
 const IN: usize = 1;
 
 const LAST: u64 = 1 << 60;
-const RANKS: usize = 1 << 28;
+const MAX_RANKS: usize = 1 << 28;
 
 pub(super) struct Machine<'a> {
     programs: &'a [Program],
@@ -91,8 +91,8 @@ pub(super) struct Machine<'a> {
 
 impl<'a> Machine<'a> {
     pub fn new(programs: &'a [Program], period: usize, net: Net, options: &Options<'a>) -> Result<Self> {
-        if programs.len() > RANKS {
-            return Err(refuse(format!("{} ranks; at most {RANKS} can be simulated", programs.len())));
+        if programs.len() > MAX_RANKS {
+            return Err(refuse(format!("{} ranks; at most {MAX_RANKS} can be simulated", programs.len())));
         }
         let mut first = Vec::with_capacity(period);
         let mut steps = 0;
@@ -137,7 +137,7 @@ impl<'a> Machine<'a> {
         }
         while let Some((time, word)) = self.queue.pop() {
             self.now = time;
-            let (rank, index) = ((word >> 32) as usize & (RANKS - 1), word as u32);
+            let (rank, index) = ((word >> 32) as usize & (MAX_RANKS - 1), word as u32);
             let at = self.first[rank] + index as usize;
             let len = self.programs[rank].lens[index as usize];
             match unpack(word) {

@@ -94,12 +94,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 /// A page of most systems.
-const ALIGNMENT: usize = 4096;
+const ALIGNMENT_BYTES: usize = 4096;
 
 impl Mapping {
     /// Zeroed memory of this process.
     pub fn private(bytes: usize) -> io::Result<Self> {
-        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT_BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, layout })
@@ -107,7 +107,7 @@ impl Mapping {
 
     /// Takes all pages of memory of this process.
     pub fn commit(&self) -> io::Result<()> {
-        for at in (0..self.layout.size()).step_by(ALIGNMENT) {
+        for at in (0..self.layout.size()).step_by(ALIGNMENT_BYTES) {
             // SAFETY: the byte lies in this memory, which is new: nothing else accesses it, and it is zero.
             unsafe { self.start().add(at).write_volatile(0) };
         }

@@ -10,7 +10,7 @@ use super::{Event, Pollable, Poller, milliseconds};
 use crate::sys::check;
 
 /// One call takes this many events.
-const AT_ONCE: usize = 64;
+const EVENTS_AT_ONCE: usize = 64;
 
 /// An epoll instance; clones share it.
 #[derive(Clone, Debug)]
@@ -54,8 +54,8 @@ impl Epoll {
     }
 
     pub(super) fn wait(&self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
-        let mut found = [MaybeUninit::<libc::epoll_event>::uninit(); AT_ONCE];
-        let room = events.len().min(AT_ONCE) as libc::c_int;
+        let mut found = [MaybeUninit::<libc::epoll_event>::uninit(); EVENTS_AT_ONCE];
+        let room = events.len().min(EVENTS_AT_ONCE) as libc::c_int;
         // SAFETY: `found` is valid for writes of `room` events during the call.
         let n = unsafe { libc::epoll_wait(self.fd(), found.as_mut_ptr().cast(), room, milliseconds(timeout)) };
         match check(n) {

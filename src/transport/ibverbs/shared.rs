@@ -16,17 +16,17 @@ use crate::hash::QuickMap;
 use crate::transport::{self, Counters, Counting, KeepAlive};
 
 /// Completions that are taken at once.
-const BATCH: usize = 32;
+const COMPLETIONS_AT_ONCE: usize = 32;
 /// Work requests in all send queues, and receives in all receive queues, together, as far as the least [`Depth`]
 /// permits.
-const REQUESTS: usize = 16 << 10;
+const MAX_REQUESTS: usize = 16 << 10;
 
 /// The state behind the lock.
 pub struct State {
     pub common: Common,
     connections: QuickMap<u32, Box<Connection>>,
     next: u32,
-    completions: [ffi::ibv_wc; BATCH],
+    completions: [ffi::ibv_wc; COMPLETIONS_AT_ONCE],
 }
 
 /// The shared part of a context.
@@ -106,7 +106,7 @@ impl State {
     /// The sizes of the queues of each connection of a context of `size` ranks.
     pub fn depth(&self, size: usize) -> Depth {
         let max = self.common.rails.iter().map(|rail| rail.max_requests.min(rail.max_completions / 2)).min();
-        Depth::of(REQUESTS / size.max(1), max.unwrap_or(0))
+        Depth::of(MAX_REQUESTS / size.max(1), max.unwrap_or(0))
     }
 
     /// Adds a connection, which `make` makes with its number.
@@ -153,7 +153,7 @@ impl State {
                                 connection.completed(&completion, &mut self.common);
                             }
                         }
-                        if count < BATCH {
+                        if count < COMPLETIONS_AT_ONCE {
                             break;
                         }
                     }

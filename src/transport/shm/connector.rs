@@ -27,12 +27,12 @@ use crate::transport::{
 use crate::types::Rank;
 
 /// Descriptors that a rank needs for each rank of its host: of its memory until it is mapped, and of its process.
-const DESCRIPTORS: usize = 2;
+const RANK_DESCRIPTORS: usize = 2;
 /// The part of the process's descriptors that the ranks of one context in it take at most: one in so many.
-const PART: u64 = 4;
+const CONTEXT_PART: u64 = 4;
 /// The part of the process's descriptors that contexts leave to the program: one in so many, and at most so many.
 const LEFT_PART: u64 = 16;
-const MAX_LEFT: u64 = 64;
+const MAX_LEFT_DESCRIPTORS: u64 = 64;
 
 /// The memory that a device's contexts share with those of other ranks of their hosts.
 #[derive(Default)]
@@ -106,7 +106,7 @@ impl ShmConnector {
         let (members, limit) = (here().count(), sys::descriptor_limit());
         let process = process_of(&peers.own);
         let in_process = here().filter(|(_, address)| process_of(address) == process).count();
-        if (in_process * members * DESCRIPTORS) as u64 > limit / PART {
+        if (in_process * members * RANK_DESCRIPTORS) as u64 > limit / CONTEXT_PART {
             return unable(format!("{members} ranks need too many of this process's {limit} descriptors"));
         }
         let mut others = Vec::with_capacity(members);
@@ -122,7 +122,7 @@ impl ShmConnector {
         let group = HostGroup::open(peers.rank, own.clone(), memory, &others, &self.processes, shares_cores)?;
         let used = process::descriptors().map_err(|e| Error::io("cannot share memory", &e))?;
         let left = limit.saturating_sub(used);
-        if left < (limit / LEFT_PART).min(MAX_LEFT) {
+        if left < (limit / LEFT_PART).min(MAX_LEFT_DESCRIPTORS) {
             let text = format!("{left} of this process's {limit} descriptors are left, which the program may need");
             return Err(Error::new(ErrorKind::ResourceExhausted, text).with_errno(Some(libc::EMFILE)));
         }

@@ -40,7 +40,7 @@ const YIELD_TIME: [Duration; 2] = [Duration::from_millis(500), Duration::from_mi
 /// before they are read: 32 MiB between two ranks then take 15 ms instead of 9 ms. A little more than one segment of an
 /// algorithm: the kernel doubles the number, and counts what it needs itself, so with 128 KiB two segments would need a
 /// second call, after a wait for room.
-const LOCAL_SEND_BUFFER: usize = 160 << 10;
+const LOCAL_SEND_BUFFER_BYTES: usize = 160 << 10;
 /// An idle connection is closed after a minute without an answer from the peer's host. Busy or stopped processes do not
 /// matter, since the kernel answers.
 const KEEPALIVE: TcpKeepalive =
@@ -330,7 +330,7 @@ impl TcpConnector {
             let _ = socket2::SockRef::from(stream.socket()).set_tcp_keepalive(&KEEPALIVE);
             if peers.is_here(rank) {
                 // If this fails, the default size remains.
-                let _ = socket2::SockRef::from(stream.socket()).set_send_buffer_size(LOCAL_SEND_BUFFER);
+                let _ = socket2::SockRef::from(stream.socket()).set_send_buffer_size(LOCAL_SEND_BUFFER_BYTES);
             }
         }
         self.entry(rank).theirs = Some(*theirs);

@@ -27,9 +27,9 @@ use crate::types::Rank;
 /// Bytes of a chunk: as many as the link sends by one connection before it is the next one's turn.
 const CHUNK_BYTES: usize = STRIPE_BYTES;
 /// The maximum number of chunks in a queue.
-const DEPTH: usize = 4;
+const MAX_CHUNKS: usize = 4;
 /// How many chunks a connection moves before it is another one's turn.
-const TURNS: usize = 16;
+const CHUNKS_PER_TURN: usize = 16;
 /// Number of the waker's event; those of connections are their own.
 const WAKER: u64 = u64::MAX;
 
@@ -115,7 +115,7 @@ impl Relayed {
         if let Some(error) = queues.cut.as_ref().or(queues.broken.as_ref()) {
             return Err(again(error));
         }
-        if queues.outgoing.len() >= DEPTH {
+        if queues.outgoing.len() >= MAX_CHUNKS {
             queues.link_waits = true;
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -422,7 +422,7 @@ impl Relay {
 
     /// Moves bytes in both directions. Returns whether it could go on.
     fn work(&mut self) -> bool {
-        (0..TURNS).all(|_| {
+        (0..CHUNKS_PER_TURN).all(|_| {
             let sent = self.send();
             let received = self.receive();
             sent || received
@@ -491,7 +491,7 @@ impl Relay {
             return false;
         }
         let mut queues = self.common.queues();
-        self.waits = queues.incoming.len() >= DEPTH && !queues.link_ended;
+        self.waits = queues.incoming.len() >= MAX_CHUNKS && !queues.link_ended;
         queues.thread_waits = self.waits;
         if self.waits {
             return false;

@@ -25,7 +25,7 @@ use crate::transport::{BackgroundProgress, CloseNotice, DrainingLink, Provider};
 use crate::wait_mode::WaitMode;
 
 /// How many contexts that have failed the device remembers after they have been destroyed.
-const REMEMBERED: usize = 64;
+const MAX_FAILED_CONTEXTS: usize = 64;
 
 pub const WAKER: u64 = 0;
 
@@ -148,7 +148,7 @@ impl Shared {
         let arrivals = std::mem::take(&mut entry.arrivals);
         (entry.context, entry.notice) = (None, Some(notice.clone()));
         contexts.failed.push_back(*handle);
-        if contexts.failed.len() > REMEMBERED
+        if contexts.failed.len() > MAX_FAILED_CONTEXTS
             && let Some(oldest) = contexts.failed.pop_front()
         {
             contexts.by_handle.remove(&oldest);

@@ -13,7 +13,7 @@ use super::relay::Relayed;
 use crate::net::stream::Stream;
 
 /// The maximum number of parts that one call of the system gets of those that a call here is given.
-const PARTS: usize = 16;
+const MAX_PARTS: usize = 16;
 
 /// Where one direction is.
 #[derive(Clone, Copy)]
@@ -222,7 +222,7 @@ impl Streams {
     fn send_in_turn(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let all = &mut self.all;
         let sent = self.sending.moves(all.len(), |index, mut cut| {
-            let mut now = [IoSlice::new(&[]); PARTS];
+            let mut now = [IoSlice::new(&[]); MAX_PARTS];
             let ranges = parts.iter().map(|part| &part[cut.range(part.len())]).filter(|range| !range.is_empty());
             let wanted = now.iter_mut().zip(ranges).fold(0, |wanted, (slot, range)| {
                 *slot = IoSlice::new(range);
@@ -240,7 +240,7 @@ impl Streams {
     fn receive_in_turn(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let all = &mut self.all;
         self.receiving.moves(all.len(), |index, mut cut| {
-            let mut now: [IoSliceMut<'_>; PARTS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            let mut now: [IoSliceMut<'_>; MAX_PARTS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
             let ranges = parts.iter_mut().map(|part| {
                 let range = cut.range(part.len());
                 &mut part[range]

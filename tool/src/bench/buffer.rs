@@ -8,7 +8,7 @@ use gloo_rs::context::Context;
 use gloo_rs::error::{Error, ErrorKind, Result};
 
 /// Bytes of a guard before and after the buffer; also the alignment, that of a cache line.
-const GUARD: usize = 64;
+const GUARD_BYTES: usize = 64;
 /// Initial value of the guards and the buffer.
 const UNTOUCHED: u8 = 0xa5;
 
@@ -26,8 +26,8 @@ impl Buffer {
     /// `None`.
     pub fn new(len: usize, owner: Option<&Arc<Context>>) -> Result<Self> {
         let refused = || Error::new(ErrorKind::ResourceExhausted, format!("no memory for a buffer of {len} bytes"));
-        let total = len.checked_add(2 * GUARD).ok_or_else(refused)?;
-        let layout = Layout::from_size_align(total, GUARD).map_err(|_| refused())?;
+        let total = len.checked_add(2 * GUARD_BYTES).ok_or_else(refused)?;
+        let layout = Layout::from_size_align(total, GUARD_BYTES).map_err(|_| refused())?;
         let base = match owner {
             Some(context) => context.alloc(total)?,
             // SAFETY: the size of the layout is not zero, since it includes the guards.
@@ -39,13 +39,13 @@ impl Buffer {
     }
 
     pub fn len(&self) -> usize {
-        self.layout.size() - 2 * GUARD
+        self.layout.size() - 2 * GUARD_BYTES
     }
 
     /// The first byte, aligned to 64.
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the offset lies within the allocation, which begins with the guard.
-        unsafe { self.base.add(GUARD).as_ptr() }
+        unsafe { self.base.add(GUARD_BYTES).as_ptr() }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -62,9 +62,9 @@ impl Buffer {
     pub fn check_guards(&self) -> Result<(), String> {
         // SAFETY: the whole allocation is initialized, and borrowed through `self`.
         let all = unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.layout.size()) };
-        let (before, behind) = (&all[..GUARD], &all[GUARD + self.len()..]);
+        let (before, behind) = (&all[..GUARD_BYTES], &all[GUARD_BYTES + self.len()..]);
         if let Some(at) = before.iter().rposition(|&byte| byte != UNTOUCHED) {
-            return Err(format!("byte {} before it: written", GUARD - at));
+            return Err(format!("byte {} before it: written", GUARD_BYTES - at));
         }
         if let Some(at) = behind.iter().position(|&byte| byte != UNTOUCHED) {
             return Err(format!("byte {at} behind its {}: written", self.len()));
@@ -94,7 +94,7 @@ mod tests {
         for len in [0, 1, 100] {
             let mut buffer = Buffer::new(len, None).unwrap();
             buffer.bytes_mut().fill(1);
-            assert_eq!(buffer.as_ptr() as usize % GUARD, 0);
+            assert_eq!(buffer.as_ptr() as usize % GUARD_BYTES, 0);
             assert_eq!(buffer.check_guards(), Ok(()));
             // SAFETY: the address lies within the guard of the allocation.
             unsafe { buffer.as_ptr().add(len + 3).write(1) };

@@ -14,7 +14,7 @@ use super::workload::Workload;
 /// Tag of the barriers, which that of no request is.
 const BARRIER: u64 = 1;
 /// Number of measurements by which the computation is made as long as the calls, and of the computation alone.
-const FEW: usize = 5;
+const MEASUREMENTS: usize = 5;
 
 /// Measures persistent requests, one for each of `works`, all of them started before any is waited for; alternately
 /// alone and with a computation before the wait. The times of the latter are the result's `loops`.
@@ -45,12 +45,12 @@ pub fn measure(
     };
     timed(&|| ())?;
     let mut wrong = verify();
-    let first = (0..repetition.warmup.max(FEW)).map(|_| timed(&|| ())).collect::<Result<Vec<_>>>()?;
+    let first = (0..repetition.warmup.max(MEASUREMENTS)).map(|_| timed(&|| ())).collect::<Result<Vec<_>>>()?;
     // All ranks compute as long.
     let mut wanted = [Times::of(first).p50_us];
     largest_of_all_ranks(context, &mut wanted)?;
     let work = Computation::lasting(wanted[0]);
-    let alone = Times::of((0..FEW).map(|_| work.timed()).collect()).p50_us;
+    let alone = Times::of((0..MEASUREMENTS).map(|_| work.timed()).collect()).p50_us;
     let (mut times, mut loops) = (Vec::new(), Vec::new());
     for _ in 0..repetition.iterations {
         times.push(timed(&|| ())?);

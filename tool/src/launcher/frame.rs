@@ -43,7 +43,7 @@ pub mod kind {
 }
 
 /// Limit on rank 0's input that has been sent and not read yet.
-pub const INPUT_WINDOW: usize = 64 << 10;
+pub const INPUT_WINDOW_BYTES: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
 pub struct Hello {

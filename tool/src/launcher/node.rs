@@ -17,7 +17,7 @@ use crate::Failure;
 use gloo_rs::net::ports::PORT_RANGE;
 
 /// The maximum number of bytes of one read.
-const PIECE: usize = 16 << 10;
+const READ_BYTES: usize = 16 << 10;
 
 /// The launcher, which sends frames to standard input.
 pub struct Control {
@@ -80,7 +80,7 @@ fn serve(args: Args) -> io::Result<u8> {
 /// Waits for the launcher's task; `None` if the launcher ends before.
 fn read_task() -> io::Result<Option<(Task, Decoder)>> {
     let mut decoder = Decoder::default();
-    let mut bytes = [0; PIECE];
+    let mut bytes = [0; READ_BYTES];
     loop {
         while let Some((kind, payload)) = decoder.next()? {
             if kind == kind::TASK {
@@ -165,7 +165,7 @@ impl Running {
             return self.lose_launcher();
         }
         if Control::has_news() {
-            let mut bytes = [0; PIECE];
+            let mut bytes = [0; READ_BYTES];
             match read(&mut bytes) {
                 Ok(read) if read > 0 => control.decoder.push(&bytes[..read]),
                 _ => return self.lose_launcher(),

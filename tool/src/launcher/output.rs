@@ -28,7 +28,7 @@ impl Target {
 }
 
 /// A queue of this many bytes has no room for what ranks write.
-const FULL: usize = 64 << 10;
+const FULL_BYTES: usize = 64 << 10;
 
 /// Erases the line of a terminal from the cursor on (ECMA-48, EL).
 const ERASE_LINE: &[u8] = b"\x1b[K";
@@ -104,7 +104,7 @@ impl Queue {
     }
 
     fn is_full(&self) -> bool {
-        self.bytes.len() >= FULL
+        self.bytes.len() >= FULL_BYTES
     }
 
     fn lose(&mut self) {

@@ -1,7 +1,7 @@
 //! Adds a rank's prefix to each of its lines.
 
 /// Longer lines are split into lines of this many bytes, so that output without newlines does not fill memory.
-const LONGEST_LINE: usize = 1 << 20;
+const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Converts a stream of bytes, in pieces of any size, to whole lines with a prefix. The bytes need not be text.
 ///
@@ -44,12 +44,12 @@ impl Prefixer {
         }
     }
 
-    /// Adds to the incomplete line, of which no more than [`LONGEST_LINE`] bytes are kept.
+    /// Adds to the incomplete line, of which no more than [`MAX_LINE_BYTES`] bytes are kept.
     fn extend(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         let mut rest = piece;
         let end = usize::from(piece.ends_with(b"\n"));
-        while self.partial.len() + rest.len() - end > LONGEST_LINE {
-            let (head, tail) = rest.split_at(LONGEST_LINE - self.partial.len());
+        while self.partial.len() + rest.len() - end > MAX_LINE_BYTES {
+            let (head, tail) = rest.split_at(MAX_LINE_BYTES - self.partial.len());
             self.partial.extend_from_slice(head);
             self.finish(out);
             rest = tail;
@@ -153,11 +153,11 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_split() {
-        let long = vec![b'x'; 2 * LONGEST_LINE + 5];
+        let long = vec![b'x'; 2 * MAX_LINE_BYTES + 5];
         let out = prefixed(&[&long[..7], &long[7..]]);
         let lengths: Vec<_> = out.split_inclusive(|&byte| byte == b'\n').map(|line| line.len() - 5).collect();
-        assert_eq!(lengths, [LONGEST_LINE, LONGEST_LINE, 5]);
-        let just_fits = [vec![b'x'; LONGEST_LINE], b"\n".to_vec()].concat();
-        assert_eq!(prefixed(&[&just_fits]).len(), 4 + LONGEST_LINE + 1);
+        assert_eq!(lengths, [MAX_LINE_BYTES, MAX_LINE_BYTES, 5]);
+        let just_fits = [vec![b'x'; MAX_LINE_BYTES], b"\n".to_vec()].concat();
+        assert_eq!(prefixed(&[&just_fits]).len(), 4 + MAX_LINE_BYTES + 1);
     }
 }

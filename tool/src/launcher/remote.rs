@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use super::connection::Node;
-use super::frame::{self, Hello, INPUT_WINDOW, Task, kind};
+use super::frame::{self, Hello, INPUT_WINDOW_BYTES, Task, kind};
 use super::hosts::Hosts;
 use super::job::{Job, Limit, Master, Part};
 use super::output::{Outputs, Target};
@@ -21,7 +21,7 @@ use gloo_rs::net::ports::PORT_RANGE;
 /// Time that the helpers may take beyond `--grace` to end their ranks.
 const HELPERS_END_WITHIN: Duration = Duration::from_secs(10);
 /// The maximum number of bytes of one read.
-const PIECE: usize = 16 << 10;
+const READ_BYTES: usize = 16 << 10;
 
 /// Runs `job` on `hosts` until it ends, as [`super::launch`] does on this host.
 pub fn launch(job: &Job, hosts: &Hosts) -> Result<Ended, Failure> {
@@ -42,7 +42,7 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<Ended, Failure> {
         failed: None,
         by_itself: false,
         limit: job.limit,
-        window: INPUT_WINDOW,
+        window: INPUT_WINDOW_BYTES,
         input: job.part.input,
     };
     let mut first_rank = 0;
@@ -199,7 +199,7 @@ impl Running<'_> {
 
     /// Reads the output of a helper and its ssh process, as far as there is room for it.
     fn hear(&mut self, index: usize) {
-        let mut bytes = [0; PIECE];
+        let mut bytes = [0; READ_BYTES];
         let node = &mut self.nodes[index];
         if let Some(errors) = &mut node.errors
             && self.outputs.has_room(Target::Stderr)
@@ -257,7 +257,7 @@ impl Running<'_> {
             (kind::OUTPUT, bytes) => self.outputs.push(Target::Stdout, bytes),
             (kind::ERROR, bytes) => self.outputs.push(Target::Stderr, bytes),
             (kind::TAKEN, &[a, b, c, d]) => {
-                self.window = (self.window + u32::from_le_bytes([a, b, c, d]) as usize).min(INPUT_WINDOW);
+                self.window = (self.window + u32::from_le_bytes([a, b, c, d]) as usize).min(INPUT_WINDOW_BYTES);
             }
             (kind::DONE, &[code]) => {
                 node.done = Some(code);
@@ -303,8 +303,8 @@ impl Running<'_> {
         if !self.takes_input() || unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
             return;
         }
-        let mut bytes = [0; PIECE];
-        let length = self.window.min(PIECE);
+        let mut bytes = [0; READ_BYTES];
+        let length = self.window.min(READ_BYTES);
         // The end of the input, or an error, ends rank 0's input.
         let read = super::node::read(&mut bytes[..length]).unwrap_or(0);
         self.window -= read;
@@ -325,7 +325,7 @@ impl Running<'_> {
                 node.reaped = true;
                 node.ssh.outcome = Some(Outcome::from_wait_status(status));
                 // A process that ssh has started may keep the pipes open.
-                let mut bytes = [0; PIECE];
+                let mut bytes = [0; READ_BYTES];
                 if let Some(errors) = &mut node.errors {
                     errors.drain(&mut bytes, &mut self.outputs);
                 }

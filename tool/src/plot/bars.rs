@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::Deserialize;
 
-use super::{COLOURS, GRID, LEGEND, SIZE, tick, write};
+use super::{COLOURS, GRID, LEGEND_PIXELS, SIZE, tick, write};
 
 /// One series of bars, with one in each group, and its name in the legend.
 #[derive(Clone, Debug, Deserialize)]
@@ -36,7 +36,7 @@ pub fn bars(
     let step = tick(max / 8.0);
     let decimals = (-step.log10().floor()).max(0.0) as usize;
     write(path, (SIZE.0, 480), note, |area| {
-        let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
+        let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND_PIXELS);
         let mut chart = ChartBuilder::on(&area)
             .caption(title, ("sans-serif", 18))
             .margin(12)

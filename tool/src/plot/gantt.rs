@@ -11,7 +11,7 @@ use super::{COLOURS, SIZE, tick, write};
 use crate::parse::unit_of_duration;
 
 /// In pixels.
-const ROW: u32 = 24;
+const ROW_PIXELS: u32 = 24;
 /// Bars of one kind with at most this distance are drawn as one.
 const GAP: f64 = 0.5;
 
@@ -25,10 +25,10 @@ pub fn gantt(path: &Path, (title, note): (&str, &str), ranks: &[Rank], trace: &[
         return Err(format!("{}: there is nothing to plot: nothing takes time", path.display()));
     }
     let (left, right, top) = (80, 15, 70);
-    let height = top + ROW * ranks.len() as u32 + 50;
+    let height = top + ROW_PIXELS * ranks.len() as u32 + 50;
     let width = f64::from(SIZE.0 - left - right);
     let x = |time: u64| f64::from(left) + time as f64 / last as f64 * width;
-    let row = |index: usize| (top + ROW * index as u32) as i32;
+    let row = |index: usize| (top + ROW_PIXELS * index as u32) as i32;
     let mut bars = trace.to_vec();
     bars.sort_unstable_by_key(|bar| (bar.rank, bar.activity, bar.begin, bar.end));
     write(path, (SIZE.0, height), note, |area| {
@@ -41,7 +41,7 @@ pub fn gantt(path: &Path, (title, note): (&str, &str), ranks: &[Rank], trace: &[
         for (index, rank) in ranks.iter().enumerate() {
             let y = row(index);
             let shade = if index % 2 == 0 { SHADE } else { WHITE };
-            let corners = [(left as i32, y), ((SIZE.0 - right) as i32, y + ROW as i32)];
+            let corners = [(left as i32, y), ((SIZE.0 - right) as i32, y + ROW_PIXELS as i32)];
             area.draw(&Rectangle::new(corners, shade.filled()))?;
             area.draw(&Text::new(format!("rank {rank}"), (8, y + 6), ("sans-serif", 13)))?;
             let own = &bars[bars.partition_point(|bar| bar.rank < *rank)..];

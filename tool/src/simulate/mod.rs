@@ -142,7 +142,7 @@ fn grid(text: &str) -> Result<Several, String> {
 }
 
 /// The maximum number of ranks in a chart of ranks against time.
-const SHOWN: usize = 32;
+const MAX_SHOWN_RANKS: usize = 32;
 
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
@@ -158,7 +158,7 @@ fn single(args: &Args) -> Result<(), String> {
     let name = args.algorithm.first().map_or("auto", String::as_str);
     let algorithm = if name == "auto" { point.cheapest()? } else { point.named(name)? };
     // Ranks at equal distances, including the first and the last.
-    let shown = ranks.min(SHOWN);
+    let shown = ranks.min(MAX_SHOWN_RANKS);
     let trace: Vec<Rank> = (0..shown).map(|i| i * (ranks - 1) / shown.saturating_sub(1).max(1)).collect();
     let progress = Progress::unknown(format!("simulating {} of {}", algorithm.name, parse::counted(ranks, "rank")));
     let (row, simulation) = point.run(algorithm, if args.plot.is_some() { &trace } else { &[] })?;

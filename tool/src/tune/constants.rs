@@ -13,7 +13,7 @@ use crate::bench::measure::barrier;
 use crate::ranks::Member;
 
 /// Number of measurements; odd, so that one of them is the median.
-const TIMES: usize = 5;
+const MEASUREMENTS: usize = 5;
 
 /// The medians, for the links that exist.
 pub fn measure(member: &Member, timeout: Duration) -> Result<Tuning> {
@@ -21,7 +21,7 @@ pub fn measure(member: &Member, timeout: Duration) -> Result<Tuning> {
     // Ignores a file that the environment may name.
     let options = ContextOptions { timeout, tuning: Some("measure".into()), ..Default::default() };
     let mut all = Vec::new();
-    for time in 0..TIMES {
+    for time in 0..MEASUREMENTS {
         let context = Context::new(member.context.device().clone(), rank, ranks, &options)?;
         context.connect(&PrefixStore::new(format!("gloo-rs-tune/{time}"), member.store.clone()))?;
         all.push(context.tuning().clone());

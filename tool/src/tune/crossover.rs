@@ -10,12 +10,12 @@ pub struct Sample {
 }
 
 /// Cost of a change of algorithms between two sizes, as a relative gain in time.
-const CHANGE: f64 = 0.03;
+const CHANGE_COST: f64 = 0.03;
 /// A difference counts from this many standard errors on: the best of a dozen equal algorithms differs by so many from
 /// another one by chance.
-const CONFIDENCE: f64 = 2.0;
+const STANDARD_ERRORS: f64 = 2.0;
 /// What the difference of two upper bounds counts, where nothing else decides: too little for a change.
-const TIE: f64 = 1e-3;
+const TIE_COST: f64 = 1e-3;
 
 impl Sample {
     /// From at least one time.
@@ -35,7 +35,7 @@ impl Sample {
 
     /// The logarithm of what the time surely does not exceed.
     fn upper(self) -> f64 {
-        self.log() + (CONFIDENCE * self.error).ln_1p()
+        self.log() + (STANDARD_ERRORS * self.error).ln_1p()
     }
 }
 
@@ -60,7 +60,7 @@ pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
     for (_, row) in &rows {
         let best = index_of_min(&cost);
         let from: Vec<usize> =
-            (0..algorithms).map(|index| if cost[index] <= cost[best] + CHANGE { index } else { best }).collect();
+            (0..algorithms).map(|index| if cost[index] <= cost[best] + CHANGE_COST { index } else { best }).collect();
         cost =
             (0..algorithms).map(|index| cost[from[index]] + change(from[index], index) + excess(row, index)).collect();
         before.push(from);
@@ -85,7 +85,7 @@ pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
 }
 
 fn change(from: usize, to: usize) -> f64 {
-    if from == to { 0.0 } else { CHANGE }
+    if from == to { 0.0 } else { CHANGE_COST }
 }
 
 fn index_of_min(numbers: &[f64]) -> usize {
@@ -98,9 +98,9 @@ fn excess(row: &[Option<Sample>], index: usize) -> f64 {
     let Some(own) = row.get(index).copied().flatten() else { return f64::INFINITY };
     let samples = row.iter().flatten();
     let Some(best) = samples.min_by(|a, b| a.upper().total_cmp(&b.upper())) else { return f64::INFINITY };
-    let noise = CONFIDENCE * best.error.hypot(best.error);
+    let noise = STANDARD_ERRORS * best.error.hypot(best.error);
     // Logarithmic, so that one bad size counts as much as two that are half as bad.
-    (own.log() - best.log() - noise).max(0.0) + TIE * (own.upper() - best.upper())
+    (own.log() - best.log() - noise).max(0.0) + TIE_COST * (own.upper() - best.upper())
 }
 
 /// The size between two rows from which `right` is better than `left`: where the lines through the times of both rows

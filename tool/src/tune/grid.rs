@@ -21,17 +21,17 @@ const ROUNDS: std::ops::RangeInclusive<usize> = 3..=400;
 /// Number of calls before the measurement: one to verify, one to estimate the time.
 const FIRST_CALLS: usize = 2;
 /// An algorithm is slow if it takes this many times as long as the best.
-const SLOW: f64 = 4.0;
+const SLOW_FACTOR: f64 = 4.0;
 /// An algorithm whose time has grown by this factor since the smallest size is slow because of its bytes, not of its
 /// steps; from this many bytes on, since ranks that share cores may take twice as long by chance.
-const GROWN: f64 = 2.0;
-const LONG: usize = 64 << 10;
+const GROWTH_FACTOR: f64 = 2.0;
+const LONG_BYTES: usize = 64 << 10;
 
 const DTYPE: DataType = DataType::Float32;
 const OP: ReduceOp = ReduceOp::Sum;
 
 /// Lower bound for an algorithm's seconds per byte, while nothing is known.
-const BYTE: f64 = 1e-9;
+const MIN_BYTE_SECONDS: f64 = 1e-9;
 
 /// One call of each of several algorithms.
 struct Calls {
@@ -197,7 +197,7 @@ impl<'a> Grid<'a> {
         for &Time { name, sample: Sample { us, .. }, .. } in times {
             let smallest = *self.smallest.entry((collective, name)).or_insert(us);
             // A ring has many steps, and is slow until the bytes dominate; an algorithm that is slow then stays slow.
-            if bytes >= LONG && us > SLOW * best && us > GROWN * smallest {
+            if bytes >= LONG_BYTES && us > SLOW_FACTOR * best && us > GROWTH_FACTOR * smallest {
                 self.left_out.insert((collective, name));
             }
         }
@@ -221,7 +221,7 @@ fn expected(known: &[Calls], bytes: usize) -> f64 {
     let slope = before.last().map(|before| (last.seconds - before.seconds, last.bytes - before.bytes));
     // Sizes that are closer together show mostly noise.
     let slope = slope.filter(|(_, bytes)| *bytes >= 4 << 10).map_or(0.0, |(seconds, bytes)| seconds / bytes as f64);
-    last.seconds + slope.max(BYTE * last.algorithms as f64) * bytes.saturating_sub(last.bytes) as f64
+    last.seconds + slope.max(MIN_BYTE_SECONDS * last.algorithms as f64) * bytes.saturating_sub(last.bytes) as f64
 }
 
 /// Number of measurements of each algorithm within `share` µs, if one call took `first` µs of each, and `whole` µs with
@@ -229,7 +229,7 @@ fn expected(known: &[Calls], bytes: usize) -> f64 {
 fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
     let (min, max) = (*ROUNDS.start(), *ROUNDS.end());
     let best = first.iter().copied().fold(f64::INFINITY, f64::min);
-    let is_slow = |us: &f64| *us > SLOW * best;
+    let is_slow = |us: &f64| *us > SLOW_FACTOR * best;
     let all: f64 = whole.iter().sum();
     let fast: f64 = first.iter().zip(whole).filter(|(us, _)| !is_slow(us)).map(|(_, whole)| whole).sum();
     let more = (share - (FIRST_CALLS + min) as f64 * all) / fast.max(1.0);

@@ -140,7 +140,7 @@ impl Summary {
 
 /// Up to this size only latency matters: the best algorithm for the smallest measured size is the best for smaller
 /// ones.
-const SHORT: usize = 1 << 10;
+const SHORT_BYTES: usize = 1 << 10;
 
 /// The choices for the tuning file.
 pub fn choices(points: &[Point], ranks: usize, hosts: usize) -> Vec<Choice> {
@@ -164,7 +164,7 @@ pub fn choices(points: &[Point], ranks: usize, hosts: usize) -> Vec<Choice> {
             algorithm: algorithm.to_owned(),
             segment_bytes: None,
         };
-        choices.extend(rows.first().filter(|row| row.0 > SHORT).map(|row| choice(row.0 - 1, AUTO)));
+        choices.extend(rows.first().filter(|row| row.0 > SHORT_BYTES).map(|row| choice(row.0 - 1, AUTO)));
         let found = crossover::choices(&rows);
         choices.extend(found.into_iter().map(|(up_to, index)| choice(up_to, names[index])));
     }

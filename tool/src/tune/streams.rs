@@ -11,10 +11,10 @@ use crate::ranks::Member;
 /// The numbers that are tried.
 const NUMBERS: [u32; 4] = [1, 2, 4, 8];
 /// The call that is timed, and how often after one that is not: TCP's window grows with the first.
-const BYTES: usize = 4 << 20;
+const CALL_BYTES: usize = 4 << 20;
 const CALLS: usize = 3;
 /// More connections are worth their descriptors and system calls only if they save so much of the time.
-const GAIN: f64 = 0.1;
+const MIN_GAIN: f64 = 0.1;
 
 /// A member of the same job whose links have as many connections as the network needs, and that number, the same on all
 /// ranks. `None` if there is nothing to choose: on one host, over queue pairs, or where a rank's environment says how
@@ -40,7 +40,7 @@ pub fn choose(member: &Member, interface: Option<&str>, timeout: Duration) -> Re
 
 /// The shortest time of a call, in seconds.
 fn time(member: &Member) -> Result<f64> {
-    let mut numbers = vec![1.0; BYTES / size_of::<f64>()];
+    let mut numbers = vec![1.0; CALL_BYTES / size_of::<f64>()];
     let mut best = f64::INFINITY;
     for call in 0..=CALLS {
         barrier(&member.context, 1)?;
@@ -56,7 +56,7 @@ fn time(member: &Member) -> Result<f64> {
 /// The fewest connections whose time is nearly the best.
 fn fewest(times: &[f64]) -> u32 {
     let best = times.iter().copied().fold(f64::INFINITY, f64::min);
-    let good = times.iter().position(|time| *time * (1.0 - GAIN) <= best);
+    let good = times.iter().position(|time| *time * (1.0 - MIN_GAIN) <= best);
     NUMBERS[good.unwrap_or(0)]
 }
 

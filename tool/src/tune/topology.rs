@@ -11,7 +11,7 @@ use crate::bench::measure::{barrier, largest_of_all_ranks};
 use crate::ranks::Member;
 
 /// Bytes of a message: large enough for its latency not to matter.
-const MESSAGE: usize = 4 << 20;
+const MESSAGE_BYTES: usize = 4 << 20;
 /// Messages in each direction; the fastest counts. One more comes first, which makes the connection.
 const MESSAGES: usize = 4;
 
@@ -20,9 +20,9 @@ const MESSAGES: usize = 4;
 pub fn measure(member: &Member) -> Result<Vec<u32>> {
     let context = &member.context;
     let (rank, ranks) = (context.rank(), context.size());
-    let memory = Buffer::new(MESSAGE, None)?;
+    let memory = Buffer::new(MESSAGE_BYTES, None)?;
     // SAFETY: `memory` has this length, is used only through `buffer`, and is dropped after it.
-    let buffer = unsafe { context.unbound_buffer(memory.as_ptr(), MESSAGE) }?;
+    let buffer = unsafe { context.unbound_buffer(memory.as_ptr(), MESSAGE_BYTES) }?;
     let mut links = vec![0.0; ranks * ranks];
     for round in 0..rounds(ranks) {
         let slot = context.next_slot(2);
@@ -89,7 +89,7 @@ fn send(buffer: &UnboundBuffer, to: Rank, slot: Slot) -> Result<()> {
     for _ in 0..=MESSAGES {
         buffer.recv(&[to], slot + 1, 0, 1)?;
         buffer.wait_recv(None)?;
-        buffer.send(to, slot, 0, MESSAGE)?;
+        buffer.send(to, slot, 0, MESSAGE_BYTES)?;
         buffer.wait_send(None)?;
     }
     Ok(())
@@ -99,7 +99,7 @@ fn send(buffer: &UnboundBuffer, to: Rank, slot: Slot) -> Result<()> {
 fn receive(buffer: &UnboundBuffer, from: Rank, slot: Slot) -> Result<f64> {
     let mut min = f64::INFINITY;
     for message in 0..=MESSAGES {
-        buffer.recv(&[from], slot, 0, MESSAGE)?;
+        buffer.recv(&[from], slot, 0, MESSAGE_BYTES)?;
         let start = Instant::now();
         buffer.send(from, slot + 1, 0, 1)?;
         buffer.wait_send(None)?;
@@ -108,7 +108,7 @@ fn receive(buffer: &UnboundBuffer, from: Rank, slot: Slot) -> Result<f64> {
             min = min.min(start.elapsed().as_secs_f64());
         }
     }
-    Ok(MESSAGE as f64 / min)
+    Ok(MESSAGE_BYTES as f64 / min)
 }
 
 #[cfg(test)]

@@ -29,14 +29,14 @@ pub(super) struct Packing {
     pub fastest: u64,
 }
 
-/// Maximum number of trees, in graphs that are small enough for [`WORK`].
-const TREES: usize = 256;
+/// Maximum number of trees, in graphs that are small enough for [`MAX_EVALUATIONS`].
+const MAX_TREES: usize = 256;
 /// Maximum number of link evaluations.
-const WORK: usize = 1 << 24;
+const MAX_EVALUATIONS: usize = 1 << 24;
 /// Each additional tree costs messages. The first trees are used that reach this percentage of the best rate.
-const ENOUGH: u64 = 99;
+const ENOUGH_PERCENT: u64 = 99;
 /// In the second pass, links may be loaded up to this fraction of the best rate before their loads are compared.
-const EASE: f64 = 0.97;
+const EASE_FRACTION: f64 = 0.97;
 
 impl Packing {
     /// The sum of all trees' weights.
@@ -97,7 +97,7 @@ impl Tree {
     }
 }
 
-/// A fraction. Loads are at most [`TREES`] and bandwidths below 2^32, so cross products fit in 64 bits.
+/// A fraction. Loads are at most [`MAX_TREES`] and bandwidths below 2^32, so cross products fit in 64 bits.
 #[derive(Clone, Copy)]
 struct Ratio(u64, u64);
 
@@ -210,7 +210,7 @@ impl Found {
     /// The number of trees to use.
     fn enough(&self) -> usize {
         let Ratio(max, by) = self.best();
-        let enough = Ratio(ENOUGH * max, 100 * by);
+        let enough = Ratio(ENOUGH_PERCENT * max, 100 * by);
         (1..=self.trees.len()).find(|count| !self.rate(*count).is_less(enough)).unwrap_or(self.trees.len())
     }
 }
@@ -221,13 +221,13 @@ impl Found {
 /// If few trees suffice, they are used. Otherwise the trees are packed again for nearly the rate that was found: a tree
 /// then takes a detour only if necessary, because forwarded data waits behind data that needs no forwarding.
 pub(super) fn pack(size: usize, links: &[u32]) -> Result<Packing, (Rank, Rank)> {
-    let tries = TREES.min(WORK / (size * size)).max(1);
+    let tries = MAX_TREES.min(MAX_EVALUATIONS / (size * size)).max(1);
     let fastest = links.iter().copied().max().unwrap_or(1).max(1).into();
     let mut graph = Graph { size, links, fastest, loads: vec![0; size * size] };
     let mut found = graph.pack(tries, None)?;
     if found.enough() > 2 * size {
         let Ratio(best, by) = found.best();
-        found = graph.pack(tries, Some(EASE * best as f64 / by as f64))?;
+        found = graph.pack(tries, Some(EASE_FRACTION * best as f64 / by as f64))?;
     }
     let count = found.enough();
     let mut trees: Vec<Tree> = Vec::new();
