@@ -153,7 +153,7 @@ fn many_calls(room: usize) {
 }
 
 #[test]
-fn publications_are_read_whole_and_slots_are_used_again() {
+fn publications_are_read_whole_and_entries_are_used_again() {
     many_calls(0);
 }
 
@@ -180,7 +180,7 @@ fn memory_is_used_again_when_all_readers_have_finished() {
 
 /// A member that is in another call than the one that it looks for finds out nothing else than in which one.
 #[test]
-fn a_look_at_a_slot_that_is_used_again_sees_one_call_or_none() {
+fn a_look_at_an_entry_that_is_used_again_sees_one_call_or_none() {
     const CALLS: u64 = 3;
     // A call of the same tag as the last two, which the publisher never makes.
     const OTHER: u64 = 7;

@@ -74,7 +74,7 @@ fn what_a_member_publishes_the_others_find() {
 }
 
 #[test]
-fn calls_are_told_apart_and_found_in_any_slot() {
+fn calls_are_told_apart_and_found_in_any_entry() {
     let memory = Memory::new(2);
     let tables = memory.tables();
     let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
@@ -114,7 +114,7 @@ fn calls_that_have_ended_are_forgotten_and_others_are_not() {
 }
 
 #[test]
-fn slots_and_cells_are_reused_when_all_readers_have_finished() {
+fn entries_and_cells_are_reused_when_all_readers_have_finished() {
     let memory = Memory::new(3);
     let tables = memory.tables();
     let mut allocators = [EntryAllocator::default(), EntryAllocator::default(), EntryAllocator::default()];
@@ -195,7 +195,7 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
 
 /// A reader that acknowledges a publication before its call ends must not do so again then.
 #[test]
-fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_slot() {
+fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_entry() {
     let memory = Memory::new(2);
     let tables = memory.tables();
     let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
@@ -220,7 +220,7 @@ fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_slot() {
 }
 
 #[test]
-fn calls_in_progress_keep_their_slots() {
+fn calls_in_progress_keep_their_entries() {
     let memory = Memory::new(2);
     let tables = memory.tables();
     let mut allocator = EntryAllocator::default();

@@ -155,7 +155,7 @@ impl<'a> Machine<'a> {
                 }
                 EventKind::AwaitsCpu => {
                     let program = &self.programs[rank];
-                    let sender = program.from[program.structure.step(index).slot as usize];
+                    let sender = program.from[program.structure.step(index).peer_index as usize];
                     let count = if word & LAST == 0 { self.segment } else { (len - 1) % self.segment + 1 };
                     let time = self.use_cpu(rank, IN, sender, count);
                     self.queue.push(time, pack(EventKind::Arrived, rank, index));
@@ -175,7 +175,7 @@ impl<'a> Machine<'a> {
                     };
                     self.done(rank, index, count);
                     if event == EventKind::Sent {
-                        self.serve(self.net.route(rank, self.programs[rank].structure.step(index).slot).wire);
+                        self.serve(self.net.route(rank, self.programs[rank].structure.step(index).peer_index).wire);
                     }
                 }
             }
@@ -243,7 +243,7 @@ impl<'a> Machine<'a> {
                 self.busy[rank] = begin + duration;
                 self.queue.push(begin + duration, pack(EventKind::Reduced, rank, index));
                 if step.kind != Kind::Publish {
-                    let from = self.programs[rank].fetched_from[step.slot as usize];
+                    let from = self.programs[rank].fetched_from[step.peer_index as usize];
                     self.note(Activity::Receive, rank, Some(from), (begin, begin + duration), count);
                 }
             }
@@ -292,11 +292,11 @@ impl<'a> Machine<'a> {
     fn send(&mut self, rank: usize, index: u32, begun: u32, end: u32) -> Result<()> {
         let program = &self.programs[rank];
         let step = program.structure.step(index);
-        let route = *self.net.route(rank, step.slot);
+        let route = *self.net.route(rank, step.peer_index);
         let to = route.to as usize % self.period;
         let receiver = &self.programs[to];
         let (len, at) = (program.lens[index as usize], self.first[rank] + index as usize);
-        let Some(&receive) = receiver.structure.receives(route.slot).get(step.channel as usize) else {
+        let Some(&receive) = receiver.structure.receives(route.peer_index).get(step.channel as usize) else {
             let text =
                 format!("rank {rank} sends message {} to rank {}, which never receives it", step.channel, route.to);
             return Err(refuse(text));
@@ -334,9 +334,9 @@ impl<'a> Machine<'a> {
     fn enqueue(&mut self, waiting: Waiting) {
         let Waiting { rank, index, begun, end } = waiting;
         let (rank, structure) = (rank as usize, &self.programs[rank as usize].structure);
-        let slot = structure.step(index).slot;
-        match self.net.wait(slot, waiting, u64::from(end - begun) * self.element) {
-            Some(true) => self.serve(self.net.route(rank, slot).wire),
+        let peer_index = structure.step(index).peer_index;
+        match self.net.wait(peer_index, waiting, u64::from(end - begun) * self.element) {
+            Some(true) => self.serve(self.net.route(rank, peer_index).wire),
             Some(false) => {}
             None => {
                 let left = self.leave(waiting);
@@ -363,9 +363,9 @@ impl<'a> Machine<'a> {
     fn leave(&mut self, Waiting { rank, index, begun, end }: Waiting) -> u64 {
         let (rank, program) = (rank as usize, &self.programs[rank as usize]);
         let step = program.structure.step(index);
-        let route = *self.net.route(rank, step.slot);
+        let route = *self.net.route(rank, step.peer_index);
         let to = route.to as usize % self.period;
-        let receive = self.programs[to].structure.receives(route.slot)[step.channel as usize];
+        let receive = self.programs[to].structure.receives(route.peer_index)[step.channel as usize];
         let wire = &mut self.net.wires[route.wire as usize];
         let (begin, left) = wire.take(self.now, u64::from(end - begun) * self.element);
         self.note(Activity::Send, rank, Some(route.to), (begin, left), end - begun);
@@ -386,7 +386,7 @@ impl<'a> Machine<'a> {
         let program = &self.programs[rank];
         let len = program.lens[index as usize];
         let count = if last { (len - 1) % self.segment + 1 } else { self.segment };
-        let sender = program.from[program.structure.step(index).slot as usize];
+        let sender = program.from[program.structure.step(index).peer_index as usize];
         let card = self.net.card(rank);
         let (begin, end) = self.net.wires[card].take(self.now, u64::from(count) * self.element);
         self.note(Activity::Receive, rank, Some(sender), (begin, end), count);
@@ -416,7 +416,7 @@ impl<'a> Machine<'a> {
                     let arrived = match step.kind {
                         Kind::Recv | Kind::RecvReduce => format!(
                             ": of message {} from rank {}, {arrived} elements of {len} arrived",
-                            step.channel, program.from[step.slot as usize]
+                            step.channel, program.from[step.peer_index as usize]
                         ),
                         _ => String::new(),
                     };

@@ -41,7 +41,7 @@ impl<'a> Memory<'a> {
         for program in &programs[..period] {
             let fetches = (0..program.structure.len() as u32).map(|index| program.structure.step(index));
             for step in fetches.filter(|step| matches!(step.kind, Kind::Fetch | Kind::FetchReduce)) {
-                unread[program.fetched_from[step.slot as usize] as usize % period] += 1;
+                unread[program.fetched_from[step.peer_index as usize] as usize % period] += 1;
             }
         }
         let publications = |program: &Program| -> Vec<(f64, bool)> {
@@ -179,6 +179,6 @@ impl<'a> Memory<'a> {
 
     /// The simulated rank from which a step fetches: ranks of one host are simulated together or not at all.
     fn publisher(&self, programs: &[Program], rank: usize, step: Step) -> usize {
-        programs[rank].fetched_from[step.slot as usize] as usize % self.period
+        programs[rank].fetched_from[step.peer_index as usize] as usize % self.period
     }
 }

@@ -39,7 +39,7 @@ impl Kind {
 pub(super) struct Step {
     pub kind: Kind,
     /// The peer's number among those sent to, received from, or fetched from.
-    pub slot: u32,
+    pub peer_index: u32,
     /// The number of the message among those to or from that peer; the number of the publication.
     pub channel: u32,
     /// Index of its first dependency in [`Structure::after`]; the next step's first is the end.
@@ -115,10 +115,10 @@ impl Structure {
         &self.before[self.steps[index as usize].before as usize..self.steps[index as usize + 1].before as usize]
     }
 
-    /// The receives from peer number `slot`.
-    pub fn receives(&self, slot: u32) -> &[u32] {
-        let slot = slot as usize;
-        &self.receives[self.first_receive[slot] as usize..self.first_receive[slot + 1] as usize]
+    /// The receives from peer number `peer_index`.
+    pub fn receives(&self, peer_index: u32) -> &[u32] {
+        let peer_index = peer_index as usize;
+        &self.receives[self.first_receive[peer_index] as usize..self.first_receive[peer_index + 1] as usize]
     }
 
     fn bytes(&self) -> usize {
@@ -320,21 +320,21 @@ impl Compiler {
             if let Some(peer) = peer.filter(|&peer| peer >= shared.ranks || peer == rank) {
                 return Err(too_long(index, &format!("rank {peer} is not a valid peer")));
             }
-            let slot = match (step.action.destination(), step.action.source()) {
+            let peer_index = match (step.action.destination(), step.action.source()) {
                 (Some(rank), _) => {
                     sent += len as u64;
                     to.number(rank as u32)
                 }
                 (_, Some(rank)) => {
-                    let slot = from.number(rank as u32);
-                    incoming.push((slot, index as u32));
-                    slot
+                    let peer_index = from.number(rank as u32);
+                    incoming.push((peer_index, index as u32));
+                    peer_index
                 }
                 _ => publication.map_or(0, |(from, ..)| {
-                    let slot = fetched_from.number(from as u32);
+                    let peer_index = fetched_from.number(from as u32);
                     fetched.resize(fetched_from.ranks.len(), 0);
-                    fetched[slot as usize] += step.action.elements() as u64;
-                    slot
+                    fetched[peer_index as usize] += step.action.elements() as u64;
+                    peer_index
                 }),
             };
             let channel = publication.map_or(step.channel, |(_, number, _)| number);
@@ -347,7 +347,7 @@ impl Compiler {
             }
             let len = u32::try_from(len)
                 .map_err(|_| too_long(index, &format!("{len} elements; at most {} can be simulated", u32::MAX)))?;
-            steps.push(Step { kind, slot, channel, after: after.len() as u32, before: 0 });
+            steps.push(Step { kind, peer_index, channel, after: after.len() as u32, before: 0 });
             lens.push(len);
             for dependency in &step.after {
                 after.push(dependency.step);
@@ -355,9 +355,9 @@ impl Compiler {
                 dependents[dependency.step as usize] += 1;
             }
         }
-        steps.push(Step { kind: Kind::Free, slot: 0, channel: 0, after: after.len() as u32, before: 0 });
+        steps.push(Step { kind: Kind::Free, peer_index: 0, channel: 0, after: after.len() as u32, before: 0 });
         let before = invert(&mut steps, &after, dependents);
-        let (first_receive, receives) = by_slot(&incoming, from.ranks.len());
+        let (first_receive, receives) = by_peer_index(&incoming, from.ranks.len());
         shared.take(STATE_BYTES * count + size_of::<Program>() + 24 * to.ranks.len() + 8 * from.ranks.len())?;
         shared.take(12 * fetched.len())?;
         let structure = Structure { steps, after, before, first_receive, receives, publications, is_for_one };
@@ -398,18 +398,18 @@ fn invert(steps: &mut [Step], after: &[u32], mut dependents: Vec<u32>) -> Vec<u3
 }
 
 /// The receives grouped by peer number, in order.
-fn by_slot(incoming: &[(u32, u32)], slots: usize) -> (Vec<u32>, Vec<u32>) {
-    let mut first = vec![0; slots + 1];
-    for &(slot, _) in incoming {
-        first[slot as usize + 1] += 1;
+fn by_peer_index(incoming: &[(u32, u32)], peers: usize) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0; peers + 1];
+    for &(peer_index, _) in incoming {
+        first[peer_index as usize + 1] += 1;
     }
-    for slot in 0..slots {
-        first[slot + 1] += first[slot];
+    for peer_index in 0..peers {
+        first[peer_index + 1] += first[peer_index];
     }
     let mut next = first.clone();
     let mut receives = vec![0; incoming.len()];
-    for &(slot, step) in incoming {
-        let next_index = &mut next[slot as usize];
+    for &(peer_index, step) in incoming {
+        let next_index = &mut next[peer_index as usize];
         receives[*next_index as usize] = step;
         *next_index += 1;
     }

@@ -29,7 +29,7 @@ pub(super) struct Wire {
 pub(super) struct Route {
     pub to: u32,
     /// The sender's number among the receiver's peers.
-    pub slot: u32,
+    pub peer_index: u32,
     /// The outgoing wire.
     pub wire: u32,
     /// Whether messages of other hosts may compete for the receiver's network card.
@@ -81,8 +81,8 @@ impl Net {
         self.cards[rank] as usize
     }
 
-    pub fn route(&self, rank: usize, slot: u32) -> &Route {
-        &self.routes[self.first[rank] + slot as usize]
+    pub fn route(&self, rank: usize, peer_index: u32) -> &Route {
+        &self.routes[self.first[rank] + peer_index as usize]
     }
 
     /// The routes of the ranks below `period`; the other ranks correspond to these, see [`period`].
@@ -109,7 +109,7 @@ impl Net {
                 };
                 let mut route = Route {
                     to,
-                    slot: senders[place].1,
+                    peer_index: senders[place].1,
                     wire: net.wires.len() as u32,
                     shared: false,
                     latency: 0,
@@ -148,8 +148,8 @@ impl Net {
 
     /// Queues a segment of `bytes` if its wire has a queue (else `None`). Returns whether the wire is idle, so that
     /// [`Net::next`] must be called.
-    pub fn wait(&mut self, slot: u32, waiting: Waiting, bytes: u64) -> Option<bool> {
-        let route = &mut self.routes[self.first[waiting.rank as usize] + slot as usize];
+    pub fn wait(&mut self, peer_index: u32, waiting: Waiting, bytes: u64) -> Option<bool> {
+        let route = &mut self.routes[self.first[waiting.rank as usize] + peer_index as usize];
         let queue = self.queues.get_mut(route.wire as usize)?.as_mut()?;
         let turn = route.turn.max(queue.turn);
         route.turn = turn + bytes;

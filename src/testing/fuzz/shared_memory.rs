@@ -264,15 +264,15 @@ fn step(ranks: &mut [Rank], (group, memory): (&HostGroup, &Memory), input: &mut 
 
 /// Writes a word.
 fn scribble(ranks: &[Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()> {
-    let [acknowledgements, slots, slot_bytes, rings, cells] = PLACES;
+    let [acknowledgements, entries, entry_bytes, rings, cells] = PLACES;
     let at = match input.below(8)? {
         // What it acknowledges.
         0 => acknowledgements + input.below(MEMBERS)? * 64 * 8 + input.below(4)? * 8,
         // The first cache line of its first entries, and some of what follows.
-        1..=4 => slots + input.below(3)? * slot_bytes + input.below(16)? * 8,
+        1..=4 => entries + input.below(3)? * entry_bytes + input.below(16)? * 8,
         // Rings of streams, with how far they are written.
         5 => rings + input.below(3)? * 64 + input.below(4)? * 8,
-        // The number of slots.
+        // The number of entries.
         6 => 0,
         _ => u32::from_le_bytes(input.array()?) as usize % TABLE_BYTES,
     };
