@@ -20,7 +20,7 @@ pub enum WaitMode {
 }
 
 impl WaitMode {
-    /// Those with their names.
+    /// The modes with their names.
     const NAMES: [(&str, Self); 3] = [("poll", Self::Poll), ("auto", Self::Auto), ("sleep", Self::Sleep)];
 
     /// The mode with this name, which `source` has given.

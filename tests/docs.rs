@@ -120,7 +120,7 @@ fn is_name(word: &&str) -> bool {
 #[test]
 fn commands_of_make_and_of_the_tool_exist() {
     let targets = names("Makefile", |line| line.split_once(':').map(|(name, _)| name).filter(is_name));
-    // Those of `enum Command`.
+    // The variants of `enum Command` are indented by four spaces.
     let variant = |line: &str| line.starts_with("    ") && line.as_bytes()[4].is_ascii_uppercase();
     let tool =
         names("tool/src/main.rs", |line| line.trim().split_once('(').map(|(name, _)| name).filter(|_| variant(line)));

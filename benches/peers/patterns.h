@@ -7,7 +7,7 @@
 //                   a call's; beside: of the same calls, each in a loop of its own
 //   rotation-mixed  the same of a barrier, an allreduce of one float32 and a reduce of one float64
 //   sequence-WORD   a collective for each letter, the size for each rank: b barrier, a allreduce, r reduce,
-//                   c broadcast, g allgather, s reduce_scatter, t alltoall. The time is the whole sequence's; beside: the
+//                   c broadcast, g allgather, s reduce_scatter, t alltoall. The time is that of all; beside: the
 //                   sum of its parts, each in a loop of its own
 //   requests-N      N allreduces that are all started, then waited for in the same order. The time is that of all;
 //                   beside: of the same calls one after the other

@@ -4,7 +4,7 @@
 //   gloo-rs run -n 4 -- split
 //
 //              tensor 0   tensor 1
-//     data 0   rank 0     rank 1       `tensor` is a row: its ranks have a half of the weights each, and the same samples
+//     data 0   rank 0     rank 1       `tensor` is a row: its ranks have half of the weights each, and equal samples
 //     data 1   rank 2     rank 3       `data` is a column: its ranks have the same half of the weights
 //
 // Any even number of ranks will do. The program compares weights and outputs with those that it computes alone.

@@ -33,7 +33,7 @@ pub struct Chosen {
 /// What a device's options select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// These addresses: at least one, at most one of each family, the preferred one first.
+    /// The options select these addresses: at least one, at most one of each family, the preferred one first.
     Named(Vec<Chosen>),
     /// Selected when a context connects, among the interfaces that the list allows.
     Free(Option<Patterns>),
@@ -117,7 +117,7 @@ fn named_unlisted(
     Ok(Choice::Named(best(owned).into_iter().map(|c| c.chosen(&why)).collect()))
 }
 
-/// Those of `addresses` that are of this host.
+/// Returns the ones of `addresses` that are of this host.
 fn owned(addresses: &[SocketAddr], is_own: &dyn Fn(SocketAddr) -> io::Result<bool>) -> Result<Vec<Candidate>> {
     let mut owned = Vec::new();
     for address in addresses {

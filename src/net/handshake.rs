@@ -147,7 +147,7 @@ fn array<const N: usize>(wire: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|i| wire[at + i])
 }
 
-/// Which of the connections of a link one is. The first is made alone; the others name it.
+/// The position of a connection among those of its link. The first is made alone; the others name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Number of connections of the link: 1 to [`MAX_STREAMS`].

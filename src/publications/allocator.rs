@@ -1,4 +1,4 @@
-//! Which entries and cells of a rank's own table are in use. Guarded by a lock of the table's user.
+//! The entries and cells of a rank's own table that are in use. A lock of the table's user guards them.
 
 use std::sync::atomic::Ordering;
 

@@ -28,7 +28,7 @@ pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 pub const INLINE_BYTES: usize = 32;
 /// Long cells: calls whose publications are streams, or longer copies than a short cell has room for, at the same time.
 pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 8 };
-/// Those that are used where there is another way than to wait for one.
+/// The long cells that are used where there is another way than to wait for one.
 pub(super) const FEW_CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 /// Bytes of a long cell.
 pub const CELL_BYTES: usize = if cfg!(all(test, loom)) { 2 * LINE } else { 2 << 20 };
@@ -95,7 +95,7 @@ pub(super) struct Ring {
     pub start: AtomicU64,
     /// Where the ring begins in the table.
     pub at: AtomicU64,
-    /// Its length in bytes.
+    /// The ring's length in bytes.
     pub bytes: AtomicU64,
 }
 

@@ -55,7 +55,7 @@ impl Table {
                 try_reserve(own, value.len(), what(key))?;
                 own.extend_from_slice(value);
             }
-            // It is on its way to a reader.
+            // The value is on its way to a reader, so it is copied.
             None => {
                 let mut longer = try_with_capacity(bytes, what(key))?;
                 longer.extend_from_slice(current);
@@ -78,7 +78,7 @@ impl Table {
         } else if let Some(own) = Arc::get_mut(current) {
             own.drain(from..to);
         } else {
-            // It is on its way to a reader.
+            // The value is on its way to a reader, so it is copied.
             let mut shorter = try_with_capacity(current.len() - length, what(key))?;
             shorter.extend_from_slice(&current[..from]);
             shorter.extend_from_slice(&current[to..]);

@@ -160,7 +160,7 @@ impl Builder {
             let is_signal = action.elements() == 0 && action != Action::AwaitReaders;
             let signals = self.signals.drain(..if is_signal { self.signals.len() } else { 0 });
             after.extend(signals.chain(self.last_published).map(|step| Dependency { step, shift: 0 }));
-            // These two wait for whole steps, although they themselves may have no elements.
+            // A publication and a wait for readers wait for whole steps, although they themselves may have no elements.
             let steps = &self.schedule.steps;
             after.iter_mut().for_each(|d| d.shift = d.shift.max(steps[d.step as usize].action.progress() as isize));
         }

@@ -42,7 +42,7 @@ impl Peers {
         self.addresses.get(&(rank as u32))
     }
 
-    /// Those whose address is known.
+    /// The ranks whose addresses are known, with these.
     pub fn known(&self) -> impl Iterator<Item = (Rank, &Address)> {
         self.addresses.iter().map(|(rank, address)| (*rank as Rank, address))
     }

@@ -121,7 +121,7 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// Those from `start` on in `mapping`.
+    /// The bytes from `start` on in `mapping`.
     pub(super) fn new(mapping: Arc<Mapping>, start: *const u8) -> Self {
         Self { _mapping: mapping, start }
     }

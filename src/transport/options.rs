@@ -39,7 +39,7 @@ pub struct DeviceOptions {
     /// How threads wait on contexts whose options do not say. `None`: as the environment says when a context is
     /// created.
     pub wait: Option<WaitMode>,
-    /// Which ports are used, with the transport `ibverbs`. With `None` the environment says.
+    /// The ports that are used with the transport `ibverbs`. If it is `None`, the environment says which.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]
     pub ibverbs: Option<ibverbs::Options>,
 }

@@ -67,7 +67,7 @@ struct Info {
     interfaces: Vec<Address>,
     /// The ports of InfiniBand and RoCE devices.
     ibverbs: Vec<verbs::Port>,
-    /// Those of them that a rank would take, or why it would take none.
+    /// The ports that a rank would take, or why it would take none.
     rails: Option<String>,
     /// The links between two ranks of this host, and why.
     links_on_host: String,

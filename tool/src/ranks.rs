@@ -59,7 +59,7 @@ pub fn timeout(option: Option<Duration>, default: Duration) -> Result<Duration, 
 /// gives a number.
 pub fn launch(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> {
     let launch = Launch::from_environment(timeout).map_err(|error| error.to_string())?;
-    // Those of this tool's own launcher have been named by it.
+    // The variables that nothing reads were named by the launcher, if that is this tool's own.
     if launch.rank == 0 && std::env::var_os(RESTART_COUNT).is_none() {
         environment::unread().iter().for_each(|said| crate::say(said));
     }

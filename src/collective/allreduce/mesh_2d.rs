@@ -88,8 +88,7 @@ fn cost(case: &Case<'_>) -> Cost {
     if case.is_empty() {
         return total(0.0);
     }
-    // Which columns of a host share its network card at the same time depends on all messages; only the simulator can
-    // tell.
+    // All messages decide which columns of a host share its network card at the same time; only the simulator can tell.
     if (2..case.shape.size).contains(&case.network.per_host) {
         return total(f64::INFINITY);
     }

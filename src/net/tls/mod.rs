@@ -70,8 +70,8 @@ impl Options {
         list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
-    /// These, and what the environment says where they say nothing. `ca_file` and `ca_path` together replace the
-    /// environment's.
+    /// Returns these options, and what the environment says where they say nothing. `ca_file` and `ca_path` together
+    /// replace the environment's.
     pub fn or_environment(mut self) -> Self {
         let names_authority = self.ca_file.is_some() || self.ca_path.is_some();
         let named = [self.cert.is_some(), self.key.is_some(), names_authority, names_authority];

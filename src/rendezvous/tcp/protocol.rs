@@ -7,9 +7,9 @@
 //! | client | magic (8), version (u32) |
 //! | server | magic (8), version (u32), instance (u64: random, distinguishes the servers that have used an address) |
 //!
-//! Then the client sends requests, each after the reply to the one before. A request and a reply are a length (u32) and
-//! that many bytes. A key is a length (u16) and UTF-8; a value is a length (u32) and bytes; a list is a count (u32) and
-//! its elements.
+//! The client sends requests after the handshake, each after the reply to the one before. A request and a reply are a
+//! length (u32) and that many bytes. A key is a length (u16) and UTF-8; a value is a length (u32) and bytes; a list is
+//! a count (u32) and its elements.
 //!
 //! | request | first byte | then | reply, after a zero byte |
 //! |---|---|---|---|

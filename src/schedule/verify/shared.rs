@@ -60,7 +60,7 @@ fn readers_abreast(board: &Board, program: &Program) -> Vec<(u32, u32)> {
     let mut abreast = Vec::new();
     for publication in board.publications.iter().flatten().filter(|publication| publication.elements > 0) {
         for &(other, ..) in &publication.fetches {
-            // Those on shared memory among its dependencies are before the previous one.
+            // Dependencies on steps on shared memory are before the previous such step anyway.
             let others = program.after(other as usize).iter().map(|before| before.step);
             let others = others.filter(|step| !program.steps[*step as usize].kind.is_shared());
             for earlier in board.previous(other as usize).into_iter().chain(others) {

@@ -1,4 +1,4 @@
-//! Which ports a device uses.
+//! The choice of the ports that a device uses.
 
 use std::collections::HashMap;
 use std::sync::Arc;

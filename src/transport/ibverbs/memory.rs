@@ -23,7 +23,7 @@ pub const MAX_RAILS: usize = 4;
 /// Environment variable for [`Registration`].
 pub const VARIABLE: &str = "GLOO_RS_IB_REGISTRATION_CACHE";
 
-/// Which memory of the program is registered.
+/// The memory of the program that is registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Registration {
     /// What the library knows to stay mapped: its allocations, and buffers.

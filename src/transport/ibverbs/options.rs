@@ -1,4 +1,4 @@
-//! Which ports are used and with which attributes: options, and the environment variables in their place.
+//! The ports that are used, and their attributes: options, and the environment variables in their place.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -53,8 +53,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// These, and what the environment says where they say nothing. Fails with `InvalidArgument`, and names the
-    /// variable or option.
+    /// Returns these options, and what the environment says where they say nothing. Fails with `InvalidArgument`, and
+    /// names the variable or option.
     pub fn or_environment(self) -> Result<Self> {
         self.or(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }

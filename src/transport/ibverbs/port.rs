@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Its name for people and in JSON.
+    /// The state's name for people and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Down => "down",
@@ -61,7 +61,7 @@ impl State {
 }
 
 impl LinkLayer {
-    /// Its name for people and in JSON.
+    /// The link layer's name for people and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::InfiniBand => "InfiniBand",
@@ -92,7 +92,7 @@ impl GidType {
         }
     }
 
-    /// Its name for people and in JSON.
+    /// The GID type's name for people and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::InfiniBand => "IB",

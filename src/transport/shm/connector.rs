@@ -37,7 +37,7 @@ const MAX_LEFT_DESCRIPTORS: u64 = 64;
 /// The memory that a device's contexts share with those of other ranks of their hosts.
 #[derive(Default)]
 pub struct Provider {
-    /// Those that the contexts watch.
+    /// The processes that the contexts watch.
     processes: Arc<Processes>,
 }
 

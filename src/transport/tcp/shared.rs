@@ -47,7 +47,7 @@ pub struct Entry {
 #[derive(Default)]
 pub struct Contexts {
     pub by_handle: HashMap<Handle, Entry>,
-    /// Those with a notice, the oldest first.
+    /// The contexts that have a close notice, the oldest first.
     pub failed: VecDeque<Handle>,
     pub draining: Vec<(Box<dyn DrainingLink>, Instant)>,
 }

@@ -75,7 +75,7 @@ impl Job {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "failures::one_rank", "--ignored", "--nocapture"])
             .env(VARIABLE, format!("{rank} {} {scenario} {what}", self.store.port()))
-            // These are about connections.
+            // These scenarios are about connections.
             .env("GLOO_RS_SHM", if scenario == "descriptors" || what == "reset" { "0" } else { "1" })
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::piped())

@@ -11,7 +11,7 @@ pub struct Log {
     file: Option<File>,
 }
 
-/// Those of a rank's standard output and standard error.
+/// The log files of a rank's standard output and standard error.
 pub struct Pair {
     pub output: Log,
     pub errors: Log,

@@ -29,7 +29,7 @@ pub(crate) fn write_scan(b: &mut Builder, rank: Rank, len: usize, for_all: bool)
     b.await_readers();
 }
 
-/// Such a scan. A fifth rank has nothing to do.
+/// A scan of four ranks by [`write_scan`]. A fifth rank has nothing to do.
 fn scan(for_all: bool) -> Vec<Schedule> {
     schedules(5, |b, rank| {
         if rank < 4 {

@@ -356,7 +356,7 @@ impl Connection {
         self.ready(common)
     }
 
-    /// Which watched conditions may be true now.
+    /// Returns the watched conditions that may be true now.
     pub fn ready(&self, common: &Common) -> Interest {
         let readable = !self.arrived.is_empty() || !self.finished.is_empty() || self.has_ended(common);
         let writable = self.can_send();

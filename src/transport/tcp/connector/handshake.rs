@@ -96,7 +96,7 @@ impl TcpConnector {
         }
         sys::connect::refuse_self_connection(&socket)?;
         if socket2::SockRef::from(&socket).peer_addr().is_err() {
-            // Not connected yet.
+            // The socket is not connected yet.
             return Ok(Attempt::Opening(registration, socket));
         }
         let to = peers.get(rank).map(|address| address.identity).unwrap_or_default();
