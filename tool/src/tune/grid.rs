@@ -43,9 +43,9 @@ struct Calls {
 /// The result for one collective at one size.
 pub struct Point {
     pub collective: Collective,
-    /// The bytes that `gloo-rs bench` gives the call.
+    /// The size of the call in bytes, as `gloo-rs bench` defines it.
     pub bytes: usize,
-    /// The bytes that tuning files give the call.
+    /// The size of the call in bytes, as tuning files define it.
     pub call_bytes: usize,
     /// The samples by algorithm, without those that were left out.
     pub times: Vec<Time>,
