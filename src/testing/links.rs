@@ -47,9 +47,14 @@ pub fn quiet(descriptor: Pollable, sleeps: fn(Sleep)) -> Connections {
 }
 
 fn over(connector: Unconnected, descriptor: Option<Pollable>) -> Connections {
+    Connections::alone(address(), connector, descriptor.into_iter().collect())
+}
+
+/// An address on this host at which nobody listens.
+pub fn address() -> Address {
     // Miri keeps the system's files from the tests.
     let (host, cores) = if cfg!(miri) { (1, 1) } else { (this_host::host().unwrap(), address::cores()) };
-    let address = Address {
+    Address {
         identity: [1; 16],
         sockets: vec![([127, 0, 0, 1], 1).into()],
         host,
@@ -59,8 +64,7 @@ fn over(connector: Unconnected, descriptor: Option<Pollable>) -> Connections {
         ibverbs: false,
         network: 0,
         streams: 1,
-    };
-    Connections::alone(address, connector, descriptor.into_iter().collect())
+    }
 }
 
 impl Connector for Unconnected {

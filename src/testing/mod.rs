@@ -4,6 +4,9 @@
 
 #[cfg(test)]
 mod conformance;
+// Shared memory, of which Miri and loom know nothing, is one of their abilities.
+#[cfg(all(test, not(any(miri, loom))))]
+pub(crate) mod connectors;
 #[cfg(all(test, feature = "ibverbs", target_os = "linux"))]
 pub(crate) mod fake_ibverbs;
 pub mod fuzz;

@@ -440,3 +440,7 @@ impl Connections {
 fn shared_memory(parts: &mut [Part]) -> Option<&mut dyn SharedMemory> {
     parts.iter_mut().find_map(|part| part.connector.shared_memory())
 }
+
+// Neither Miri nor loom knows shared memory.
+#[cfg(all(test, not(any(miri, loom))))]
+mod tests;
