@@ -391,7 +391,9 @@ impl Connections {
     /// Handles the events from `first` on, which are of the connector at `at`, and for earlier ones to see.
     fn pass_on(&mut self, at: usize, first: usize, now: Instant, events: &mut Vec<ConnectorEvent>) {
         let is_plain = |event: &ConnectorEvent| matches!(event, ConnectorEvent::Ready { .. });
-        if self.over.is_none() && events[first..].iter().all(is_plain) {
+        // Its own links, and those of an earlier connector, are none that it has taken.
+        let is_under = self.over.is_some_and(|over| over < at);
+        if !is_under && events[first..].iter().all(is_plain) {
             return;
         }
         for event in events.split_off(first) {
@@ -401,8 +403,8 @@ impl Connections {
                 }
                 // A rank that shares memory and connects in another way does not obey the agreement.
                 ConnectorEvent::Unreachable { rank, .. } if self.preferred(at, rank) == Reach::Yes => {}
-                ConnectorEvent::Ready { rank, .. } if self.over().is_some_and(|over| over.ready(rank, now, events)) => {
-                }
+                ConnectorEvent::Ready { rank, .. }
+                    if is_under && self.over().is_some_and(|over| over.ready(rank, now, events)) => {}
                 event => events.push(event),
             }
         }

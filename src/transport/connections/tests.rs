@@ -178,6 +178,27 @@ fn a_link_that_comes_before_the_address_of_its_peer_waits_for_it() {
 }
 
 #[test]
+fn a_connector_makes_links_out_of_those_of_later_ones_alone() {
+    let log = Log::default();
+    let (a, b, c) = (Fake::new(&log, "a", &[2]), Fake::over(&log, "b", &[1]), Fake::new(&log, "c", &[1, 2]));
+    let mut connections = connections(&[&a, &b, &c]);
+    for rank in [1, 2] {
+        connections.set_peer(rank, links::address()).unwrap();
+    }
+    c.establishes(7, 1);
+    c.is_ready(1);
+    connections.arrived();
+    assert_eq!(progress(&mut connections), NOTHING);
+    assert_eq!(told(&log), ["b takes 7 to rank 1", "link 7 is dropped", "b is asked about 1"]);
+    a.establishes(8, 2);
+    a.is_ready(2);
+    b.establishes(9, 1);
+    b.is_ready(1);
+    assert_eq!(progress(&mut connections), ["link 9 to 1", "1 is ready", "link 8 to 2", "2 is ready"]);
+    assert_eq!(told(&log), NOTHING);
+}
+
+#[test]
 fn failures_are_reported() {
     let log = Log::default();
     let fakes = ["a", "b", "c"].map(|name| Fake::new(&log, name, &[1]));
