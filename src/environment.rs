@@ -11,6 +11,8 @@ use crate::nearest::nearest;
 pub const TIMEOUT: &str = "GLOO_RS_TIMEOUT";
 /// The variable by which `gloo-rs run` says how often it has started the ranks again.
 pub const RESTART_COUNT: &str = "GLOO_RS_RESTART_COUNT";
+/// The variable that forbids sharing memory.
+pub const SHARED_MEMORY: &str = "GLOO_RS_SHM";
 /// The timeout if [`TIMEOUT`] is not set.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest: a year.
@@ -171,7 +173,7 @@ mod tests {
         named.extend(names_in(&tool));
         named.retain(|name| !name.starts_with(OF_TESTS) && name != PREFIX);
         // Constants of this file have theirs here.
-        named.extend([TIMEOUT, RESTART_COUNT].map(str::to_owned));
+        named.extend([TIMEOUT, RESTART_COUNT, SHARED_MEMORY].map(str::to_owned));
         assert_eq!(named, KNOWN.iter().map(|name| (*name).to_owned()).collect());
     }
 

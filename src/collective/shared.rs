@@ -7,10 +7,10 @@
 use super::domains::Tree;
 use super::phases::{contribution, relocate, sources};
 use super::{Case, Collective, Shape};
+use crate::environment::SHARED_MEMORY;
 use crate::error::{Error, ErrorKind, Result};
 use crate::publications::MAX_MEMBERS;
 use crate::schedule::{Builder, Readers, Schedule, Side, Span};
-use crate::transport::shm::VARIABLE;
 use crate::types::Rank;
 
 /// Elements of several blocks that are published at once: a publication of a few elements takes one cache line.
@@ -23,7 +23,7 @@ pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
         return Ok(Builder::new());
     }
     let text = format!(
-        "{} on rank {}: this algorithm needs shared memory, which the {} ranks of this call do not have: either {VARIABLE}=0 or the option \
+        "{} on rank {}: this algorithm needs shared memory, which the {} ranks of this call do not have: either {SHARED_MEMORY}=0 or the option \
          shared_memory of a device forbids it, or they are not all on one host, or more than {MAX_MEMBERS}, or one of them may not map \
          another's memory, or read that of its process (gloo-rs info)",
         shape.collective.name(),

@@ -257,7 +257,7 @@ fn a_withdrawn_publication_does_not_stand() {
 }
 
 #[test]
-fn nonsense_on_a_board_is_refused() {
+fn nonsense_in_a_table_is_refused() {
     use proptest::prelude::*;
     let memory = Memory::new(2);
     let tables = memory.tables();

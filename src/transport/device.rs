@@ -5,7 +5,7 @@ use std::sync::Arc;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 use super::ibverbs;
 use super::{Provider, shm};
-use crate::environment;
+use crate::environment::{self, SHARED_MEMORY};
 use crate::error::Result;
 use crate::log::{self, Level, LogCallback};
 use crate::net::stream::Transport;
@@ -30,7 +30,7 @@ impl Device {
         environment::unread().iter().for_each(|said| say(log.as_ref(), Level::Warning, said));
         let transport = Some(Transport::choose(options.transport.as_ref())?);
         let shared_memory =
-            options.shared_memory.map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))?;
+            options.shared_memory.map_or_else(|| environment::switch(SHARED_MEMORY), |on| Ok(Some(on)))?;
         let shared_memory = Some(shared_memory != Some(false));
         let options = DeviceOptions { log, transport, shared_memory, ..options.clone() };
         let tracers = shm::ptracer::choose(options.ptracer.as_deref())?;

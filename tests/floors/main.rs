@@ -53,6 +53,38 @@ fn against(table: &Table, sources: &Sources, imports: &Imports) -> Vec<String> {
     imports.keys().copied().filter(is_forbidden).map(|import| shown(sources, imports, import)).collect()
 }
 
+/// Files and folders that stand behind the interface of the floor they are on: only those named beside them may import them. The first are
+/// transports, the second stores; users of the C ABI and of the tool choose one of them.
+const BEHIND: [(&[&str], &[&str]); 2] = [
+    (
+        &["src/transport/tcp/", "src/transport/shm/", "src/transport/ibverbs/"],
+        &["src/transport/", "src/ffi/", "tool/src/"],
+    ),
+    (
+        &[
+            "src/rendezvous/callback.rs",
+            "src/rendezvous/file.rs",
+            "src/rendezvous/in_process.rs",
+            "src/rendezvous/prefix.rs",
+            "src/rendezvous/redis/",
+            "src/rendezvous/tcp/",
+        ],
+        &["src/rendezvous/", "src/ffi/", "tool/src/"],
+    ),
+];
+/// This one is a part of the interface, under the name `transport::Allocations`: without shared memory it is ordinary memory.
+const IN_FRONT: &str = "src/transport/shm/allocations.rs";
+
+/// The imports of what is [`BEHIND`] an interface by files that may not know it.
+fn past_interfaces(sources: &Sources, imports: &Imports) -> Vec<String> {
+    let is_in = |file: usize, paths: &[&str]| paths.iter().any(|path| sources.files[file].name.starts_with(path));
+    let is_forbidden = |&(from, to): &Import| {
+        let mut all = BEHIND.iter();
+        sources.files[to].name != IN_FRONT && all.any(|(behind, may)| is_in(to, behind) && !is_in(from, may))
+    };
+    imports.keys().copied().filter(is_forbidden).map(|import| shown(sources, imports, import)).collect()
+}
+
 /// The imports within each circle of files.
 fn all_circles(sources: &Sources, imports: &Imports) -> Vec<String> {
     let all: BTreeSet<Import> = imports.keys().copied().collect();
@@ -73,6 +105,13 @@ fn a_floor_imports_only_from_floors_below_it() {
         "imports that the table of floors in docs/architecture.md forbids:\n  {}",
         forbidden.join("\n  ")
     );
+}
+
+#[test]
+fn transports_and_stores_are_known_to_who_chooses_one_alone() {
+    let (sources, imports) = of_repository();
+    let past = past_interfaces(&sources, &imports);
+    assert!(past.is_empty(), "imports of particular transports or stores:\n  {}", past.join("\n  "));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::imports::imports;
 use crate::source::Sources;
 use crate::table::Table;
-use crate::{against, all_circles};
+use crate::{against, all_circles, past_interfaces};
 
 /// A crate of these files, with the library's name.
 fn made_up(files: &[(&str, &str)]) -> Sources {
@@ -191,4 +191,22 @@ fn imports_upwards_and_sideways_are_found() {
     assert_eq!(check("pub struct Z;\n"), Vec::<String>::new());
     assert_eq!(check("use crate::parent::P;\n"), ["src/z.rs:1: crate::parent::P, of src/parent/mod.rs"]);
     assert_eq!(check("\nuse crate::x::X;\n"), ["src/z.rs:2: crate::x::X, of src/x.rs"]);
+}
+
+#[test]
+fn imports_of_particular_transports_are_found() {
+    let check = |engine: &str| {
+        let sources = made_up(&[
+            ("src/lib.rs", "mod engine;\nmod transport;\n"),
+            ("src/transport/mod.rs", "pub mod device;\npub mod shm;\npub use shm::Allocations;\npub trait Link {}\n"),
+            ("src/transport/device.rs", "use super::shm::Group;\n"),
+            ("src/transport/shm/mod.rs", "mod allocations;\npub use allocations::Allocations;\npub struct Group;\n"),
+            ("src/transport/shm/allocations.rs", "pub struct Allocations;\n"),
+            ("src/engine.rs", engine),
+        ]);
+        past_interfaces(&sources, &imports(&sources).0)
+    };
+    assert_eq!(check("use crate::transport::{Allocations, Link};\n"), Vec::<String>::new());
+    let found = ["src/engine.rs:1: crate::transport::shm::Group, of src/transport/shm/mod.rs"];
+    assert_eq!(check("use crate::transport::{Link, shm::Group};\n"), found);
 }

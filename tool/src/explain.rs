@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use gloo_rs::collective::Collective;
 use gloo_rs::collective::constants::{Constant, TABLE};
 use gloo_rs::context::ContextOptions;
-use gloo_rs::environment;
+use gloo_rs::environment::{self, SHARED_MEMORY};
 use gloo_rs::error::Error;
 use gloo_rs::publications::MAX_MEMBERS;
 use gloo_rs::schedule::cost::{Link, Network};
-use gloo_rs::transport::shm;
 use gloo_rs::tuner::model::{PricedAlgorithm, Topology};
 use gloo_rs::tuner::overrides::{self, Overrides};
 use gloo_rs::tuner::source::{self, Source};
@@ -130,7 +129,7 @@ impl Explain {
             Some(hosts) => Topology::apart(hosts.of_ranks(ranks).map_err(Failure::usage)?, cores),
         };
         let domains = self.caches.as_ref().map(|caches| caches.of_ranks(ranks).map_err(Failure::usage)).transpose()?;
-        let allowed = environment::switch(shm::VARIABLE).map_err(|error| error.to_string())? != Some(false);
+        let allowed = environment::switch(SHARED_MEMORY).map_err(|error| error.to_string())? != Some(false);
         let shared = allowed && (2..=MAX_MEMBERS).contains(&places.max_on_a_host());
         let places = Topology { shared, domains: domains.unwrap_or_default(), ..places };
         let hosts = places.host_count();

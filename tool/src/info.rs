@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use gloo_rs::environment;
+use gloo_rs::environment::{self, SHARED_MEMORY};
 use gloo_rs::net::choice::{Choice, Chosen, Surroundings};
 use gloo_rs::net::interface::{self, Interface};
 use gloo_rs::rendezvous::url;
@@ -182,8 +182,8 @@ fn info(args: &Args) -> Result<Info, Failure> {
 
 /// The links between two ranks of this host, tried with another process; by `transport` if they cannot share memory.
 fn links_on_host(transport: &str) -> Result<String, Failure> {
-    if environment::switch(shm::VARIABLE).map_err(|error| error.to_string())? == Some(false) {
-        return Ok(format!("{transport}: {} is 0", shm::VARIABLE));
+    if environment::switch(SHARED_MEMORY).map_err(|error| error.to_string())? == Some(false) {
+        return Ok(format!("{transport}: {SHARED_MEMORY} is 0"));
     }
     let tracers = shm::ptracer::choose(None).map_err(|error| error.to_string())?;
     let permitted = tracers.and_then(shm::ptracer::permit).map_or(String::new(), |said| format!("; {said}"));

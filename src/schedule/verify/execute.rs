@@ -110,9 +110,9 @@ impl<'a> Machine<'a> {
         let local = self.program.after(index).iter().find(waits).map(|before| before.step);
         let across = || {
             let open = |&step: &u32| self.done[step as usize] < self.program.steps[step as usize].len;
-            let board = &self.program.board;
+            let tables = &self.program.tables;
             let mut earlier =
-                board.across(index).iter().copied().chain(board.previous(index)).chain(board.abreast(index));
+                tables.across(index).iter().copied().chain(tables.previous(index)).chain(tables.abreast(index));
             earlier.find(open)
         };
         local.or_else(across).map(|step| step as usize)
@@ -232,7 +232,7 @@ impl<'a> Machine<'a> {
         for &index in &self.finished {
             let before = |index: u32| {
                 let after = self.program.after(index as usize).iter().map(|before| before.step);
-                let all = after.chain(self.program.board.across(index as usize).iter().copied());
+                let all = after.chain(self.program.tables.across(index as usize).iter().copied());
                 all.map(|step| chain[step as usize]).max().unwrap_or(0)
             };
             let FlatStep { kind, peer, .. } = self.program.steps[index as usize];
@@ -259,7 +259,7 @@ impl<'a> Machine<'a> {
             for end in [Some(index), sender].into_iter().flatten() {
                 let rank = program.steps[end as usize].rank;
                 all[rank as usize / 64] |= 1 << (rank % 64);
-                let across = program.board.across(end as usize).iter().copied();
+                let across = program.tables.across(end as usize).iter().copied();
                 for step in program.after(end as usize).iter().map(|before| before.step).chain(across) {
                     let cause = step as usize * words;
                     all.iter_mut().zip(&known[cause..cause + words]).for_each(|(a, b)| *a |= b);
@@ -316,8 +316,8 @@ fn waiters(program: &Program) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0; program.steps.len() + 1];
     let before = |index| {
         let local = program.after(index).iter().map(|before| before.step);
-        let board = &program.board;
-        local.chain(board.across(index).iter().copied()).chain(board.previous(index)).chain(board.abreast(index))
+        let tables = &program.tables;
+        local.chain(tables.across(index).iter().copied()).chain(tables.previous(index)).chain(tables.abreast(index))
     };
     let all = || (0..program.steps.len()).flat_map(|index| before(index).map(move |step| (index, step)));
     all().for_each(|(_, before)| first[before as usize + 1] += 1);

@@ -22,7 +22,6 @@
 //! Memory is represented in pieces ([`pieces`]): neighbouring elements that are accessed by the same steps cost as much
 //! as one.
 
-mod board;
 mod compiled;
 mod execute;
 mod pieces;
@@ -30,6 +29,7 @@ mod program;
 mod race;
 mod shared;
 mod symbol;
+mod tables;
 
 #[cfg(test)]
 pub(crate) mod tests;

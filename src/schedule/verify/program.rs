@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::board::Board;
+use super::tables::Tables;
 use super::{Contract, Traffic, wrong};
 use crate::error::Result;
 use crate::schedule::{Action, Buffer, Schedule, Side, Span};
@@ -91,13 +91,13 @@ pub(super) struct Program {
     sends: Vec<Vec<End>>,
     /// The messages that each receiver receives, in the order of its steps.
     receives: Vec<Vec<End>>,
-    pub board: Board,
+    pub tables: Tables,
 }
 
 impl Program {
     pub fn new(ranks: usize) -> Self {
-        let board = Board::new(ranks);
-        Self { ranks, sends: vec![Vec::new(); ranks], receives: vec![Vec::new(); ranks], board, ..Self::default() }
+        let tables = Tables::new(ranks);
+        Self { ranks, sends: vec![Vec::new(); ranks], receives: vec![Vec::new(); ranks], tables, ..Self::default() }
     }
 
     /// Adds the schedule of the next rank.
@@ -113,7 +113,7 @@ impl Program {
         for (index, step) in schedule.steps.iter().enumerate() {
             let action = step.action;
             let error = |what: String| wrong(format!("rank {rank}, step {index} ({action:?}): {what}"));
-            self.board.add(rank, self.steps.len() as u32, step).map_err(error)?;
+            self.tables.add(rank, self.steps.len() as u32, step).map_err(error)?;
             let after = self.dependencies.len() as u32;
             for dependency in &step.after {
                 if dependency.step as usize >= index {

@@ -5,8 +5,8 @@
 //! rank knows this after [`Kind::AwaitReaders`], or because something that it received or fetched was sent or published
 //! after the fetch.
 
-use super::board::{Board, Fetch, Publication};
 use super::program::{Kind, NONE, Program};
+use super::tables::{Fetch, Publication, Tables};
 use super::{Contract, wrong};
 use crate::error::Result;
 use crate::schedule::Readers;
@@ -14,15 +14,15 @@ use crate::types::Rank;
 
 /// Finds the publication of each fetch and checks their form.
 pub(super) fn connect(program: &mut Program, contract: &dyn Contract) -> Result<()> {
-    let mut board = std::mem::take(&mut program.board);
+    let mut tables = std::mem::take(&mut program.tables);
     let mut waits = Vec::new();
-    for &Fetch { step, from, publication, at, elements } in &board.fetches {
+    for &Fetch { step, from, publication, at, elements } in &tables.fetches {
         let rank = program.steps[step as usize].rank as usize;
         let fail = |what| Err(wrong(format!("{} fetches {what}", program.name(step as usize))));
         if from >= program.ranks || from == rank || contract.host(from) != contract.host(rank) {
             return fail(format!("from rank {from}, which is not another rank of the same host"));
         }
-        let Some(of) = board.publications[from].get_mut(publication as usize) else {
+        let Some(of) = tables.publications[from].get_mut(publication as usize) else {
             return fail(format!("publication {publication} of rank {from}, which never publishes it"));
         };
         let end = at.checked_add(elements).filter(|&end| end <= of.elements as usize);
@@ -37,33 +37,33 @@ pub(super) fn connect(program: &mut Program, contract: &dyn Contract) -> Result<
         if elements > 0 {
             program.steps[step as usize].fetched = program.steps[of.step as usize].reads[0] + at as u32;
         }
-        waits.extend(board.awaits[from].iter().map(|&end| (end, step)));
+        waits.extend(tables.awaits[from].iter().map(|&end| (end, step)));
     }
-    for (rank, publications) in board.publications.iter().enumerate() {
+    for (rank, publications) in tables.publications.iter().enumerate() {
         for (number, publication) in publications.iter().enumerate() {
             check_readers(program, contract, rank, number, publication)?;
         }
     }
-    board.abreast = readers_abreast(&board, program);
+    tables.abreast = readers_abreast(&tables, program);
     if !waits.is_empty() {
         waits.sort_unstable();
-        board.first =
+        tables.first =
             (0..=program.steps.len() as u32).map(|step| waits.partition_point(|w| w.0 < step) as u32).collect();
-        board.across = waits.into_iter().map(|(_, earlier)| earlier).collect();
+        tables.across = waits.into_iter().map(|(_, earlier)| earlier).collect();
     }
-    program.board = board;
+    program.tables = tables;
     Ok(())
 }
 
-/// See [`Board::abreast`].
-fn readers_abreast(board: &Board, program: &Program) -> Vec<(u32, u32)> {
+/// See [`Tables::abreast`].
+fn readers_abreast(tables: &Tables, program: &Program) -> Vec<(u32, u32)> {
     let mut abreast = Vec::new();
-    for publication in board.publications.iter().flatten().filter(|publication| publication.elements > 0) {
+    for publication in tables.publications.iter().flatten().filter(|publication| publication.elements > 0) {
         for &(other, ..) in &publication.fetches {
             // Dependencies on steps on shared memory are before the previous such step anyway.
             let others = program.after(other as usize).iter().map(|before| before.step);
             let others = others.filter(|step| !program.steps[*step as usize].kind.is_shared());
-            for earlier in board.previous(other as usize).into_iter().chain(others) {
+            for earlier in tables.previous(other as usize).into_iter().chain(others) {
                 let fetches = publication.fetches.iter().map(|(step, ..)| *step).filter(|step| *step != other);
                 abreast.extend(fetches.map(|step| (step, earlier)));
             }
@@ -118,9 +118,9 @@ fn check_readers(
 /// fetched is not written before the fetch is done.
 pub(super) fn check(program: &Program) -> Result<()> {
     let mut past = Past { program, progress: vec![0; program.steps.len()], visited: Vec::new(), open: Vec::new() };
-    for (rank, publications) in program.board.publications.iter().enumerate() {
+    for (rank, publications) in program.tables.publications.iter().enumerate() {
         let Some(last) = publications.last() else { continue };
-        let end = program.board.awaits[rank].last().filter(|&&end| end > last.step);
+        let end = program.tables.awaits[rank].last().filter(|&&end| end > last.step);
         let Some(&end) = end else {
             return Err(wrong(format!("rank {rank} does not wait for the readers of its last publication")));
         };
@@ -189,7 +189,7 @@ impl Past<'_> {
             if !across {
                 continue;
             }
-            for &earlier in program.board.across(step as usize) {
+            for &earlier in program.tables.across(step as usize) {
                 self.visit(earlier, u32::MAX);
             }
             // What has been received was sent, but what has been sent may not have been received.

@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::group::{Candidate, HostGroup};
 use super::link::{Port, ShmLink};
 use super::segment::{OwnSegment, Secret};
-use super::{Allocations, Processes, VARIABLE};
+use super::{Allocations, Processes};
+use crate::environment::SHARED_MEMORY;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address};
@@ -113,7 +114,7 @@ impl ShmConnector {
         for (rank, address) in here().filter(|(rank, _)| *rank != peers.rank) {
             let Some(segment) = address.segment else {
                 return unable(format!(
-                    "rank {rank} shares no memory; its {VARIABLE} or device says so, or its system"
+                    "rank {rank} shares no memory; its {SHARED_MEMORY} or device says so, or its system"
                 ));
             };
             others.push(Candidate { rank, segment, secret: secret(&self.token, &address.identity) });

@@ -28,9 +28,6 @@ use crate::sys::process::{Descriptor, Process};
 use crate::sys::shared_memory::SharedMemory;
 use segment::{OwnSegment, PeerSegment, Secret};
 
-/// The environment variable that forbids sharing memory.
-pub const VARIABLE: &str = "GLOO_RS_SHM";
-
 /// A segment of this process with which another process tries whether they can share memory.
 pub struct Trial {
     _segment: (OwnSegment, SharedMemory),

@@ -1,4 +1,4 @@
-//! The publications of all ranks, and which steps fetch them.
+//! The publication tables of all ranks, and which steps fetch what is there.
 
 use crate::schedule::{Action, Readers, Step};
 use crate::types::Rank;
@@ -21,9 +21,9 @@ pub(super) struct Fetch {
     pub elements: usize,
 }
 
-/// The publications of all ranks.
+/// The publication tables of all ranks.
 #[derive(Default)]
-pub(super) struct Board {
+pub(super) struct Tables {
     /// The publications of each rank, in order.
     pub publications: Vec<Vec<Publication>>,
     pub fetches: Vec<Fetch>,
@@ -34,13 +34,13 @@ pub(super) struct Board {
     pub first: Vec<u32>,
     /// Each step on shared memory with the one before it of the same rank.
     order: Vec<(u32, u32)>,
-    /// Fetches, each with the steps that other readers of the same publication must have done; see [`Board::abreast`].
+    /// Fetches, each with the steps that other readers of the same publication must have done; see [`Tables::abreast`].
     pub abreast: Vec<(u32, u32)>,
     /// The rank and the step that were added last.
     last: Option<(Rank, u32)>,
 }
 
-impl Board {
+impl Tables {
     pub fn new(ranks: usize) -> Self {
         let publications = (0..ranks).map(|_| Vec::new()).collect();
         Self { publications, awaits: vec![Vec::new(); ranks], ..Self::default() }
