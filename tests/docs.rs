@@ -1,5 +1,5 @@
 //! What the documentation refers to exists: files, sections, environment variables, commands, installed folders,
-//! recorded figures.
+//! recorded figures. The index of the pages is complete, and their paragraphs are short.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -86,6 +86,73 @@ fn links_lead_to_existing_files_and_sections() {
         }
     }
     assert!(links > 50, "only {links} links were found");
+}
+
+#[test]
+fn every_page_is_in_the_index() {
+    let index = root().join("docs/README.md");
+    let text = prose(&index).join("\n");
+    let targets = text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap());
+    let listed: BTreeSet<PathBuf> = targets.map(|target| root().join("docs").join(target)).collect();
+    for page in files(&root().join("docs"), "md").into_iter().filter(|page| *page != index) {
+        assert!(listed.contains(&page), "docs/README.md does not list {}", page.display());
+    }
+    assert!(
+        prose(&root().join("README.md")).join("\n").contains("](docs/README.md)"),
+        "README.md does not link the index"
+    );
+}
+
+/// Most lines of a paragraph or of an item of a list, and fewest characters of a table's cell that are too many.
+const PARAGRAPH_LINES: usize = 5;
+const CELL_CHARACTERS: usize = 200;
+
+/// Paragraphs and cells of a page that are too long, each with its line.
+fn too_long(text: &str) -> Vec<String> {
+    let (mut found, mut in_code, mut length) = (Vec::new(), false, 0);
+    for (at, line) in text.lines().enumerate() {
+        let start = line.trim_start();
+        let is_fence = start.starts_with("```");
+        in_code ^= is_fence;
+        let (first, rest) = start.split_once(' ').unwrap_or((start, ""));
+        let is_item = !rest.is_empty()
+            && (["-", "*"].contains(&first)
+                || first.strip_suffix('.').is_some_and(|number| number.parse::<u32>().is_ok()));
+        if in_code || is_fence || start.is_empty() || start.starts_with(['#', '|']) {
+            length = 0;
+        } else {
+            length = if is_item { 1 } else { length + 1 };
+            if length == PARAGRAPH_LINES + 1 {
+                found.push(format!("line {}: more than {PARAGRAPH_LINES} lines in one paragraph", at + 1));
+            }
+        }
+        if !in_code && start.starts_with('|') {
+            let cells = start.split('|').map(|cell| cell.trim().chars().count());
+            let long = cells.filter(|length| *length >= CELL_CHARACTERS);
+            found.extend(long.map(|length| format!("line {}: a cell of {length} characters", at + 1)));
+        }
+    }
+    found
+}
+
+#[test]
+fn paragraphs_and_cells_are_short() {
+    let lines = "one\n".repeat(PARAGRAPH_LINES);
+    let cell = "x".repeat(CELL_CHARACTERS - 1);
+    let short = format!("{lines}\n{lines}- {lines}1. {lines}\n| a | {cell} |\n```\n{lines}{lines}```\n{lines}");
+    assert_eq!(too_long(&short), Vec::<String>::new());
+    assert_eq!(too_long(&format!("# A\n{lines}more\nand more\n")), ["line 7: more than 5 lines in one paragraph"]);
+    assert_eq!(too_long(&format!("- {lines}  more\n")), ["line 6: more than 5 lines in one paragraph"]);
+    assert_eq!(
+        too_long(&format!("| a | b |\n|---|---|\n| {cell}x | {cell} |\n")),
+        ["line 3: a cell of 200 characters"]
+    );
+
+    let records = root().join("docs/benchmarks");
+    for page in files(&root().join("docs"), "md").into_iter().filter(|page| !page.starts_with(&records)) {
+        let found = too_long(&std::fs::read_to_string(&page).unwrap());
+        assert!(found.is_empty(), "{}:\n  {}", page.display(), found.join("\n  "));
+    }
 }
 
 /// The names of this library's environment variables in `text` that are enclosed by `before` and `after`.
