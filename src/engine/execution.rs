@@ -1,4 +1,4 @@
-//! One run of a plan: the progress of each step, and which segments can start.
+//! Executes the steps of a run in the engine: the progress of each step, and which segments can start.
 //!
 //! Steps are processed in segments from the front of their spans. A segment is posted when the prefixes that it depends on are
 //! done, so dependent steps are pipelined.
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use crate::engine::errors::{no_room, too_slow};
 use crate::engine::plan::Plan;
-use crate::engine::prepared::{Binding, Combine, Function, Prepared, UserFunction};
+use crate::engine::prepared::{Binding, Combine, Function, Identity, Prepared, UserFunction};
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::Shared;
 use crate::engine::shared::part::Part;
@@ -24,7 +24,6 @@ use crate::reserve::try_reserve;
 use crate::schedule::{Action, Buffer, Span};
 use crate::transport::Clock;
 use crate::types::Space;
-use crate::wire::fingerprint::fingerprint;
 
 /// Most segments of one receive step that are posted at the same time.
 const WINDOW: usize = 8;
@@ -35,11 +34,9 @@ struct Progress {
     done: usize,
 }
 
-/// One run of a plan.
+/// Executes the steps of a call. Every method is passed the call and the identity of its run.
 #[derive(Default)]
 pub struct Execution {
-    /// The call. Taken out while a method needs it beside `&mut self`.
-    call: Option<Arc<Prepared>>,
     progress: Vec<Progress>,
     unfinished: usize,
     /// Steps that may have a segment to post, in this order.
@@ -61,22 +58,14 @@ pub struct Execution {
     clock: Option<Arc<dyn Clock>>,
     /// Bytes of results in memory since the last look at the clock.
     touched: usize,
-    /// Sender and receiver compare it; see [`crate::wire::fingerprint`].
-    pub fingerprint: u64,
-    /// Kind of the call.
-    pub kind: u8,
-    /// The collective's tag.
-    pub tag: u64,
-    /// Elements of the call, for error messages.
-    pub count: usize,
-    owner: u32,
     /// The steps on shared memory, if there are any, whose scratch memory all steps use then.
     part: Option<Part>,
     /// The memory that they use.
     shared: Option<Arc<Shared>>,
-    /// The error, if it has failed.
-    pub failed: Option<Error>,
 }
+
+/// A call and its run.
+type Run<'a> = (&'a Prepared, &'a Identity);
 
 // SAFETY: the caller keeps its memory valid until the execution has ended, on whichever thread that is progressed; `user` is
 // passed to the function only on the thread that made the call.
@@ -105,21 +94,20 @@ impl Reduction {
 }
 
 impl Execution {
-    /// Prepares for a run of `call`, which is that of `binding`; `shared` is the memory that ranks of this host share. Allocates only if no
+    /// Prepares for the run `id` of the call of `binding`; `shared` is the memory that ranks of this host share. Allocates only if no
     /// earlier run needed as much memory.
     pub fn reset(
         &mut self,
-        call: Arc<Prepared>,
         binding: &Binding<'_>,
-        number: u32,
+        id: &Identity,
         shared: Option<&Arc<Shared>>,
         kept: &Arc<Kept>,
     ) -> Result<()> {
+        let call = binding.call;
         let (plan, n) = (&*call.plan, call.plan.steps.len());
-        self.fingerprint = fingerprint(call.digest, number);
         let scratch = if plan.shared_steps.is_some() { 0 } else { plan.scratch };
         self.make_room(plan, scratch, binding, kept)?;
-        self.enter_memory(binding, shared)?;
+        self.enter_memory(binding, id, shared)?;
         self.progress.clear();
         self.progress.resize(n, Progress::default());
         self.unfinished = n;
@@ -131,11 +119,6 @@ impl Execution {
         self.element = call.element;
         self.segment = call.segment.max(1);
         self.function = binding.function;
-        self.kind = call.kind();
-        self.tag = binding.tag;
-        self.count = call.count;
-        self.failed = None;
-        self.call = Some(call);
         Ok(())
     }
 
@@ -148,15 +131,6 @@ impl Execution {
     /// Whether its deadline has passed.
     fn is_late(&self) -> bool {
         is_past(self.deadline, self.clock.as_ref())
-    }
-
-    /// Describes a call that its own thread executes.
-    pub fn attend(&mut self, binding: &Binding<'_>, fingerprint: u64) {
-        (self.call, self.unfinished, self.reducing, self.failed) = (None, 1, false, None);
-        self.work.clear();
-        self.reductions.clear();
-        (self.kind, self.tag, self.fingerprint) = (binding.call.kind(), binding.tag, fingerprint);
-        self.count = binding.call.count;
     }
 
     fn make_room(&mut self, plan: &Plan, scratch: usize, binding: &Binding<'_>, kept: &Arc<Kept>) -> Result<()> {
@@ -175,23 +149,21 @@ impl Execution {
         self.scratch.release(released);
     }
 
-    /// Sets the owner in the tokens of this execution's operations.
-    pub fn set_owner(&mut self, owner: u32) {
-        self.owner = owner;
-    }
-
-    /// Whether it has completed or failed.
-    pub fn is_over(&self) -> bool {
-        self.failed.is_some() || self.unfinished == 0
+    /// Whether all steps are done.
+    pub fn is_done(&self) -> bool {
+        self.unfinished == 0
     }
 
     /// A posted segment of step `detail` is done. Posts segments that depended on it.
-    pub fn segment_done(&mut self, detail: u32, bytes: usize, messenger: &mut Messenger) {
-        if let Some(call) = self.call.take() {
-            self.advance_done(&call.plan, detail, bytes / self.element);
-            self.post(&call, messenger, false);
-            self.call = Some(call);
-        }
+    pub fn segment_done(
+        &mut self,
+        (call, id): Run<'_>,
+        detail: u32,
+        bytes: usize,
+        messenger: &mut Messenger,
+    ) -> Result<()> {
+        self.advance_done(&call.plan, detail, bytes / self.element);
+        self.post(call, id, messenger, false)
     }
 
     /// Whether a segment is to be reduced by the caller's function.
@@ -201,11 +173,11 @@ impl Execution {
 
     /// For the thread that made the call: the segment that its function is to reduce next. Pass the result to
     /// [`Execution::reduced`].
-    pub fn next_reduction(&mut self) -> Option<Reduction> {
+    pub fn next_reduction(&mut self, call: &Prepared) -> Option<Reduction> {
         let (function, user) = self.function?;
         let step = self.reductions.pop_front()?;
         let Progress { posted, done } = self.progress[step as usize];
-        let action = self.call.as_ref()?.plan.steps[step as usize].action;
+        let action = call.plan.steps[step as usize].action;
         let Action::Reduce { left, right, into } = action else { return None };
         let (into, left, right) = (self.pointer(&into, done), self.pointer(&left, done), self.pointer(&right, done));
         self.reducing = true;
@@ -213,16 +185,19 @@ impl Execution {
         Some(Reduction { step, function, user, into, left, right, count: posted - done })
     }
 
-    /// The caller's function has returned `status`. Posts segments that depended on the reduction, unless the run has failed.
-    pub fn reduced(&mut self, reduction: &Reduction, status: i32, messenger: &mut Messenger) {
-        self.reducing = false;
-        if status != 0 && self.failed.is_none() {
+    /// The caller's function has returned `status`. Posts segments that depended on the reduction.
+    pub fn reduced(
+        &mut self,
+        run: Run<'_>,
+        reduction: &Reduction,
+        status: i32,
+        messenger: &mut Messenger,
+    ) -> Result<()> {
+        if status != 0 {
             let text = format!("the caller's reduction function returned {status}");
-            self.failed = Some(Error::new(ErrorKind::Callback, text));
+            return Err(Error::new(ErrorKind::Callback, text));
         }
-        if self.failed.is_none() {
-            self.segment_done(reduction.step, reduction.count * self.element, messenger);
-        }
+        self.segment_done(run, reduction.step, reduction.count * self.element, messenger)
     }
 
     fn advance_done(&mut self, plan: &Plan, index: u32, elements: usize) {
@@ -252,44 +227,42 @@ impl Execution {
     }
 
     /// Starts the run: posts all segments without unmet dependencies.
-    pub fn begin(&mut self, messenger: &mut Messenger) {
-        if let Some(call) = self.call.take() {
-            self.post(&call, messenger, true);
-            self.call = Some(call);
-        }
+    pub fn begin(&mut self, call: &Prepared, id: &Identity, messenger: &mut Messenger) -> Result<()> {
+        self.post(call, id, messenger, true)
     }
 
     /// Posts all segments that can be posted. `begins`: checks all steps first, in the order of the schedule, because that is the
     /// order in which messages should be sent.
-    fn post(&mut self, call: &Prepared, messenger: &mut Messenger, begins: bool) {
+    fn post(&mut self, call: &Prepared, id: &Identity, messenger: &mut Messenger, begins: bool) -> Result<()> {
         let mut all = 0..if begins { call.plan.steps.len() as u32 } else { 0 };
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
-            while self.failed.is_none() && self.step(call, index, messenger) {}
+            while self.step((call, id), index, messenger)? {}
         }
-        self.settle_memory(call, messenger);
+        self.settle_memory(call, id, messenger);
+        Ok(())
     }
 
     /// Posts or executes the next segment of a step if its dependencies are met. Returns whether the following segment may be
     /// next.
-    fn step(&mut self, call: &Prepared, index: u32, messenger: &mut Messenger) -> bool {
+    fn step(&mut self, (call, id): Run<'_>, index: u32, messenger: &mut Messenger) -> Result<bool> {
         let plan = &*call.plan;
         let step = &plan.steps[index as usize];
         let Progress { posted, done } = self.progress[index as usize];
         if posted == step.len {
-            return false;
+            return Ok(false);
         }
         let end = if step.action.is_shared() { step.len } else { step.len.min(posted + self.segment) };
         for dependency in plan.after(step) {
             let other = dependency.step as usize;
             let need = (end as isize).saturating_add(dependency.shift).clamp(0, plan.steps[other].len as isize);
             if self.progress[other].done < need as usize {
-                return false;
+                return Ok(false);
             }
         }
         let count = end - posted;
         let (bytes, more) = (count * self.element, end < step.len);
-        let token = Token { owner: self.owner, detail: index };
-        let (space, slot, fingerprint) = (Space::collective(self.kind, step.channel), self.tag, self.fingerprint);
+        let token = Token { owner: id.index, detail: index };
+        let (space, slot, fingerprint) = (Space::collective(id.kind, step.channel), id.tag, id.fingerprint);
         let recv = |from: u32, into: *mut u8, reduce| Recv {
             from: Source::Rank(from as usize),
             space,
@@ -309,15 +282,16 @@ impl Execution {
                 // When the execution ends, its remaining operations are cancelled.
                 unsafe { messenger.send(Send { to, space, slot, fingerprint, from, bytes, more, token }) };
             }
-            Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => return false,
+            Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => {
+                return Ok(false);
+            }
             Action::Recv { from, into } => {
                 // SAFETY: as for sends; in a verified schedule no other step accesses `into` meanwhile.
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), None)) };
             }
             Action::RecvReduce { from, into, with, incoming } => {
                 let Some(kernel) = pairwise(call, index) else {
-                    self.fail("a schedule reduces, but the call has no operation");
-                    return false;
+                    return Err(internal("a schedule reduces, but the call has no operation"));
                 };
                 let with = self.pointer(&with, posted).cast_const();
                 let reduce = Some(ReduceInto { kernel, with, incoming, element: self.element });
@@ -330,44 +304,44 @@ impl Execution {
                     self.progress[index as usize].posted = end;
                     self.reductions.push_back(index);
                 }
-                return false;
+                return Ok(false);
             }
             Action::Publish { .. } | Action::Fetch { .. } | Action::FetchReduce { .. } | Action::AwaitReaders => {
-                self.step_in_memory(call, index);
-                return false;
+                self.step_in_memory(call, id, index)?;
+                return Ok(false);
             }
             local => {
                 self.touched = self.touched.saturating_add(bytes);
                 let kernel = pairwise(call, index);
                 match self.touched > LOOK_BYTES {
-                    true => self.do_long(call, (&local, kernel), posted, count),
-                    false => self.do_local(call, (&local, kernel), posted, count),
+                    true => self.do_long(call, (&local, kernel), posted, count)?,
+                    false => self.do_local(call, (&local, kernel), posted, count)?,
                 }
                 self.progress[index as usize].posted = end;
                 self.advance_done(plan, index, count);
-                return end < step.len;
+                return Ok(end < step.len);
             }
         }
         self.progress[index as usize].posted = end;
-        end < step.len
+        Ok(end < step.len)
     }
 
     /// [`Execution::do_local`] in pieces, with a look at the clock after each.
     #[cold]
-    fn do_long(&mut self, call: &Prepared, local: Local<'_>, at: usize, count: usize) {
+    fn do_long(&mut self, call: &Prepared, local: Local<'_>, at: usize, count: usize) -> Result<()> {
         let piece = (LOOK_BYTES / self.element).max(1);
         for done in (0..count).step_by(piece) {
-            self.do_local(call, local, at + done, piece.min(count - done));
+            self.do_local(call, local, at + done, piece.min(count - done))?;
             if self.is_late() {
-                self.failed = Some(too_slow());
-                return;
+                return Err(too_slow());
             }
         }
         self.touched = 0;
+        Ok(())
     }
 
     #[inline(always)] // Into the steps of small calls.
-    fn do_local(&mut self, call: &Prepared, (action, kernel): Local<'_>, at: usize, count: usize) {
+    fn do_local(&mut self, call: &Prepared, (action, kernel): Local<'_>, at: usize, count: usize) -> Result<()> {
         match (*action, kernel) {
             (Action::Copy { from, into }, _) => {
                 let (from, into) = (self.pointer(&from, at), self.pointer(&into, at));
@@ -383,18 +357,15 @@ impl Execution {
             }
             (Action::Divide { span, by }, _) => {
                 let Combine::Kernel(_, Some(divide), _) = call.combine else {
-                    return self.fail("a schedule divides, but the call is no average");
+                    return Err(internal("a schedule divides, but the call is no average"));
                 };
                 let data = self.pointer(&span, at);
                 // SAFETY: the span is valid as for the copy above, and no other step accesses it meanwhile.
                 unsafe { divide(data, count, u64::from(by)) };
             }
-            _ => self.fail("a schedule combines elements, but the call has no operation"),
+            _ => return Err(internal("a schedule combines elements, but the call has no operation")),
         }
-    }
-
-    fn fail(&mut self, text: &str) {
-        self.failed = Some(internal(text));
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ pub mod execution;
 #[cfg(all(test, loom))]
 mod model;
 mod numbers;
+mod operation;
 pub mod plan;
 pub mod prepared;
 mod progress;
@@ -34,6 +35,8 @@ use std::time::Instant;
 use crate::engine::errors::already_running;
 use crate::engine::execution::Execution;
 use crate::engine::numbers::Numbers;
+use crate::engine::operation::Operation;
+use crate::engine::prepared::Identity;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::{Line, Progress, Shared, excludes};
@@ -60,9 +63,9 @@ pub struct Core {
     pub messenger: Messenger,
     /// The time when the clock was last read: when the lock was taken, or a thread found nothing to do.
     pub now: Instant,
-    /// The running collectives. Boxed, so that starting one copies no [`Execution`], which is large.
-    executions: Slab<Box<Execution>>,
-    // Finished executions for reuse. Boxes move between `executions` and this list without copying their contents.
+    /// The collectives in progress that the engine executes, or for which a thread waits here.
+    operations: Slab<Operation>,
+    // Executions that have ended, for reuse. Boxes move between `operations` and this list without copying their contents.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Execution>>,
     /// The scratch memory of the context.
@@ -143,32 +146,34 @@ impl Core {
             None if call.counted => self.numbers.next((own, tag)),
             None => 0,
         };
-        let mut execution = self.spare.pop().unwrap_or_default();
-        if let Err(error) = execution.reset(call, binding, number, self.shared.as_ref(), &self.kept) {
-            self.spare.push(execution);
+        let id = Identity::new(binding, fingerprint(call.digest, number));
+        let mut steps = self.spare.pop().unwrap_or_default();
+        if let Err(error) = steps.reset(binding, &id, self.shared.as_ref(), &self.kept) {
+            self.spare.push(steps);
             self.release(own, tag);
             return Err(error);
         }
-        let index = self.executions.insert(execution);
-        let execution = &mut self.executions[index];
-        execution.set_owner(index);
-        execution.set_deadline(deadline, &self.clock);
-        execution.begin(&mut self.messenger);
+        steps.set_deadline(deadline, &self.clock);
+        let index = self.insert(Operation::new(id, Some((call, steps))));
+        self.operations[index].begin(&mut self.messenger);
         Ok(index)
     }
 
-    /// Registers a call on shared memory, which its own thread executes, because that thread waits. Returns its index; the call ends
+    /// Registers a call that its own thread executes in shared memory, because that thread waits. Returns its index; the call ends
     /// by [`Core::end`].
-    pub fn attend(&mut self, binding: &Binding<'_>, fingerprint: u64) -> Result<u32> {
+    pub fn register(&mut self, binding: &Binding<'_>, fingerprint: u64) -> Result<u32> {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
         self.end_attended();
-        let mut execution = self.spare.pop().unwrap_or_default();
-        execution.attend(binding, fingerprint);
-        let index = self.executions.insert(execution);
-        self.executions[index].set_owner(index);
-        Ok(index)
+        Ok(self.insert(Operation::new(Identity::new(binding, fingerprint), None)))
+    }
+
+    #[inline]
+    fn insert(&mut self, operation: Operation) -> u32 {
+        let index = self.operations.insert(operation);
+        self.operations[index].id.index = index;
+        index
     }
 
     /// Ends the registration of a call on shared memory that has ended without the lock.
@@ -181,32 +186,32 @@ impl Core {
 
     /// Whether the run `index` has completed or failed.
     pub fn is_over(&self, index: u32) -> bool {
-        self.executions[index].is_over()
+        self.operations[index].is_over()
     }
 
     /// For the thread that started the run `index`: what it must do now, if anything.
     fn next(&mut self, index: u32) -> Option<Next> {
-        let execution = &mut self.executions[index];
-        if execution.is_over() {
+        let operation = &mut self.operations[index];
+        if operation.is_over() {
             return Some(Next::Return);
         }
-        if execution.wants_function() { execution.next_reduction().map(Next::Reduce) } else { None }
+        if operation.wants_function() { operation.next_reduction().map(Next::Reduce) } else { None }
     }
 
     /// For the thread that started the run `index`: its reduction function has returned `status`.
     fn reduced(&mut self, index: u32, reduction: &Reduction, status: i32) {
-        self.executions[index].reduced(reduction, status, &mut self.messenger);
+        self.operations[index].reduced(reduction, status, &mut self.messenger);
     }
 
     /// Whether the run `index` has failed.
     pub fn has_failed(&self, index: u32) -> bool {
-        self.executions[index].failed.is_some()
+        self.operations[index].failed.is_some()
     }
 
     /// The fingerprint and the tag of the run `index`.
     pub fn call(&self, index: u32) -> (u64, u64) {
-        let execution = &self.executions[index];
-        (execution.fingerprint, execution.tag)
+        let Identity { fingerprint, tag, .. } = self.operations[index].id;
+        (fingerprint, tag)
     }
 
     /// The fingerprint of a call that excludes a new one of this kind on this tag.
@@ -216,35 +221,35 @@ impl Core {
     }
 
     fn executing(&self, line: Line) -> Option<u64> {
-        self.executions.iter().find(|(_, e)| excludes(line, (e.kind, e.tag))).map(|(_, e)| e.fingerprint)
+        self.ids().find(|id| excludes(line, (id.kind, id.tag))).map(|id| id.fingerprint)
+    }
+
+    fn ids(&self) -> impl Iterator<Item = &Identity> {
+        self.operations.iter().map(|(_, operation)| &operation.id)
     }
 
     /// Whether a call of this kind runs on `tag`.
     pub fn runs(&self, kind: u8, tag: u64) -> bool {
-        self.executions.iter().any(|(_, e)| (e.kind, e.tag) == (kind, tag))
+        self.ids().any(|id| (id.kind, id.tag) == (kind, tag))
     }
 
     /// Ends the run `index`, and returns the error if it has failed. Its memory is not accessed afterwards.
     pub fn end(&mut self, index: u32) -> Option<Error> {
-        // Spare executions are used in the order in which calls end, whoever ends the registrations: calls that repeat find theirs.
-        self.end_attended();
-        let over = self.executions[index].is_over() && self.executions[index].failed.is_none();
-        if !over {
+        let mut operation = self.operations.remove(index)?;
+        if !operation.is_over() || operation.failed.is_some() {
             self.messenger.cancel(index);
         }
-        let mut execution = self.executions.remove(index)?;
-        self.last = (execution.tag, execution.fingerprint);
-        execution.leave_memory(over);
-        self.release(execution.kind, execution.tag);
-        let failed = execution.failed.take();
-        self.spare.push(execution);
-        failed
+        let Identity { kind, tag, fingerprint, .. } = operation.id;
+        self.last = (tag, fingerprint);
+        self.spare.extend(operation.end());
+        self.release(kind, tag);
+        operation.failed
     }
 
     /// The scratch memory that no call uses, nor has needed all of since the last time.
     fn release_scratch(&mut self) -> Vec<Scratch> {
         let mut released = self.shared.as_ref().map_or(Vec::new(), |shared| shared.release_scratch());
-        self.spare.iter_mut().for_each(|execution| execution.release_scratch(&mut released));
+        self.spare.iter_mut().for_each(|steps| steps.release_scratch(&mut released));
         released
     }
 
@@ -318,9 +323,9 @@ impl Core {
         self.close_shared();
         self.messenger.close(error, notice);
         self.dispatch();
-        // Closing the messenger does not fail executions that wait for no peer.
-        for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| !execution.is_over()) {
-            execution.failed = Some(error.clone());
+        // Closing the messenger does not fail operations that wait for no peer.
+        for (_, operation) in self.operations.iter_mut().filter(|(_, operation)| !operation.is_over()) {
+            operation.failed = Some(error.clone());
             self.ended = true;
         }
     }
@@ -341,25 +346,26 @@ impl Core {
 
     /// Whether something is left to be done: a run that is not over and not in its reduction function, or a started call on shared memory.
     fn has_runs(&self) -> bool {
-        self.executions.iter().any(|(_, execution)| !execution.is_over() && !execution.reducing)
+        self.operations.iter().any(|(_, operation)| !operation.is_over() && !operation.is_reducing())
             || self.shared.as_ref().is_some_and(|shared| shared.has_started_calls())
     }
 
     /// Whether a run waits for what a peer does in shared memory.
     fn waits_in_memory(&self) -> bool {
-        self.executions.iter().any(|(_, execution)| execution.waits_in_memory())
+        self.operations.iter().any(|(_, operation)| operation.waits_in_memory())
     }
 
     /// Fails calls in whose place a rank makes another one that this rank does not meet: in shared memory if this one receives
     /// messages, or by messages if this one is in shared memory.
     pub fn detect_other_calls(&mut self) {
         let Some(shared) = &self.shared else { return };
-        let running = self.executions.iter().filter(|(_, e)| !e.is_over() && number(e.fingerprint) != 0);
-        let found = running.filter_map(|(index, e)| {
+        let running = self.operations.iter().filter(|(_, operation)| !operation.is_over());
+        let counted = running.map(|(_, operation)| operation.id).filter(|id| number(id.fingerprint) != 0);
+        let found = counted.filter_map(|Identity { tag, fingerprint, index, .. }| {
             let messages =
-                || self.messenger.diagnosis().unmatched(e.tag).filter_map(|one| Some((one.from, one.message?.0)));
-            let message = || messages().find(|(_, theirs)| replaces(*theirs, e.fingerprint));
-            let (rank, theirs) = shared.other_call(e.tag, e.fingerprint).or_else(message)?;
+                || self.messenger.diagnosis().unmatched(tag).filter_map(|one| Some((one.from, one.message?.0)));
+            let message = || messages().find(|(_, theirs)| replaces(*theirs, fingerprint));
+            let (rank, theirs) = shared.other_call(tag, fingerprint).or_else(message)?;
             Some((index, rank, theirs))
         });
         let found: Vec<_> = found.collect();
@@ -389,9 +395,9 @@ impl Core {
         let mut any = false;
         let others = shared.progress();
         self.long_turn = others == Progress::More;
-        for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| execution.waits_in_memory()) {
-            any |= execution.look(&mut self.messenger);
-            self.ended |= execution.is_over() || execution.wants_function();
+        for (_, operation) in self.operations.iter_mut().filter(|(_, operation)| operation.waits_in_memory()) {
+            any |= operation.look(&mut self.messenger);
+            self.ended |= operation.is_over() || operation.wants_function();
         }
         if any {
             self.dispatch();
@@ -426,18 +432,19 @@ impl Core {
     /// The calls on shared memory in progress that no thread waits for with the lock: tag, fingerprint, and whether each waits for a peer.
     fn only_in_memory(&self) -> Vec<(u64, u64, bool)> {
         let mut calls = self.shared.as_ref().map_or_else(Vec::new, |shared| shared.in_progress());
-        calls.retain(|(_, fingerprint, _)| self.executions.iter().all(|(_, e)| e.fingerprint != *fingerprint));
+        calls.retain(|(_, fingerprint, _)| self.ids().all(|id| id.fingerprint != *fingerprint));
         calls
     }
 
     /// What this rank is doing, for a peer that waits for it.
     fn doing(&self) -> String {
-        let calls = self.executions.iter().take(MAX_REPORTED).map(|(index, e)| {
+        let calls = self.operations.iter().take(MAX_REPORTED).map(|(index, operation)| {
+            let Identity { fingerprint, count, tag, .. } = operation.id;
             let (what, waits) =
-                ((self.explain)(digest(e.fingerprint)), self.messenger.diagnosis().describe(index, self.now));
+                ((self.explain)(digest(fingerprint)), self.messenger.diagnosis().describe(index, self.now));
             let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
-            let waits = if e.reducing { format!(", inside its reduction function{waits}") } else { waits };
-            format!("in {what}, {} elements, tag {}{waits}", e.count, e.tag)
+            let waits = if operation.is_reducing() { format!(", inside its reduction function{waits}") } else { waits };
+            format!("in {what}, {count} elements, tag {tag}{waits}")
         });
         let in_memory = self.only_in_memory().into_iter().map(|(tag, fingerprint, _)| {
             format!("in {}, tag {tag}, which it has started", (self.explain)(digest(fingerprint)))
@@ -452,14 +459,16 @@ impl Core {
     /// The fingerprint of a call on `tag` in which this rank is, or was last, while a peer is in that with `fingerprint`, and this rank is
     /// not; 0 if there is none.
     fn instead_of(&self, fingerprint: u64, tag: u64) -> u64 {
-        let here = || self.executions.iter().map(|(_, e)| &**e).filter(|e| e.tag == tag && !e.is_over());
-        match here().find(|e| e.kind == kind(fingerprint)) {
+        let here = || {
+            let here = self.operations.iter().filter(|(_, operation)| operation.id.tag == tag && !operation.is_over());
+            here.map(|(_, operation)| &operation.id)
+        };
+        match here().find(|id| id.kind == kind(fingerprint)) {
             Some(same) if replaces(same.fingerprint, fingerprint) => same.fingerprint,
             Some(_) => 0,
             None if fingerprint == 0 => 0,
             None => {
-                let waiting = self.executions.iter().filter(|(index, _)| self.messenger.diagnosis().waits(*index));
-                let waiting = waiting.map(|(_, e)| &**e).find(|e| e.tag == tag && !e.is_over()).map(|e| e.fingerprint);
+                let waiting = here().find(|id| self.messenger.diagnosis().waits(id.index)).map(|id| id.fingerprint);
                 let last = || self.shared.as_ref().and_then(|shared| shared.last_call()).unwrap_or(self.last);
                 let ended = || Some(last()).filter(|(its, _)| *its == tag).map(|(_, last)| last);
                 let is_other = |other: &u64| kind(*other) != kind(fingerprint) || replaces(*other, fingerprint);
@@ -486,17 +495,19 @@ impl Core {
             // Every collective involves every rank, so all that are running fail.
             match outcome {
                 Outcome::Failed(error) => {
-                    self.executions.iter_mut().for_each(|(_, e)| {
-                        e.failed.get_or_insert_with(|| error.clone());
+                    self.operations.iter_mut().for_each(|(_, operation)| {
+                        operation.failed.get_or_insert_with(|| error.clone());
                     });
                     self.broken.get_or_insert(error);
                     self.close_shared();
                 }
                 Outcome::Queried { rank, slot, fingerprint } => {
                     let (doing, instead) = (self.doing(), self.instead_of(fingerprint, slot));
-                    let waits = |(index, e): (u32, &Execution)| !e.reducing && self.messenger.diagnosis().waits(index);
-                    let waiting = self.executions.iter().map(|(index, e)| (index, &**e)).any(waits)
-                        || self.only_in_memory().iter().any(|(.., waits)| *waits);
+                    let waits = |(index, operation): (u32, &Operation)| {
+                        !operation.is_reducing() && self.messenger.diagnosis().waits(index)
+                    };
+                    let waiting =
+                        self.operations.iter().any(waits) || self.only_in_memory().iter().any(|(.., waits)| *waits);
                     self.messenger.reply(rank, &doing, waiting, instead);
                 }
                 _ => {}
@@ -509,26 +520,25 @@ impl Core {
             self.ended = true;
             return;
         }
-        let Some(execution) = self.executions.get_mut(token.owner) else { return };
+        let Some(operation) = self.operations.get_mut(token.owner) else { return };
         match outcome {
-            Outcome::Done { bytes, .. } => {
-                execution.segment_done(token.detail, bytes, &mut self.messenger);
-            }
+            Outcome::Done { bytes, .. } => operation.segment_done(token.detail, bytes, &mut self.messenger),
             Outcome::Mismatch { rank, theirs } => self.mismatch(token.owner, rank, theirs),
-            Outcome::Failed(error) => execution.operation_failed(token.detail, error, &mut self.messenger),
+            Outcome::Failed(error) => operation.message_failed(token.detail, error, &mut self.messenger),
             Outcome::Written { .. } | Outcome::Queried { .. } | Outcome::Replied => {}
         }
-        let execution = &self.executions[token.owner];
-        self.ended |= execution.is_over() || execution.wants_function();
+        let operation = &self.operations[token.owner];
+        self.ended |= operation.is_over() || operation.wants_function();
     }
 
     /// The run `index` fails, since `rank` is in the call with the fingerprint `theirs`.
     pub fn mismatch(&mut self, index: u32, rank: Rank, theirs: u64) {
-        let execution = &mut self.executions[index];
-        let (peer, tag) = (self.messenger.peer_name(rank), execution.tag);
-        let is_of_a_kind = execution.kind == kind(theirs);
-        let [(own, here), (theirs, what)] = [execution.fingerprint, theirs]
-            .map(|fingerprint| (number(fingerprint), (self.explain)(digest(fingerprint))));
+        let operation = &mut self.operations[index];
+        let Identity { kind: own_kind, tag, fingerprint, .. } = operation.id;
+        let peer = self.messenger.peer_name(rank);
+        let is_of_a_kind = own_kind == kind(theirs);
+        let [(own, here), (theirs, what)] =
+            [fingerprint, theirs].map(|fingerprint| (number(fingerprint), (self.explain)(digest(fingerprint))));
         let text = if own != theirs && own != 0 && theirs != 0 && is_of_a_kind {
             format!(
                 "{what}, its number {theirs} on tag {tag}, where this rank is in number {own}, {here}: one of them \
@@ -545,13 +555,13 @@ impl Core {
         let text = format!("{peer} is in another collective: {text}");
         // Replaces the error for a broken connection, which the peer's failure has caused, with one that names the
         // mismatch.
-        if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
-            execution.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
+        if operation.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
+            operation.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
         }
     }
 
     /// The run `index` fails with `error`.
     pub fn fail(&mut self, index: u32, error: Error) {
-        self.executions[index].failed.get_or_insert(error);
+        self.operations[index].failed.get_or_insert(error);
     }
 }

@@ -98,6 +98,29 @@ pub struct Binding<'a> {
     pub tag: u64,
 }
 
+/// What identifies a run, to other ranks and in errors.
+#[derive(Clone, Copy)]
+pub struct Identity {
+    /// Kind of the call.
+    pub kind: u8,
+    /// The collective's tag.
+    pub tag: u64,
+    /// Sender and receiver compare it; see [`crate::wire::fingerprint`].
+    pub fingerprint: u64,
+    /// Elements of the call.
+    pub count: usize,
+    /// Its index in the engine, the owner in the tokens of its messages and waits.
+    pub index: u32,
+}
+
+impl Identity {
+    /// Of the call of `binding`. The index is set when it is known.
+    pub fn new(binding: &Binding<'_>, fingerprint: u64) -> Self {
+        let Binding { call, tag, .. } = *binding;
+        Self { kind: call.kind(), tag, fingerprint, count: call.count, index: 0 }
+    }
+}
+
 impl Binding<'_> {
     /// The first input and the first output; null if there is none.
     #[inline]

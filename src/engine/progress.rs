@@ -73,7 +73,7 @@ impl Engine {
             core: Mutex::new(Core {
                 messenger,
                 now: clock.now(),
-                executions: Slab::default(),
+                operations: Slab::default(),
                 spare: Vec::new(),
                 kept,
                 clock: clock.clone(),

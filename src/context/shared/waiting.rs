@@ -126,7 +126,7 @@ impl Context {
         match call.attended {
             Some(index) => Ok(index),
             None => {
-                let index = guard.attend(&run.binding, call.call.fingerprint());
+                let index = guard.register(&run.binding, call.call.fingerprint());
                 Ok(*call.attended.insert(index.map_err(|error| self.described(run, &error))?))
             }
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::{Execution, internal, is_past};
 use crate::engine::errors::{no_room, uncounted};
 use crate::engine::plan::Plan;
-use crate::engine::prepared::{Binding, Prepared};
+use crate::engine::prepared::{Binding, Identity, Prepared};
 use crate::engine::shared::part::Part;
 use crate::engine::shared::steps::SharedSteps;
 use crate::engine::shared::{Refused, Shared, Work};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::messaging::{Messenger, Token};
 use crate::publications::each;
 
@@ -18,12 +18,17 @@ const MEMORY: u32 = u32::MAX;
 
 impl Execution {
     /// Starts the steps of a run on shared memory, if there are any.
-    pub(super) fn enter_memory(&mut self, binding: &Binding<'_>, shared: Option<&Arc<Shared>>) -> Result<()> {
+    pub(super) fn enter_memory(
+        &mut self,
+        binding: &Binding<'_>,
+        id: &Identity,
+        shared: Option<&Arc<Shared>>,
+    ) -> Result<()> {
         let plan = &binding.call.plan;
         let Some(steps) = &plan.shared_steps else { return Ok(()) };
         let shared = shared.ok_or_else(|| internal("a schedule uses shared memory, which this rank does not have"))?;
         let work = Work { shared, program: &steps.program, binding };
-        let part = Part::start(&work, self.fingerprint).map_err(|refused| match refused {
+        let part = Part::start(&work, id.fingerprint).map_err(|refused| match refused {
             Refused::NoMemory => no_room(plan.scratch, binding.call.element),
             Refused::Uncounted => uncounted(binding.tag),
             Refused::Running(_) | Refused::Unusable => internal("a call with its tag uses the shared memory"),
@@ -33,58 +38,47 @@ impl Execution {
     }
 
     /// Executes a step on shared memory if it is the next one, or waits for what it needs.
-    pub(super) fn step_in_memory(&mut self, call: &Prepared, index: u32) {
+    pub(super) fn step_in_memory(&mut self, call: &Prepared, id: &Identity, index: u32) -> Result<()> {
         let (deadline, clock) = (self.deadline, self.clock.clone());
         let is_late = || is_past(deadline, clock.as_ref());
         let its_turn = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
         let act = |part: &mut Part, steps: &SharedSteps, work: &Work<'_>| {
-            its_turn(part, steps).then(|| part.execute(work, is_late))
+            if its_turn(part, steps) { part.execute(work, is_late) } else { Ok(false) }
         };
-        match self.in_memory(call, act) {
-            None => self.fail("a schedule uses shared memory, which this run does not"),
-            Some(None | Some(Ok(false))) => {}
-            Some(Some(Err(error))) => self.failed = Some(error),
-            Some(Some(Ok(true))) => {
-                let len = call.plan.steps[index as usize].len;
-                self.progress[index as usize].posted = len;
-                self.advance_done(&call.plan, index, len);
-                self.work.extend(self.next_in_memory(&call.plan));
-            }
+        let none = || Err(internal("a schedule uses shared memory, which this run does not"));
+        if self.in_memory(call, id, act).unwrap_or_else(none)? {
+            let len = call.plan.steps[index as usize].len;
+            self.progress[index as usize].posted = len;
+            self.advance_done(&call.plan, index, len);
+            self.work.extend(self.next_in_memory(&call.plan));
         }
+        Ok(())
     }
 
     fn next_in_memory(&self, plan: &Plan) -> Option<u32> {
         self.part.as_ref()?.next(plan.shared_steps.as_ref()?)
     }
 
-    fn memory_token(&self) -> Token {
-        Token { owner: self.owner, detail: MEMORY }
+    /// Whether the detail of a token is that of a wait for what a peer does in shared memory.
+    pub fn is_wait_in_memory(detail: u32) -> bool {
+        detail == MEMORY
     }
 
     /// Whether it waits for what a peer does in shared memory.
     pub fn waits_in_memory(&self) -> bool {
-        self.failed.is_none() && self.part.as_ref().is_some_and(Part::waits)
+        self.part.as_ref().is_some_and(Part::waits)
     }
 
     /// Looks for what it waits for in shared memory, and writes on what others read piece by piece. If there was anything to do, goes on, and
     /// returns true.
-    pub fn look(&mut self, messenger: &mut Messenger) -> bool {
-        let Some(call) = self.call.take() else { return false };
-        let found = self.in_memory(&call, |part, _, work| part.look(work)) == Some(true);
+    pub fn look(&mut self, call: &Prepared, id: &Identity, messenger: &mut Messenger) -> Result<bool> {
+        let found = self.in_memory(call, id, |part, _, work| part.look(work)) == Some(true);
         if found {
-            messenger.end_wait_for_publication(self.memory_token());
+            messenger.end_wait_for_publication(memory_token(id));
             self.work.extend(self.next_in_memory(&call.plan));
-            self.post(&call, messenger, false);
+            self.post(call, id, messenger, false)?;
         }
-        self.call = Some(call);
-        found
-    }
-
-    /// An operation has failed. A peer for which it waits in shared memory may have done before what it waits for.
-    pub fn operation_failed(&mut self, detail: u32, error: Error, messenger: &mut Messenger) {
-        if detail != MEMORY || !self.look(messenger) {
-            self.failed.get_or_insert(error);
-        }
+        Ok(found)
     }
 
     /// Ends the use of shared memory; `well`: all steps are done.
@@ -95,12 +89,12 @@ impl Execution {
     }
 
     /// Lets peers know of the last steps on shared memory, and waits for those without which it does not go on.
-    pub(super) fn settle_memory(&mut self, call: &Prepared, messenger: &mut Messenger) {
+    pub(super) fn settle_memory(&mut self, call: &Prepared, id: &Identity, messenger: &mut Messenger) {
         if self.part.is_none() {
             return;
         }
-        let (token, bytes) = (self.memory_token(), self.count * self.element);
-        self.in_memory(call, |part, _, work| {
+        let (token, bytes) = (memory_token(id), id.count * self.element);
+        self.in_memory(call, id, |part, _, work| {
             part.announce(work);
             if let Some(awaited) = part.awaited(work) {
                 messenger.end_wait_for_publication(token);
@@ -113,13 +107,18 @@ impl Execution {
     fn in_memory<R>(
         &mut self,
         call: &Prepared,
+        id: &Identity,
         act: impl FnOnce(&mut Part, &SharedSteps, &Work<'_>) -> R,
     ) -> Option<R> {
         let (part, shared, steps) = (self.part.as_mut()?, self.shared.as_ref()?, call.plan.shared_steps.as_ref()?);
-        let (inputs, outputs, function, tag) = (&*self.inputs, &*self.outputs, self.function, self.tag);
+        let (inputs, outputs, function, tag) = (&*self.inputs, &*self.outputs, self.function, id.tag);
         let binding = Binding { call, inputs, outputs, function, tag };
         Some(act(part, steps, &Work { shared, program: &steps.program, binding: &binding }))
     }
+}
+
+fn memory_token(id: &Identity) -> Token {
+    Token { owner: id.index, detail: MEMORY }
 }
 
 // Miri knows no shared memory, and the threads are not loom's.

@@ -1,0 +1,106 @@
+//! One run of a prepared call: what it is, and who executes its steps.
+
+use std::sync::Arc;
+
+use crate::engine::execution::{Execution, Reduction};
+use crate::engine::prepared::{Identity, Prepared};
+use crate::error::{Error, Result};
+use crate::messaging::Messenger;
+
+/// A run that the engine knows of.
+pub struct Operation {
+    /// What it is.
+    pub id: Identity,
+    /// The error, if it has failed.
+    pub failed: Option<Error>,
+    /// The call, and what executes its steps in the engine. `None` if the thread that has made the call executes them: it says here for
+    /// which peers it waits.
+    steps: Option<(Arc<Prepared>, Box<Execution>)>,
+}
+
+impl Operation {
+    /// One that has not failed.
+    pub fn new(id: Identity, steps: Option<(Arc<Prepared>, Box<Execution>)>) -> Self {
+        Self { id, failed: None, steps }
+    }
+
+    /// Whether it has completed or failed.
+    pub fn is_over(&self) -> bool {
+        self.failed.is_some() || self.steps().is_some_and(Execution::is_done)
+    }
+
+    /// Whether the caller's function is running.
+    pub fn is_reducing(&self) -> bool {
+        self.steps().is_some_and(|steps| steps.reducing)
+    }
+
+    /// Whether a segment is to be reduced by the caller's function.
+    pub fn wants_function(&self) -> bool {
+        self.steps().is_some_and(Execution::wants_function)
+    }
+
+    /// Whether its steps wait in the engine for what a peer does in shared memory.
+    pub fn waits_in_memory(&self) -> bool {
+        self.failed.is_none() && self.steps().is_some_and(Execution::waits_in_memory)
+    }
+
+    fn steps(&self) -> Option<&Execution> {
+        self.steps.as_ref().map(|(_, steps)| &**steps)
+    }
+
+    /// Calls `act` with the steps, if the engine executes them, unless the run has failed. It fails if that does.
+    fn execute<R: Default>(&mut self, act: impl FnOnce(&mut Execution, &Prepared, &Identity) -> Result<R>) -> R {
+        let Some((call, steps)) = self.steps.as_mut().filter(|_| self.failed.is_none()) else { return R::default() };
+        act(steps, call, &self.id).unwrap_or_else(|error| {
+            self.failed = Some(error);
+            R::default()
+        })
+    }
+
+    /// Posts all segments without unmet dependencies.
+    pub fn begin(&mut self, messenger: &mut Messenger) {
+        self.execute(|steps, call, id| steps.begin(call, id, messenger));
+    }
+
+    /// A posted segment of step `detail` is done. Posts segments that depended on it.
+    pub fn segment_done(&mut self, detail: u32, bytes: usize, messenger: &mut Messenger) {
+        self.execute(|steps, call, id| steps.segment_done((call, id), detail, bytes, messenger));
+    }
+
+    /// One of its messages or waits has failed.
+    pub fn message_failed(&mut self, detail: u32, error: Error, messenger: &mut Messenger) {
+        // A peer for which it waits in shared memory may have done before what it waits for.
+        if !Execution::is_wait_in_memory(detail) || !self.look(messenger) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Looks for what it waits for in shared memory. Returns whether there was anything to do, or the run has failed.
+    pub fn look(&mut self, messenger: &mut Messenger) -> bool {
+        let found = self.execute(|steps, call, id| steps.look(call, id, messenger));
+        found || self.failed.is_some()
+    }
+
+    /// For the thread that made the call: the segment that its function is to reduce next. Pass the result to
+    /// [`Operation::reduced`].
+    pub fn next_reduction(&mut self) -> Option<Reduction> {
+        let (call, steps) = self.steps.as_mut()?;
+        steps.next_reduction(call)
+    }
+
+    /// The caller's function has returned `status`. Posts segments that depended on the reduction, unless the run has failed.
+    pub fn reduced(&mut self, reduction: &Reduction, status: i32, messenger: &mut Messenger) {
+        if let Some((_, steps)) = &mut self.steps {
+            steps.reducing = false;
+        }
+        self.execute(|steps, call, id| steps.reduced((call, id), reduction, status, messenger));
+    }
+
+    /// Ends it: its memory is not accessed afterwards. Returns what has executed its steps in the engine.
+    pub fn end(&mut self) -> Option<Box<Execution>> {
+        let well = self.failed.is_none() && self.is_over();
+        let (_, mut steps) = self.steps.take()?;
+        steps.leave_memory(well);
+        Some(steps)
+    }
+}
