@@ -9,6 +9,7 @@ mod claim;
 mod digest;
 mod exchange;
 mod measure;
+mod operation;
 mod pair;
 mod prepared;
 mod remote_key;

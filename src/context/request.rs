@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::collective::Uses;
 use crate::context::Context;
 use crate::context::call::Call;
+use crate::context::operation::Operation;
 use crate::context::run::Run;
 use crate::context::shared::{Begun, SharedCall};
 use crate::engine::cache::CallKey;
@@ -44,7 +45,7 @@ struct Body {
     timeout: Option<Duration>,
     /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request busy, and by
     /// threads that progress the context while they go on with the call.
-    running: Attempted<Option<(Running, Times)>>,
+    running: Attempted<Option<(Operation, Times)>>,
 }
 
 // SAFETY: the caller of `Context::request` keeps the buffers valid, on whichever thread they are used, and passes a function that
@@ -65,13 +66,6 @@ enum State {
     Complete,
     /// See [`Request::retire`].
     Retired,
-}
-
-/// A call that was started.
-enum Running {
-    /// Its index in the engine.
-    Messages(u32),
-    Shared(SharedCall),
 }
 
 /// When a call was started, and when it fails.
@@ -159,7 +153,7 @@ impl Request {
                 self.leave(State::Complete);
                 Some(Ok(()))
             }
-            Some(Begun::Runs(call)) => Some(self.begin(Some(call))),
+            Some(Begun::Runs(call)) => Some(self.begin(Some(Operation::Thread(call)))),
             None => Some(self.begin(None)),
         }
     }
@@ -226,7 +220,7 @@ impl Request {
 
     /// Starts the call, unless it has `begun`, and does what can be done without waiting. The request is not busy afterwards.
     #[inline(never)]
-    fn begin(&self, begun: Option<SharedCall>) -> Result<()> {
+    fn begin(&self, begun: Option<Operation>) -> Result<()> {
         let has_ended = self.begin_any(begun);
         self.leave(match has_ended {
             Ok(true) => State::Complete,
@@ -237,7 +231,7 @@ impl Request {
     }
 
     /// Returns whether the call has ended.
-    fn begin_any(&self, begun: Option<SharedCall>) -> Result<bool> {
+    fn begin_any(&self, begun: Option<Operation>) -> Result<bool> {
         let (body, context) = (&*self.body, &*self.body.context);
         let mut run = context.run_of(body.binding(), body.timeout, context.engine().now());
         let is_prepared = body.executed().is_some() && !context.compares_calls();
@@ -254,28 +248,26 @@ impl Request {
         };
         run.binding.call = call;
         let admitted = context.admit(&run)?;
-        let running = match context.shared_work(&run.binding) {
-            Some(work) => {
-                let mut started = begun.map_or_else(|| context.begin_shared(&run, &work), Ok)?;
-                started.make_claim();
-                // Peers find what it publishes.
-                if context.advance_shared(&run, &work, &mut started)? {
-                    started.keep(&self.claim);
-                    return Ok(true);
-                }
-                Running::Shared(started)
-            }
+        let mut started = match begun {
+            Some(begun) => begun,
             None => {
-                let (guard, index) = context.begin(&run, call)?;
-                context.engine().leave(guard);
-                Running::Messages(index)
+                let (guard, started) = context.begin(&run, call)?;
+                guard.into_iter().for_each(|guard| context.engine().leave(guard));
+                started
             }
         };
+        started.in_thread().into_iter().for_each(SharedCall::make_claim);
+        // Peers find what it publishes.
+        if context.progress(&run, &mut started, || false) == Progress::Ended {
+            context.complete(&run, None, &mut started)?;
+            started.keep(&self.claim);
+            return Ok(true);
+        }
         drop((admitted, operation));
         let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
-        let is_shared = matches!(&running, Running::Shared(_));
-        *self.body.running.lock() = Some((running, times));
-        if let Some(shared) = self.body.context.shared_memory.get().filter(|_| is_shared) {
+        let shared = context.shared_memory.get().filter(|_| started.in_thread().is_some());
+        *body.running.lock() = Some((started, times));
+        if let Some(shared) = shared {
             // Whoever progresses the context goes on with it.
             shared.leave(self.body.clone());
             context.engine().arm();
@@ -289,73 +281,44 @@ impl Request {
         Ok(false)
     }
 
-    /// The call is this thread's alone.
+    /// Nobody else goes on with the call.
     fn attend(&self) {
         if let Some(shared) = self.body.context.shared_memory.get() {
             shared.attend(Arc::as_ptr(&self.body).cast());
         }
     }
 
-    /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed. After a failure, the
-    /// request is inactive.
+    /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed.
     fn is_complete(&self) -> Result<bool> {
-        let mut running = self.body.running.lock();
-        match &mut *running {
-            None => Ok(true),
-            Some((Running::Messages(index), times)) => {
-                let engine = self.body.context.engine();
-                let guard = self.body.context.lock()?;
-                let now = guard.now;
-                let (guard, over) = engine.finish(guard, *index, now);
-                engine.hand_over(guard);
-                Ok(over || now >= times.deadline)
-            }
-            Some((Running::Shared(shared), times)) => {
-                let (run, context) = (self.body.run(times), &self.body.context);
-                let work = context.shared_work(&run.binding);
-                let done = work.map_or(Ok(true), |work| context.test_shared(&run, &work, shared));
-                if matches!(done, Ok(false)) {
-                    drop(running);
-                    let progress = self.body.running.attempt_if_wanted(|running| self.body.progress_with(running));
-                    if let Some(shared) = self.body.context.shared_memory.get() {
-                        shared.pass_on(progress);
-                    }
-                } else {
-                    if done.is_ok() {
-                        shared.keep(&self.claim);
-                    }
-                    *running = None;
-                    self.attend();
-                }
-                done.inspect_err(|_| self.leave(State::Inactive))
-            }
+        let (body, context) = (&*self.body, &self.body.context);
+        let mut running = body.running.lock();
+        let Some((operation, times)) = &mut *running else { return Ok(true) };
+        if context.test(&body.run(times), operation)? {
+            return Ok(true);
         }
+        drop(running);
+        let progress = body.running.attempt_if_wanted(|running| body.progress_with(running));
+        context.shared_memory.get().into_iter().for_each(|shared| shared.pass_on(progress));
+        Ok(false)
     }
 
     /// Waits for the run, and ends it. The request becomes inactive.
     fn complete(&self, last: impl FnOnce()) -> Result<()> {
         let (body, context) = (&*self.body, &self.body.context);
         let running = body.running.lock().take();
-        let result = match running {
-            None => Ok(()),
-            Some((Running::Messages(index), times)) => {
-                context.lock().and_then(|guard| context.complete(&body.run(&times), guard, index))
-            }
-            Some((Running::Shared(mut shared), times)) => {
+        let result = running.map_or(Ok(()), |(mut operation, times)| {
+            let quick = self.quick.as_ref().zip(body.call.quick_start.as_ref());
+            let has_ended = operation.in_thread().is_some_and(|call| {
                 self.attend();
-                let quick = self.quick.as_ref().zip(body.call.quick_start.as_ref());
                 // SAFETY: these are the arguments of the start.
-                let ended =
-                    if quick.is_some_and(|(memory, quick)| unsafe { shared.finish(memory, quick, body.first.1) }) {
-                        Ok(())
-                    } else {
-                        let run = body.run(&times);
-                        let work = context.shared_work(&run.binding);
-                        work.map_or(Ok(()), |work| context.complete_shared(&run, &work, &mut shared))
-                    };
-                ended.inspect(|()| shared.keep(&self.claim))
+                quick.is_some_and(|(memory, quick)| unsafe { call.finish(memory, quick, body.first.1) })
+            });
+            if !has_ended {
+                context.complete(&body.run(&times), None, &mut operation)?;
             }
-        };
+            operation.keep(&self.claim);
+            Ok(())
+        });
         if result.is_ok() {
             // SAFETY: the outputs are valid for their lengths in the shape, by the contract of `Context::request`, until the
             // request is inactive.
@@ -429,12 +392,11 @@ impl Body {
     }
 
     /// Goes on with the call that is `running`, without waiting.
-    fn progress_with(&self, running: &mut Option<(Running, Times)>) -> Progress {
-        let Some((Running::Shared(shared), times)) = running else { return Progress::Ended };
-        let run = self.run(times);
+    fn progress_with(&self, running: &mut Option<(Operation, Times)>) -> Progress {
+        let Some((operation, times)) = running else { return Progress::Ended };
         // A call without any time may do what needs no waiting.
         let is_late = || !times.timeout.is_zero() && self.context.engine().now() >= times.deadline;
-        self.context.shared_work(&run.binding).map_or(Progress::None, |work| shared.progress(&work, is_late))
+        self.context.progress(&self.run(times), operation, is_late)
     }
 }
 
@@ -452,18 +414,18 @@ impl Drop for Request {
         if state != State::Active as u8 && state != State::Complete as u8 || self.body.context.is_inherited() {
             return;
         }
-        let mut running = self.body.running.lock().take();
-        if let Some((Running::Shared(call), _)) = &mut running {
+        let running = self.body.running.lock().take();
+        let mut operation = running.map(|(operation, _)| operation);
+        let in_thread = operation.as_mut().and_then(Operation::in_thread);
+        if let Some((call, shared)) = in_thread.zip(self.body.context.shared_memory.get()) {
             self.attend();
-            self.body.context.drop_shared(call);
+            call.withdraw(shared);
         }
         let Ok(mut guard) = self.body.context.lock() else { return };
         let text = format!("rank {} has dropped an active request", self.body.context.rank);
         let error = Error::new(ErrorKind::Closed, text);
         guard.break_with(&error, Some(&error));
-        if let Some((Running::Messages(index), _)) = running {
-            guard.end(index);
-        }
+        operation.and_then(|operation| operation.index()).into_iter().for_each(|index| drop(guard.end(index)));
         self.body.context.finish_closing(guard);
     }
 }

@@ -173,48 +173,9 @@ impl Context {
     #[inline(never)]
     pub(super) fn execute(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<()> {
         let admitted = self.admit(run)?;
-        if let Some(work) = self.shared_work(&run.binding) {
-            let mut call = self.begin_shared(run, &work)?;
-            drop(admitted);
-            return self.complete_shared(run, &work, &mut call);
-        }
-        let (guard, index) = self.begin(run, call)?;
+        let (guard, mut operation) = self.begin(run, call)?;
         drop(admitted);
-        self.complete(run, guard, index)
-    }
-
-    /// Starts `call`: posts what can be posted without waiting. Returns its index in the engine.
-    #[inline(always)] // Both this and `complete` are parts of `execute`, which costs no more for being in two.
-    pub(super) fn begin(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<(Guard<'_>, u32)> {
-        let mut guard = self.lock()?;
-        let described = |e: &Error| self.described(run, e);
-        if let Some(error) = self.unconnected(&guard) {
-            return Err(described(&error));
-        }
-        // A call without any time may do what needs no waiting.
-        let deadline = (!run.timeout.is_zero()).then_some(run.deadline);
-        let index = match guard.start(call.clone(), &run.binding, deadline) {
-            Ok(index) => index,
-            Err(error) => {
-                let error = self.described(run, &error);
-                // The other ranks wait for this one, so they are sent the reason.
-                if guard.broken.is_some() || error.kind() == ErrorKind::ResourceExhausted {
-                    let reason = guard.broken.clone().unwrap_or_else(|| error.clone());
-                    guard.break_with(&error, Some(&reason));
-                    self.finish_closing(guard);
-                }
-                return Err(error);
-            }
-        };
-        guard.begun += u64::from(call.counted);
-        Ok((guard, index))
-    }
-
-    /// Waits until the run `index` is over, and ends it. A failure breaks the context.
-    #[inline(always)] // See `begin`.
-    pub(super) fn complete(&self, run: &Run<'_>, guard: Guard<'_>, index: u32) -> Result<()> {
-        let (guard, over) = self.engine().finish(guard, index, run.deadline);
-        self.conclude(run, guard, index, over)
+        self.complete(run, guard, &mut operation)
     }
 
     /// Ends the run `index`, which is over or has timed out, and returns its result. If it has failed, the context is broken.

@@ -14,7 +14,7 @@ use crate::engine::cache::{CallKey, Key};
 use crate::engine::errors::{already_running, no_room, too_slow, uncounted};
 use crate::engine::shared::quick_start::QuickStart;
 use crate::engine::shared::{Call, Claim, Progress, Refused, Shared, Wait, Work};
-use crate::engine::{Binding, Idle, Prepared};
+use crate::engine::{Binding, Guard, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::publications::MAX_MEMBERS;
 use crate::transport::Sharing;
@@ -24,10 +24,10 @@ use waiting::first_looks;
 pub(super) struct SharedCall {
     call: Call,
     /// Its index in the engine, if it had to wait there.
-    attended: Option<u32>,
+    pub(super) index: Option<u32>,
     /// What it waits for in the engine.
     awaited: Option<Wait>,
-    /// How it has ended while no thread waited for it: then the call is not used any more, unless it has failed.
+    /// How it has ended: then the call is not used any more, unless it has failed.
     outcome: Option<Result<()>>,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Begun {
 
 impl SharedCall {
     fn new(call: Call) -> Self {
-        Self { call, attended: None, awaited: None, outcome: None }
+        Self { call, index: None, awaited: None, outcome: None }
     }
 
     /// It excludes others of its kind on its tag until [`Claim::release`].
@@ -58,7 +58,7 @@ impl SharedCall {
     /// If it was started by [`Context::begin_quick`], then with these arguments.
     pub(super) unsafe fn finish(&mut self, shared: &Shared, quick: &QuickStart, output: *mut u8) -> bool {
         // SAFETY: by the contract.
-        self.attended.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, quick, output) }
+        self.index.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, quick, output) }
     }
 
     /// Goes on without waiting, for a thread that does not wait for the call. The call fails if `is_late` while there is more to do.
@@ -73,6 +73,13 @@ impl SharedCall {
             Err(error) => Some(Err(error)),
         };
         Progress::Ended
+    }
+
+    /// Ends its use of shared memory, unless it has ended.
+    pub(super) fn withdraw(&mut self, shared: &Shared) {
+        if !matches!(self.outcome, Some(Ok(()))) {
+            self.call.withdraw(shared);
+        }
     }
 }
 
@@ -113,38 +120,12 @@ impl Context {
     #[inline]
     pub(super) fn begin_shared(&self, run: &Run<'_>, work: &Work<'_>) -> Result<SharedCall> {
         self.check_process()?;
-        let call = Call::start(work).map_err(|refused| self.refused(run, &refused))?;
+        let call = Call::start(work).map_err(|refused| self.refused_in_memory(run, &refused))?;
         Ok(SharedCall::new(call))
     }
 
-    /// Waits until `call` is complete, and ends it. A failure breaks the context.
-    pub(super) fn complete_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<()> {
-        self.check_process()?;
-        if let Some(result) = self.conclude_shared(run, work, call) {
-            return result;
-        }
-        // What it has waited for in turns, and how long it has found nothing.
-        let (mut waited, mut idle) = (None, Idle::default());
-        loop {
-            call.call.looks = if run.timeout.is_zero() { 0 } else { first_looks(work.shared) };
-            let wait = match call.call.advance(work) {
-                Ok(None) => return self.end_shared(work.shared, call),
-                Ok(Some(Wait::Clock)) if run.timeout.is_zero() || self.engine().now() < run.deadline => continue,
-                Ok(Some(Wait::Clock)) => return self.fail_shared(run, work, call, too_slow()),
-                Ok(Some(wait)) => wait,
-                Err(error) => return self.fail_shared(run, work, call, error),
-            };
-            if run.timeout.is_zero() || !self.look(&mut call.call, work, wait) {
-                if waited.replace(wait) != Some(wait) {
-                    idle = Idle::default();
-                }
-                self.wait_in_turns(run, work, call, wait, &mut idle)?;
-            }
-        }
-    }
-
     /// Starts a call of a request without waiting, in few steps, and ends it if it can; then sets its `claim`. `None`: it must be started by
-    /// [`Context::begin_shared`]. `shared` is the memory that all ranks share, and is not inherited.
+    /// [`Context::begin`]. `shared` is the memory that all ranks share, and is not inherited.
     ///
     /// # Safety
     /// `call` has `quick`, and allows these buffers; all are valid until the call has ended.
@@ -169,81 +150,35 @@ impl Context {
         Some(Begun::Runs(SharedCall::new(started)))
     }
 
-    /// Executes a call that has just started as far as possible without waiting, and without calling the caller's function. Returns
-    /// whether it has ended.
-    pub(super) fn advance_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
-        match call.call.progress(work) {
-            Ok(progress) => Ok(progress == Progress::Ended),
-            Err(error) => self.fail_shared(run, work, call, error).map(|()| true),
-        }
-    }
-
-    /// The end of a call that has ended while no thread waited for it.
-    fn conclude_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Option<Result<()>> {
-        Some(match call.outcome.take()? {
-            Ok(()) => self.end_shared(work.shared, call),
-            Err(error) => self.fail_shared(run, work, call, error),
-        })
-    }
-
-    /// Executes `call` as far as possible without waiting. Returns whether it has ended.
-    pub(super) fn test_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
-        self.check_process()?;
-        if let Some(result) = self.conclude_shared(run, work, call) {
-            return result.map(|()| true);
-        }
-        loop {
-            let wait = match call.call.advance(work) {
-                Ok(None) => return self.end_shared(work.shared, call).map(|()| true),
-                Ok(Some(wait)) => wait,
-                Err(error) => return self.fail_shared(run, work, call, error).map(|()| true),
-            };
-            let now = self.engine().now();
-            if now >= run.deadline {
-                return self.complete_shared(run, work, call).map(|()| true);
+    /// Executes `call` until it is over, and ends it. A failure breaks the context.
+    pub(super) fn complete_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<()> {
+        self.advance_shared(run, work, call, true)?;
+        let over = call.outcome.is_some();
+        let failed = match call.outcome.take() {
+            Some(Ok(())) => {
+                return match call.index.filter(|index| !work.shared.end_registration_later(*index)) {
+                    Some(index) => self.lock().map(|mut guard| drop(guard.end(index))),
+                    None => Ok(()),
+                };
             }
-            if wait == Wait::Clock {
-                work.shared.pass_on(Progress::More);
-                return Ok(false);
-            }
-            // Progresses the context, so that the call fails when its peer has.
-            if !self.wait_shared(run, work, call, wait, &mut Idle::default(), now)? {
-                return Ok(false);
-            }
-        }
-    }
-
-    #[inline]
-    fn end_shared(&self, shared: &Shared, call: &SharedCall) -> Result<()> {
-        if let Some(index) = call.attended
-            && !shared.end_attended_later(index)
-        {
-            self.lock()?.end(index);
-        }
-        Ok(())
-    }
-
-    /// Ends a call with `error`, which breaks the context.
-    #[cold]
-    fn fail_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall, error: Error) -> Result<()> {
+            failed => failed.and_then(Result::err),
+        };
         // Readers find out that the publications are withdrawn.
         call.call.withdraw(work.shared);
         let mut guard = self.lock()?;
-        let index = self.attend(run, &mut guard, call)?;
-        guard.fail(index, error);
-        self.conclude(run, guard, index, true)
+        let index = self.register(run, &mut guard, call)?;
+        failed.into_iter().for_each(|error| guard.fail(index, error));
+        self.conclude(run, guard, index, over)
     }
 
-    /// Drops a call that was started, and has not ended.
-    pub(super) fn drop_shared(&self, call: &mut SharedCall) {
-        if let Some(shared) = self.shared_memory.get()
-            && !matches!(call.outcome, Some(Ok(())))
-        {
-            call.call.withdraw(shared);
-        }
-        let Some(index) = call.attended else { return };
-        if let Ok(mut guard) = self.lock() {
-            guard.end(index);
+    /// Has the engine know of a call. Returns its index there. Fails if the context is broken.
+    fn register(&self, run: &Run<'_>, guard: &mut Guard<'_>, call: &mut SharedCall) -> Result<u32> {
+        match call.index {
+            Some(index) => Ok(index),
+            None => {
+                let index = guard.register(&run.binding, call.call.fingerprint());
+                Ok(*call.index.insert(index.map_err(|error| self.described(run, &error))?))
+            }
         }
     }
 
@@ -348,32 +283,21 @@ impl Context {
         }
     }
 
-    /// The error for a call that does not start.
     #[cold]
-    fn refused(&self, run: &Run<'_>, refused: &Refused) -> Error {
-        let broken = match self.lock() {
-            Ok(guard) => guard.broken.clone(),
+    fn refused_in_memory(&self, run: &Run<'_>, refused: &Refused) -> Error {
+        let guard = match self.lock() {
+            Ok(guard) => guard,
             Err(error) => return error,
         };
-        let error = match (refused, broken) {
+        let Binding { call, tag, .. } = run.binding;
+        let error = match (refused, &guard.broken) {
             (Refused::Unusable, Some(error)) => error.context("the context is broken"),
             (Refused::Unusable, None) => Error::new(ErrorKind::Closed, "the context is closed"),
-            (Refused::NoMemory | Refused::Uncounted, _) => {
-                let error = match refused {
-                    Refused::Uncounted => uncounted(run.binding.tag),
-                    _ => no_room(run.binding.call.plan.scratch, run.binding.call.element),
-                };
-                let error = self.described(run, &error);
-                // The other ranks wait for this one, so they are sent the reason.
-                if let Ok(mut guard) = self.lock() {
-                    guard.break_with(&error, Some(&error));
-                    self.finish_closing(guard);
-                }
-                return error;
-            }
-            (Refused::Running(other), _) => already_running(*other, run.binding.tag, run.binding.call.kind(), explain),
+            (Refused::NoMemory, _) => no_room(call.plan.scratch, call.element),
+            (Refused::Uncounted, _) => uncounted(tag),
+            (Refused::Running(other), _) => already_running(*other, tag, call.kind(), explain),
         };
-        self.described(run, &error)
+        self.refused(run, guard, &error)
     }
 }
 

@@ -25,6 +25,8 @@ use crate::schedule::{Action, Buffer, Span};
 use crate::transport::Clock;
 use crate::types::Space;
 
+pub use memory::MEMORY;
+
 /// Most segments of one receive step that are posted at the same time.
 const WINDOW: usize = 8;
 
@@ -34,7 +36,7 @@ struct Progress {
     done: usize,
 }
 
-/// Executes the steps of a call. Every method is passed the call and the identity of its run.
+/// Executes the steps of a call. Every method that needs it is passed the [`Run`].
 #[derive(Default)]
 pub struct Execution {
     progress: Vec<Progress>,
@@ -64,15 +66,15 @@ pub struct Execution {
     shared: Option<Arc<Shared>>,
 }
 
-/// A call and its run.
-type Run<'a> = (&'a Prepared, &'a Identity);
+/// A call, and the identity of its run.
+pub type Run<'a> = (&'a Prepared, &'a Identity);
 
 // SAFETY: the caller keeps its memory valid until the execution has ended, on whichever thread that is progressed; `user` is
 // passed to the function only on the thread that made the call.
 unsafe impl std::marker::Send for Execution {}
 
 /// A segment that the caller's function is to reduce. Only the thread that made the call ends the run, so the run exists at least
-/// until that thread has called [`Execution::reduced`].
+/// until that thread has called `Operation::reduced`.
 pub struct Reduction {
     step: u32,
     function: UserFunction,
@@ -155,15 +157,9 @@ impl Execution {
     }
 
     /// A posted segment of step `detail` is done. Posts segments that depended on it.
-    pub fn segment_done(
-        &mut self,
-        (call, id): Run<'_>,
-        detail: u32,
-        bytes: usize,
-        messenger: &mut Messenger,
-    ) -> Result<()> {
-        self.advance_done(&call.plan, detail, bytes / self.element);
-        self.post(call, id, messenger, false)
+    pub fn segment_done(&mut self, run: Run<'_>, detail: u32, bytes: usize, messenger: &mut Messenger) -> Result<()> {
+        self.advance_done(&run.0.plan, detail, bytes / self.element);
+        self.post(run, messenger, false)
     }
 
     /// Whether a segment is to be reduced by the caller's function.
@@ -172,7 +168,7 @@ impl Execution {
     }
 
     /// For the thread that made the call: the segment that its function is to reduce next. Pass the result to
-    /// [`Execution::reduced`].
+    /// `Operation::reduced`.
     pub fn next_reduction(&mut self, call: &Prepared) -> Option<Reduction> {
         let (function, user) = self.function?;
         let step = self.reductions.pop_front()?;
@@ -185,18 +181,8 @@ impl Execution {
         Some(Reduction { step, function, user, into, left, right, count: posted - done })
     }
 
-    /// The caller's function has returned `status`. Posts segments that depended on the reduction.
-    pub fn reduced(
-        &mut self,
-        run: Run<'_>,
-        reduction: &Reduction,
-        status: i32,
-        messenger: &mut Messenger,
-    ) -> Result<()> {
-        if status != 0 {
-            let text = format!("the caller's reduction function returned {status}");
-            return Err(Error::new(ErrorKind::Callback, text));
-        }
+    /// The caller's function has reduced a segment. Posts segments that depended on it.
+    pub fn reduced(&mut self, run: Run<'_>, reduction: &Reduction, messenger: &mut Messenger) -> Result<()> {
         self.segment_done(run, reduction.step, reduction.count * self.element, messenger)
     }
 
@@ -226,19 +212,14 @@ impl Execution {
         base.wrapping_add((span.offset + at) * self.element)
     }
 
-    /// Starts the run: posts all segments without unmet dependencies.
-    pub fn begin(&mut self, call: &Prepared, id: &Identity, messenger: &mut Messenger) -> Result<()> {
-        self.post(call, id, messenger, true)
-    }
-
     /// Posts all segments that can be posted. `begins`: checks all steps first, in the order of the schedule, because that is the
     /// order in which messages should be sent.
-    fn post(&mut self, call: &Prepared, id: &Identity, messenger: &mut Messenger, begins: bool) -> Result<()> {
-        let mut all = 0..if begins { call.plan.steps.len() as u32 } else { 0 };
+    pub fn post(&mut self, run: Run<'_>, messenger: &mut Messenger, begins: bool) -> Result<()> {
+        let mut all = 0..if begins { run.0.plan.steps.len() as u32 } else { 0 };
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
-            while self.step((call, id), index, messenger)? {}
+            while self.step(run, index, messenger)? {}
         }
-        self.settle_memory(call, id, messenger);
+        self.settle_memory(run, messenger);
         Ok(())
     }
 
@@ -307,7 +288,7 @@ impl Execution {
                 return Ok(false);
             }
             Action::Publish { .. } | Action::Fetch { .. } | Action::FetchReduce { .. } | Action::AwaitReaders => {
-                self.step_in_memory(call, id, index)?;
+                self.step_in_memory((call, id), index)?;
                 return Ok(false);
             }
             local => {

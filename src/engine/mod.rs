@@ -133,7 +133,7 @@ impl Core {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
-        self.end_attended();
+        self.end_registration();
         let (own, tag) = (call.kind(), binding.tag);
         if let Some(other) = self.executing((own, tag)) {
             return Err(already_running(other, tag, own, self.explain));
@@ -154,6 +154,7 @@ impl Core {
             return Err(error);
         }
         steps.set_deadline(deadline, &self.clock);
+        self.begun += u64::from(call.counted);
         let index = self.insert(Operation::new(id, Some((call, steps))));
         self.operations[index].begin(&mut self.messenger);
         Ok(index)
@@ -165,7 +166,7 @@ impl Core {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
-        self.end_attended();
+        self.end_registration();
         Ok(self.insert(Operation::new(Identity::new(binding, fingerprint), None)))
     }
 
@@ -178,8 +179,8 @@ impl Core {
 
     /// Ends the registration of a call on shared memory that has ended without the lock.
     #[inline]
-    fn end_attended(&mut self) {
-        if let Some(index) = self.shared.as_ref().and_then(|shared| shared.take_ended_attended()) {
+    fn end_registration(&mut self) {
+        if let Some(index) = self.shared.as_ref().and_then(|shared| shared.take_ended_registration()) {
             self.end(index);
         }
     }
@@ -205,7 +206,12 @@ impl Core {
 
     /// Whether the run `index` has failed.
     pub fn has_failed(&self, index: u32) -> bool {
-        self.operations[index].failed.is_some()
+        self.failure(index).is_some()
+    }
+
+    /// Why the run `index` has failed, if it has.
+    pub fn failure(&self, index: u32) -> Option<&Error> {
+        self.operations[index].failed.as_ref()
     }
 
     /// The fingerprint and the tag of the run `index`.
@@ -216,7 +222,7 @@ impl Core {
 
     /// The fingerprint of a call that excludes a new one of this kind on this tag.
     pub fn running(&mut self, line: Line) -> Option<u64> {
-        self.end_attended();
+        self.end_registration();
         self.executing(line).or_else(|| self.shared.as_ref().and_then(|shared| shared.running(line)))
     }
 
@@ -241,7 +247,9 @@ impl Core {
         }
         let Identity { kind, tag, fingerprint, .. } = operation.id;
         self.last = (tag, fingerprint);
-        self.spare.extend(operation.end());
+        if let Some(steps) = operation.end() {
+            self.spare.push(steps);
+        }
         self.release(kind, tag);
         operation.failed
     }
@@ -306,7 +314,7 @@ impl Core {
     /// How long the only thread that waits on the context, for `peer`, polls; `None` if there are others, or calls that were started.
     fn spin_alone(&self, peer: Option<Rank>) -> Option<Spin> {
         let is_alone = !self.polling && self.waiting.is_empty();
-        let has_started = self.shared.as_ref().is_some_and(|shared| shared.has_started());
+        let has_started = self.shared.as_ref().is_some_and(|shared| shared.has_started_calls());
         (is_alone && !has_started).then(|| self.spin(peer))
     }
 
@@ -377,7 +385,7 @@ impl Core {
     pub fn progress(&mut self) -> bool {
         self.turns += 1;
         self.long_turn = false;
-        self.end_attended();
+        self.end_registration();
         if self.turns.is_multiple_of(DETECTION_TURNS) {
             self.detect_other_calls();
         }

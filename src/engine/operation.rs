@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::engine::execution::{Execution, Reduction};
+use crate::engine::execution::{Execution, MEMORY, Reduction, Run};
 use crate::engine::prepared::{Identity, Prepared};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 
 /// A run that the engine knows of.
@@ -49,9 +49,9 @@ impl Operation {
     }
 
     /// Calls `act` with the steps, if the engine executes them, unless the run has failed. It fails if that does.
-    fn execute<R: Default>(&mut self, act: impl FnOnce(&mut Execution, &Prepared, &Identity) -> Result<R>) -> R {
+    fn execute<R: Default>(&mut self, act: impl FnOnce(&mut Execution, Run<'_>) -> Result<R>) -> R {
         let Some((call, steps)) = self.steps.as_mut().filter(|_| self.failed.is_none()) else { return R::default() };
-        act(steps, call, &self.id).unwrap_or_else(|error| {
+        act(steps, (call, &self.id)).unwrap_or_else(|error| {
             self.failed = Some(error);
             R::default()
         })
@@ -59,26 +59,25 @@ impl Operation {
 
     /// Posts all segments without unmet dependencies.
     pub fn begin(&mut self, messenger: &mut Messenger) {
-        self.execute(|steps, call, id| steps.begin(call, id, messenger));
+        self.execute(|steps, run| steps.post(run, messenger, true));
     }
 
     /// A posted segment of step `detail` is done. Posts segments that depended on it.
     pub fn segment_done(&mut self, detail: u32, bytes: usize, messenger: &mut Messenger) {
-        self.execute(|steps, call, id| steps.segment_done((call, id), detail, bytes, messenger));
+        self.execute(|steps, run| steps.segment_done(run, detail, bytes, messenger));
     }
 
     /// One of its messages or waits has failed.
     pub fn message_failed(&mut self, detail: u32, error: Error, messenger: &mut Messenger) {
         // A peer for which it waits in shared memory may have done before what it waits for.
-        if !Execution::is_wait_in_memory(detail) || !self.look(messenger) {
+        if detail != MEMORY || !self.look(messenger) {
             self.failed.get_or_insert(error);
         }
     }
 
     /// Looks for what it waits for in shared memory. Returns whether there was anything to do, or the run has failed.
     pub fn look(&mut self, messenger: &mut Messenger) -> bool {
-        let found = self.execute(|steps, call, id| steps.look(call, id, messenger));
-        found || self.failed.is_some()
+        self.execute(|steps, run| steps.look(run, messenger)) || self.failed.is_some()
     }
 
     /// For the thread that made the call: the segment that its function is to reduce next. Pass the result to
@@ -93,7 +92,13 @@ impl Operation {
         if let Some((_, steps)) = &mut self.steps {
             steps.reducing = false;
         }
-        self.execute(|steps, call, id| steps.reduced((call, id), reduction, status, messenger));
+        self.execute(|steps, run| match status {
+            0 => steps.reduced(run, reduction, messenger),
+            _ => {
+                let text = format!("the caller's reduction function returned {status}");
+                Err(Error::new(ErrorKind::Callback, text))
+            }
+        });
     }
 
     /// Ends it: its memory is not accessed afterwards. Returns what has executed its steps in the engine.

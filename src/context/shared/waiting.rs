@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use super::SharedCall;
 use crate::context::Context;
 use crate::context::run::Run;
-use crate::engine::shared::{Call, Shared, Wait, Work};
-use crate::engine::{Guard, Idle};
+use crate::engine::Idle;
+use crate::engine::errors::too_slow;
+use crate::engine::shared::{Call, Progress, Shared, Wait, Work};
 use crate::error::Result;
 use crate::messaging::Token;
 
@@ -30,28 +31,84 @@ const SHARED_LOOKS_AROUND: u32 = 8;
 const TURN: Duration = Duration::from_millis(10);
 
 impl Context {
+    /// Executes `call` until it is over or its deadline has passed; for a thread that does not wait, only as far as possible without waiting.
+    /// Returns whether it is over, and has an outcome, or its deadline has passed.
+    pub(in crate::context) fn advance_shared(
+        &self,
+        run: &Run<'_>,
+        work: &Work<'_>,
+        call: &mut SharedCall,
+        waits: bool,
+    ) -> Result<bool> {
+        self.check_process()?;
+        let has_time = !run.timeout.is_zero();
+        // What it has waited for in turns, and how long it has found nothing.
+        let (mut waited, mut idle) = (None, Idle::default());
+        while call.outcome.is_none() {
+            call.call.looks = if waits && has_time { first_looks(work.shared) } else { 0 };
+            let wait = match call.call.advance(work) {
+                Ok(Some(wait)) => wait,
+                ended => {
+                    call.outcome = Some(ended.map(drop));
+                    break;
+                }
+            };
+            if waits && has_time && wait != Wait::Clock && self.look(&mut call.call, work, wait) {
+                continue;
+            }
+            let now = self.engine().now();
+            let is_late = now >= run.deadline;
+            let is_ready = match wait {
+                _ if is_late && !waits => return Ok(true),
+                Wait::Clock if waits => {
+                    call.outcome = (has_time && is_late).then(|| Err(too_slow()));
+                    true
+                }
+                Wait::Clock => {
+                    work.shared.pass_on(Progress::More);
+                    false
+                }
+                _ if waits => {
+                    if waited.replace(wait) != Some(wait) {
+                        idle = Idle::default();
+                    }
+                    self.wait_in_turns(run, work, call, wait, &mut idle)?
+                }
+                // Progresses the context, so that the call fails when its peer has.
+                _ => self.wait_shared(run, work, call, wait, &mut idle, now)?,
+            };
+            if !is_ready && (!waits || self.engine().now() >= run.deadline) {
+                return Ok(waits);
+            }
+        }
+        Ok(true)
+    }
+
     /// [`Context::wait_shared`], and if there is another member without which the call does not end, for that in turns, so that the
     /// end of either is noticed.
     #[cold]
-    pub(super) fn wait_in_turns(
+    fn wait_in_turns(
         &self,
         run: &Run<'_>,
         work: &Work<'_>,
         call: &mut SharedCall,
         wait: Wait,
         idle: &mut Idle,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if self.poll_alone(run, work, call, wait, idle)? {
-            return Ok(());
+            return Ok(true);
         }
         let until = |is_last| if is_last { run.deadline } else { run.deadline.min(self.engine().now() + TURN) };
         let slow_reader = call.call.slow_reader(work, wait);
-        if !self.wait_shared(run, work, call, wait, idle, until(slow_reader.is_none()))?
-            && let Some(slow_reader) = call.call.slow_reader(work, wait)
-        {
-            self.wait_shared(run, work, call, slow_reader, idle, until(false))?;
+        if self.wait_shared(run, work, call, wait, idle, until(slow_reader.is_none()))? {
+            return Ok(true);
         }
-        Ok(())
+        match call.call.slow_reader(work, wait) {
+            Some(slow_reader) if self.engine().now() < run.deadline => {
+                self.wait_shared(run, work, call, slow_reader, idle, until(false))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Polls for what the call waits for without the context's lock, as long as the thread may poll and nothing else is waited for on the
@@ -87,13 +144,11 @@ impl Context {
                 std::thread::yield_now();
             }
             drop(alone);
-            if self.wait_shared(run, work, call, wait, idle, self.engine().now())? {
-                return Ok(true);
-            }
-            if let Some(slow_reader) = call.call.slow_reader(work, wait)
-                && self.wait_shared(run, work, call, slow_reader, idle, self.engine().now())?
-            {
-                return Ok(true);
+            let others = [Some(wait), call.call.slow_reader(work, wait)];
+            for wait in others.into_iter().flatten() {
+                if self.wait_shared(run, work, call, wait, idle, self.engine().now())? {
+                    return Ok(true);
+                }
             }
         }
     }
@@ -122,20 +177,10 @@ impl Context {
         false
     }
 
-    pub(super) fn attend(&self, run: &Run<'_>, guard: &mut Guard<'_>, call: &mut SharedCall) -> Result<u32> {
-        match call.attended {
-            Some(index) => Ok(index),
-            None => {
-                let index = guard.register(&run.binding, call.call.fingerprint());
-                Ok(*call.attended.insert(index.map_err(|error| self.described(run, &error))?))
-            }
-        }
-    }
-
-    /// Waits with the context's lock, and progresses the context meanwhile, until `until`, the call's deadline or an earlier time.
-    /// Returns whether the wait may be over. A failure ends the call.
+    /// Waits with the context's lock, and progresses the context meanwhile, until `until`. Returns whether the wait may be over, or the call has
+    /// failed, which then is its outcome.
     #[cold]
-    pub(super) fn wait_shared(
+    fn wait_shared(
         &self,
         run: &Run<'_>,
         work: &Work<'_>,
@@ -146,11 +191,11 @@ impl Context {
     ) -> Result<bool> {
         call.call.look_around(work, wait);
         let mut guard = self.lock()?;
-        let index = match self.attend(run, &mut guard, call) {
+        let index = match self.register(run, &mut guard, call) {
             Ok(index) => index,
             Err(error) => {
-                call.call.withdraw(work.shared);
-                return Err(error);
+                call.outcome = Some(Err(error));
+                return Ok(true);
             }
         };
         let rank = wait.member().map(|member| work.shared.rank(member));
@@ -166,21 +211,21 @@ impl Context {
         let (mut guard, ready) = self.engine().wait_for(guard, rank, idle, until, |core| {
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {
-                return Some(true);
+                return Some(Ok(()));
             }
-            core.is_over(index).then_some(false)
+            core.failure(index).cloned().map(Err)
         });
-        if ready == Some(true) {
-            guard.messenger.cancel(index);
-            call.awaited = None;
-            *idle = Idle::default();
+        let is_ready = ready.is_some();
+        match ready {
+            Some(Ok(())) => {
+                guard.messenger.cancel(index);
+                call.awaited = None;
+                *idle = Idle::default();
+            }
+            failed => call.outcome = failed,
         }
-        if ready == Some(true) || (ready.is_none() && until < run.deadline) {
-            self.engine().hand_over(guard);
-            return Ok(ready.is_some());
-        }
-        call.call.withdraw(work.shared);
-        self.conclude(run, guard, index, ready.is_some()).map(|()| true)
+        self.engine().hand_over(guard);
+        Ok(is_ready)
     }
 }
 

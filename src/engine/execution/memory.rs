@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Execution, internal, is_past};
+use super::{Execution, Run, internal, is_past};
 use crate::engine::errors::{no_room, uncounted};
 use crate::engine::plan::Plan;
-use crate::engine::prepared::{Binding, Identity, Prepared};
+use crate::engine::prepared::{Binding, Identity};
 use crate::engine::shared::part::Part;
 use crate::engine::shared::steps::SharedSteps;
 use crate::engine::shared::{Refused, Shared, Work};
@@ -14,7 +14,7 @@ use crate::messaging::{Messenger, Token};
 use crate::publications::each;
 
 /// The detail in the token of a wait for what a peer does in shared memory. Others are indices of steps.
-const MEMORY: u32 = u32::MAX;
+pub const MEMORY: u32 = u32::MAX;
 
 impl Execution {
     /// Starts the steps of a run on shared memory, if there are any.
@@ -38,7 +38,7 @@ impl Execution {
     }
 
     /// Executes a step on shared memory if it is the next one, or waits for what it needs.
-    pub(super) fn step_in_memory(&mut self, call: &Prepared, id: &Identity, index: u32) -> Result<()> {
+    pub(super) fn step_in_memory(&mut self, run: Run<'_>, index: u32) -> Result<()> {
         let (deadline, clock) = (self.deadline, self.clock.clone());
         let is_late = || is_past(deadline, clock.as_ref());
         let its_turn = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
@@ -46,22 +46,18 @@ impl Execution {
             if its_turn(part, steps) { part.execute(work, is_late) } else { Ok(false) }
         };
         let none = || Err(internal("a schedule uses shared memory, which this run does not"));
-        if self.in_memory(call, id, act).unwrap_or_else(none)? {
-            let len = call.plan.steps[index as usize].len;
+        if self.in_memory(run, act).unwrap_or_else(none)? {
+            let plan = &*run.0.plan;
+            let len = plan.steps[index as usize].len;
             self.progress[index as usize].posted = len;
-            self.advance_done(&call.plan, index, len);
-            self.work.extend(self.next_in_memory(&call.plan));
+            self.advance_done(plan, index, len);
+            self.work.extend(self.next_in_memory(plan));
         }
         Ok(())
     }
 
     fn next_in_memory(&self, plan: &Plan) -> Option<u32> {
         self.part.as_ref()?.next(plan.shared_steps.as_ref()?)
-    }
-
-    /// Whether the detail of a token is that of a wait for what a peer does in shared memory.
-    pub fn is_wait_in_memory(detail: u32) -> bool {
-        detail == MEMORY
     }
 
     /// Whether it waits for what a peer does in shared memory.
@@ -71,12 +67,12 @@ impl Execution {
 
     /// Looks for what it waits for in shared memory, and writes on what others read piece by piece. If there was anything to do, goes on, and
     /// returns true.
-    pub fn look(&mut self, call: &Prepared, id: &Identity, messenger: &mut Messenger) -> Result<bool> {
-        let found = self.in_memory(call, id, |part, _, work| part.look(work)) == Some(true);
+    pub fn look(&mut self, run: Run<'_>, messenger: &mut Messenger) -> Result<bool> {
+        let found = self.in_memory(run, |part, _, work| part.look(work)) == Some(true);
         if found {
-            messenger.end_wait_for_publication(memory_token(id));
-            self.work.extend(self.next_in_memory(&call.plan));
-            self.post(call, id, messenger, false)?;
+            messenger.end_wait_for_publication(memory_token(run.1));
+            self.work.extend(self.next_in_memory(&run.0.plan));
+            self.post(run, messenger, false)?;
         }
         Ok(found)
     }
@@ -89,12 +85,12 @@ impl Execution {
     }
 
     /// Lets peers know of the last steps on shared memory, and waits for those without which it does not go on.
-    pub(super) fn settle_memory(&mut self, call: &Prepared, id: &Identity, messenger: &mut Messenger) {
+    pub(super) fn settle_memory(&mut self, run: Run<'_>, messenger: &mut Messenger) {
         if self.part.is_none() {
             return;
         }
-        let (token, bytes) = (memory_token(id), id.count * self.element);
-        self.in_memory(call, id, |part, _, work| {
+        let (token, bytes) = (memory_token(run.1), run.1.count * self.element);
+        self.in_memory(run, |part, _, work| {
             part.announce(work);
             if let Some(awaited) = part.awaited(work) {
                 messenger.end_wait_for_publication(token);
@@ -106,8 +102,7 @@ impl Execution {
     /// Calls `act` for the steps on shared memory, if there are any.
     fn in_memory<R>(
         &mut self,
-        call: &Prepared,
-        id: &Identity,
+        (call, id): Run<'_>,
         act: impl FnOnce(&mut Part, &SharedSteps, &Work<'_>) -> R,
     ) -> Option<R> {
         let (part, shared, steps) = (self.part.as_mut()?, self.shared.as_ref()?, call.plan.shared_steps.as_ref()?);

@@ -62,8 +62,8 @@ pub struct Shared {
     usable: AtomicBool,
     /// Whether a call waits for memory that another call of this rank has in the publication table.
     awaits_memory: AtomicBool,
-    /// The index in the engine, plus 1, of a call that was attended there, and has ended without the engine's lock; 0 if there is none.
-    ended_attended: AtomicU64,
+    /// The index in the engine, plus 1, of a call that was registered there, and has ended without the engine's lock; 0 if there is none.
+    ended_registration: AtomicU64,
     state: Mutex<State>,
     started: StartedCalls,
     kept: Arc<Kept>,
@@ -179,7 +179,7 @@ impl Shared {
             cache_bytes: last_level_cache(),
             usable: AtomicBool::new(true),
             awaits_memory: AtomicBool::new(false),
-            ended_attended: AtomicU64::new(0),
+            ended_registration: AtomicU64::new(0),
             state: Mutex::new(State { allocator: EntryAllocator::new(reads), ..State::default() }),
             started: StartedCalls::default(),
             kept,
@@ -194,11 +194,6 @@ impl Shared {
     /// No call starts any more. Calls in progress find out when they wait.
     pub fn close(&self) {
         self.usable.store(false, Ordering::Release);
-    }
-
-    /// Whether there are calls that were started, and for which no thread waits.
-    pub fn has_started(&self) -> bool {
-        !self.started.is_empty()
     }
 
     /// Number of calls that were started.
@@ -263,16 +258,16 @@ impl Shared {
 
     /// Leaves it to whoever has the engine's lock next to end the registration with this index, of a call that has ended: a thread that
     /// takes the lock for that needs half a microsecond longer. Returns false if the caller must do it.
-    pub fn end_attended_later(&self, index: u32) -> bool {
+    pub fn end_registration_later(&self, index: u32) -> bool {
         let (none, ended) = (0, u64::from(index) + 1);
-        self.ended_attended.compare_exchange(none, ended, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.ended_registration.compare_exchange(none, ended, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// The index of a registration that is left to be ended.
     #[inline]
-    pub fn take_ended_attended(&self) -> Option<u32> {
-        let any = self.ended_attended.load(Ordering::Relaxed) != 0;
-        let ended = || self.ended_attended.swap(0, Ordering::Relaxed);
+    pub fn take_ended_registration(&self) -> Option<u32> {
+        let any = self.ended_registration.load(Ordering::Relaxed) != 0;
+        let ended = || self.ended_registration.swap(0, Ordering::Relaxed);
         any.then(ended).and_then(|ended| ended.checked_sub(1)).map(|index| index as u32)
     }
 

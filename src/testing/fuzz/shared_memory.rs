@@ -138,7 +138,7 @@ impl Rank {
         // Results of the longest calls are stored past the caches.
         let cache_bytes = COUNTS[3] * ELEMENT;
         let usable = AtomicBool::new(true);
-        let (state, started, awaits_memory, ended_attended) = Default::default();
+        let (state, started, awaits_memory, ended_registration) = Default::default();
         let (kept, reads) = (Arc::default(), true);
         let (mark, local) = (group.mark().clone(), group);
         let shared = Shared {
@@ -149,7 +149,7 @@ impl Rank {
             cache_bytes,
             usable,
             awaits_memory,
-            ended_attended,
+            ended_registration,
             state,
             started,
             kept,
