@@ -7,10 +7,11 @@ use crate::error::Result;
 use crate::transport;
 
 impl Context {
-    /// Allocates `bytes` of zeroed memory, for data of calls on any context: aligned to a page at least, and with huge pages where the
-    /// system allows that. In calls on this context, ranks that share memory with this one read it in place; if memory
-    /// cannot be shared, it is ordinary memory. It may be used until it is freed by [`Context::dealloc`], or with the context. Fails with
-    /// `ResourceExhausted` if there is not so much memory. Its pages are taken when they are first written, or at once if
+    /// Allocates `bytes` of zeroed memory, for data of calls on any context: aligned to a page at least, and with huge
+    /// pages where the system allows that. In calls on this context, ranks that share memory with this one read it in
+    /// place; if memory cannot be shared, it is ordinary memory. It may be used until it is freed by
+    /// [`Context::dealloc`], or with the context. Fails with `ResourceExhausted` if there is not so much memory. Its
+    /// pages are taken when they are first written, or at once if
     /// [`ContextOptions::commit_memory`](super::ContextOptions::commit_memory) says so.
     ///
     /// A child by fork shares the memory with its parent, like memory mapped with `MAP_SHARED`.
@@ -23,7 +24,8 @@ impl Context {
         Ok(memory)
     }
 
-    /// Frees memory of [`Context::alloc`]. Fails with `InvalidArgument` if this context has not allocated it, or it was freed.
+    /// Frees memory of [`Context::alloc`]. Fails with `InvalidArgument` if this context has not allocated it, or it was
+    /// freed.
     ///
     /// # Safety
     /// Nothing in this process accesses the memory any more; no call or buffer uses it.

@@ -1,10 +1,11 @@
 //! Connects the ranks of a context: exchanges their addresses and the tuning.
 //!
-//! There are two or three rounds. In the first, every rank publishes its host, and the local address from which it reaches the store. When
-//! the hosts are known, it listens, and publishes its addresses in the second. If ranks of a host have memory to share, there is a
-//! third, in which every rank says whether it could open that of the others. Last, rank 0 publishes the tuning by which algorithms
-//! are selected (see [`tuning`]). The exchange is done over a [`store`], by an [allgather of the
-//! caller](oob), or over a connected [context](parent), whose hosts and tuning are known.
+//! There are two or three rounds. In the first, every rank publishes its host, and the local address from which it
+//! reaches the store. When the hosts are known, it listens, and publishes its addresses in the second. If ranks of a
+//! host have memory to share, there is a third, in which every rank says whether it could open that of the others.
+//! Last, rank 0 publishes the tuning by which algorithms are selected (see [`tuning`]). The exchange is done over a
+//! [`store`], by an [allgather of the caller](oob), or over a connected [context](parent), whose hosts and tuning are
+//! known.
 
 mod oob;
 pub(super) mod parent;
@@ -41,19 +42,22 @@ pub(super) const CONNECT: &str = "connect";
 /// Upper bound of the memory that a context takes for each rank of which it knows: addresses, hosts, peers.
 pub(super) const BYTES_PER_RANK: usize = 2 << 10;
 
-/// An allgather of the caller: gets this rank's record, and memory for the records of all ranks, in their order, of equal length.
+/// An allgather of the caller: gets this rank's record, and memory for the records of all ranks, in their order, of
+/// equal length.
 pub type AllgatherFunction<'a> = dyn FnMut(&[u8], &mut [u8]) -> Result<()> + 'a;
 
 impl Context {
-    /// Connects the ranks over `store`. Collective: every rank calls it, with a store (or prefix) used only by this context.
+    /// Connects the ranks over `store`. Collective: every rank calls it, with a store (or prefix) used only by this
+    /// context.
     pub fn connect(&self, store: &dyn Store) -> Result<()> {
         let limit = self.limit();
         let connected = self.bootstrap(&OverStore::new(self, store, limit), limit);
         connected.map_err(|e| self.unconnectable(&e, limit, format_args!("over {}", store.describe())))
     }
 
-    /// Connects the ranks by the caller's allgather. Collective. It is called three times on every rank, on this thread, without
-    /// locks; if it fails, this fails at once. A call of it is not interrupted: the deadline is checked between calls.
+    /// Connects the ranks by the caller's allgather. Collective. It is called three times on every rank, on this
+    /// thread, without locks; if it fails, this fails at once. A call of it is not interrupted: the deadline is checked
+    /// between calls.
     pub fn connect_oob(&self, allgather: &mut AllgatherFunction<'_>) -> Result<()> {
         let limit = self.limit();
         let connected = self.bootstrap(&ByAllgather::new(self, allgather, limit), limit);
@@ -151,7 +155,8 @@ impl Context {
         Ok(())
     }
 
-    /// Sets the addresses of this rank. Returns its content for a round: its version, its address, and which links rank 0 measures.
+    /// Sets the addresses of this rank. Returns its content for a round: its version, its address, and which links rank
+    /// 0 measures.
     fn set_own_address(&self, sockets: Vec<SocketAddr>, wants: u8) -> Result<Vec<u8>> {
         self.lock()?.messenger.connections_mut().set_sockets(sockets);
         self.content(wants)
@@ -163,7 +168,8 @@ impl Context {
         Ok(self.with_version(&[address, vec![wants]].concat()))
     }
 
-    /// Rank 0: the source of the tuning. What it published when it connected before, without success on all ranks, it publishes again.
+    /// Rank 0: the source of the tuning. What it published when it connected before, without success on all ranks, it
+    /// publishes again.
     fn source(&self) -> Result<Option<Source>> {
         if self.rank != 0 {
             return Ok(None);
@@ -199,8 +205,8 @@ impl Context {
         list.chunks_exact(length).enumerate().map(address).collect()
     }
 
-    /// Sets the addresses of all peers, and returns what this rank can share with those of its host. `named`: the numbers of ranks in
-    /// errors. Threads poll as long as `constants` says.
+    /// Sets the addresses of all peers, and returns what this rank can share with those of its host. `named`: the
+    /// numbers of ranks in errors. Threads poll as long as `constants` says.
     pub(crate) fn use_addresses(
         &self,
         addresses: &[Address],
@@ -229,7 +235,8 @@ impl Context {
         Ok(found)
     }
 
-    /// Uses `tuner` from now on, unless a tuner was agreed on before. `found`: what each rank can share with those of its host.
+    /// Uses `tuner` from now on, unless a tuner was agreed on before. `found`: what each rank can share with those of
+    /// its host.
     pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address], found: &[Sharing]) -> Result<()> {
         let sharing = self.share_memory(found)?;
         let tuner = tuner.with_shared_memory(sharing != Sharing::Nothing, address::number_caches(addresses));

@@ -9,7 +9,8 @@ use crate::engine::requests::{Ended, Requests, Side};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::types::{Rank, Slot};
 
-/// One end of a one-sided channel to one peer: the sending end writes into the receiving end of the same slot. Thread-safe.
+/// One end of a one-sided channel to one peer: the sending end writes into the receiving end of the same slot.
+/// Thread-safe.
 pub struct BoundBuffer {
     context: Arc<Context>,
     rank: Rank,
@@ -20,7 +21,8 @@ pub struct BoundBuffer {
     owner: u32,
 }
 
-// SAFETY: the caller keeps the memory valid until the buffer is dropped, on whichever thread; the context's lock guards the rest.
+// SAFETY: the caller keeps the memory valid until the buffer is dropped, on whichever thread; the context's lock guards
+// the rest.
 unsafe impl Send for BoundBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for BoundBuffer {}
@@ -98,10 +100,10 @@ impl BoundBuffer {
         let (guard, ended) = engine.wait_for(guard, Some(self.rank), &mut Idle::default(), deadline, |core| {
             core.requests.take(self.owner, side)
         });
-        let its = Requests::token(self.owner, side);
+        let own = Requests::token(self.owner, side);
         let messenger = &guard.messenger;
         let waits = ended.is_none().then(|| {
-            (messenger.diagnosis().describe(self.owner, guard.now), messenger.diagnosis().blame(|token| token == its))
+            (messenger.diagnosis().describe(self.owner, guard.now), messenger.diagnosis().blame(|token| token == own))
         });
         engine.hand_over(guard);
         let (what, own) = (if side == Side::Send { "to" } else { "from" }, self.context.own());

@@ -49,8 +49,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call without buffers, with sum as the operation, automatic selection of the algorithm, tag 0, and the context's timeout
-    /// and segment size. For `Call { …, ..Call::new(…) }`.
+    /// A call without buffers, with sum as the operation, automatic selection of the algorithm, tag 0, and the
+    /// context's timeout and segment size. For `Call { …, ..Call::new(…) }`.
     pub const fn new(shape: Shape<'a>, dtype: DataType) -> Self {
         Self {
             shape,
@@ -86,7 +86,8 @@ impl Call<'_> {
         }
     }
 
-    /// Whether an average is computed as a mean of means: that of float16, whose sum may overflow although the average does not.
+    /// Whether an average is computed as a mean of means: that of float16, whose sum may overflow although the average
+    /// does not.
     fn is_mean(&self) -> bool {
         matches!(self.reduction, Reduction::Op(ReduceOp::Average))
             && self.dtype == ElementType::Known(DataType::Float16)

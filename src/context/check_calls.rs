@@ -1,7 +1,7 @@
 //! Compares the calls of all ranks before a collective, if the context's options ask for it.
 //!
-//! Every rank gathers the records of all ranks' calls, so all come to the same result. If the calls differ, no rank starts, and
-//! the context stays usable.
+//! Every rank gathers the records of all ranks' calls, so all come to the same result. If the calls differ, no rank
+//! starts, and the context stays usable.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub(super) fn from_environment() -> Result<bool> {
 /// Lists of a record, each with an entry per rank.
 const LISTS: usize = 4;
 
-/// The record of a call: `FIELDS` numbers, then the lists. These are the sent and the received counts, the groups of the ranks, and dims;
-/// zeros if the collective has none, or its algorithm uses none.
+/// The record of a call: `FIELDS` numbers, then the lists. These are the sent and the received counts, the groups of
+/// the ranks, and dims; zeros if the collective has none, or its algorithm uses none.
 fn record(run: &Run<'_>) -> Result<Vec<u64>> {
     let Prepared { dtype, algorithm, .. } = *run.call;
     let shape = run.call.shape.get();
@@ -178,7 +178,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// How the calls differ, if they do, and the rank that is most likely wrong: the first of the smallest group with equal calls.
+/// How the calls differ, if they do, and the rank that is most likely wrong: the first of the smallest group with equal
+/// calls.
 fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
     let mut groups: Vec<(Record<'_>, Vec<usize>)> = Vec::new();
     for (rank, record) in records.iter().enumerate() {

@@ -1,16 +1,16 @@
 //! A rank's claim to its rank, the first thing that it writes to a store. The only I/O is the store's.
 //!
-//! A rank appends its claim to a key of its own, and reads the key back. If another process has claimed the same rank, both fail:
-//! the second at once, the first when it reads the key; and rank 0, which reads all keys, notifies all ranks. So two jobs on one
-//! store, two processes with one rank, and entries of an earlier job are detected.
+//! A rank appends its claim to a key of its own, and reads the key back. If another process has claimed the same rank,
+//! both fail: the second at once, the first when it reads the key; and rank 0, which reads all keys, notifies all
+//! ranks. So two jobs on one store, two processes with one rank, and entries of an earlier job are detected.
 //!
-//! Ranks of two jobs that claim different ranks, for example rank 0 of one and rank 1 of the other, are distinguished only by the
-//! number of ranks and the name of the job, which the user or the batch system has given (see [`JOB_VARIABLES`]). If two jobs are
-//! equal in these, only a token or a prefix can separate them.
+//! Ranks of two jobs that claim different ranks, for example rank 0 of one and rank 1 of the other, are distinguished
+//! only by the number of ranks and the name of the job, which the user or the batch system has given (see
+//! [`JOB_VARIABLES`]). If two jobs are equal in these, only a token or a prefix can separate them.
 //!
-//! A claim is a random number of its process (8 bytes), the process id (4, little-endian), the version of the library (8), the host name
-//! (64, padded with zeros), the number of ranks (4), the job name (64, padded with zeros), and the content that the rank publishes. What
-//! precedes the host name is the same in every version.
+//! A claim is a random number of its process (8 bytes), the process id (4, little-endian), the version of the library
+//! (8), the host name (64, padded with zeros), the number of ranks (4), the job name (64, padded with zeros), and the
+//! content that the rank publishes. What precedes the host name is the same in every version.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -31,8 +31,8 @@ const SIZE_AT: usize = HOST_AT + NAME_BYTES;
 const JOB_AT: usize = SIZE_AT + 4;
 const CONTENT_AT: usize = JOB_AT + NAME_BYTES;
 
-/// The first of these environment variables that is set names the job: the user's own, then those of batch systems, which are the
-/// same for all processes of one submission (`SLURM_HET_JOB_ID` is for heterogeneous Slurm jobs).
+/// The first of these environment variables that is set names the job: the user's own, then those of batch systems,
+/// which are the same for all processes of one submission (`SLURM_HET_JOB_ID` is for heterogeneous Slurm jobs).
 const JOB_VARIABLES: [&str; 5] = ["GLOO_RS_JOB", "SLURM_HET_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
 /// The job name of this process, with its variable; empty if there is none.
@@ -50,7 +50,8 @@ pub(super) fn make(version: Version, size: usize, content: &[u8]) -> Result<Vec<
 }
 
 fn make_for(job: &[u8], version: Version, size: usize, content: &[u8]) -> Result<Vec<u8>> {
-    // These bytes stand for the process, not for a context: a new context of this process may repeat a claim of an earlier one.
+    // These bytes stand for the process, not for a context: a new context of this process may repeat a claim of an
+    // earlier one.
     static PROCESS: OnceLock<[u8; 8]> = OnceLock::new();
     let random = match PROCESS.get() {
         Some(random) => *random,
@@ -70,8 +71,8 @@ fn make_for(job: &[u8], version: Version, size: usize, content: &[u8]) -> Result
     Ok([&random[..], &id, &version.encode(), &host, &size, &job, content].concat())
 }
 
-/// Appends a claim to those at `key`. A store that sees this process die takes it back until all ranks have come. If the store cannot
-/// append, it replaces them, so that only the last one of each rank remains.
+/// Appends a claim to those at `key`. A store that sees this process die takes it back until all ranks have come. If
+/// the store cannot append, it replaces them, so that only the last one of each rank remains.
 pub(super) fn put(store: &dyn Store, key: &str, claim: &[u8], timeout: Duration) -> Result<()> {
     match store.claim_within(key, claim, timeout) {
         Err(error) if error.kind() == ErrorKind::Unsupported => store.set_within(key, claim, timeout),
@@ -87,8 +88,8 @@ pub(super) struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// Parses the `value` at the key of `rank`; claims have `length` bytes. Fails unless the version in it works with `own`, this rank and
-    /// its version.
+    /// Parses the `value` at the key of `rank`; claims have `length` bytes. Fails unless the version in it works with
+    /// `own`, this rank and its version.
     pub(super) fn read(rank: Rank, value: &'a [u8], length: usize, own: (Rank, Version)) -> Result<Self> {
         take(rank, value.get(OWNER_BYTES..).unwrap_or_default(), own)?;
         if value.is_empty() || !value.len().is_multiple_of(length) {

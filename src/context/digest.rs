@@ -1,5 +1,5 @@
-//! Digests of calls: every message of a collective carries one, so that ranks in different calls detect this. Also describes
-//! digests in errors.
+//! Digests of calls: every message of a collective carries one, so that ranks in different calls detect this. Also
+//! describes digests in errors.
 
 use std::hash::{Hash, Hasher};
 
@@ -46,8 +46,8 @@ impl Call<'_> {
             Uses::Domains => shape.domains.hash(&mut hasher),
             Uses::Sizes | Uses::Counts | Uses::SharedMemory => {}
         }
-        // Every rank divides an average by the number of contributions that it assumes. The number is added, not hashed, so that
-        // different numbers always give different digests.
+        // Every rank divides an average by the number of contributions that it assumes. The number is added, not
+        // hashed, so that different numbers always give different digests.
         let contributions = if shape.average { shape.contributions() } else { 0 };
         let digest = Digest {
             collective: shape.collective as u32,
@@ -72,8 +72,8 @@ impl Call<'_> {
     }
 }
 
-/// Numbers besides counts that must be equal on all ranks if the collective or `algorithm` uses them, else 0: the inputs of an allgather, the
-/// base, and the destinations.
+/// Numbers besides counts that must be equal on all ranks if the collective or `algorithm` uses them, else 0: the
+/// inputs of an allgather, the base, and the destinations.
 pub(super) fn numbers(shape: &Shape<'_>, algorithm: &Algorithm) -> (usize, usize, usize) {
     let Shape { collective, inputs, base, destinations, .. } = *shape;
     let inputs = if collective == Collective::Allgather { inputs.max(1) } else { 0 };

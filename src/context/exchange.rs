@@ -7,8 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
 use crate::tuner::Tuner;
 
-/// How the ranks of a context exchange what they need to connect. Every rank calls the methods in this order. Other ranks are
-/// notified of a failure where possible, so the second round is called even after a failure.
+/// How the ranks of a context exchange what they need to connect. Every rank calls the methods in this order. Other
+/// ranks are notified of a failure where possible, so the second round is called even after a failure.
 pub(super) trait Exchange {
     /// The address of the server that all ranks use, if there is one.
     fn server(&self) -> Option<SocketAddr> {
@@ -20,15 +20,15 @@ pub(super) trait Exchange {
         None
     }
 
-    /// The first round: returns the provisional addresses of all ranks. `own` is this rank's content, or the error for which it
-    /// fails.
+    /// The first round: returns the provisional addresses of all ranks. `own` is this rank's content, or the error for
+    /// which it fails.
     fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>>;
 
     /// The second round: returns this rank's content, and the contents of all ranks in their order.
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)>;
 
-    /// Whether a rank waits in a round until all others take part in it. Then all rounds are made, with the error in place of the content
-    /// of a rank that has failed.
+    /// Whether a rank waits in a round until all others take part in it. Then all rounds are made, with the error in
+    /// place of the content of a rank that has failed.
     fn waits_for_all(&self) -> bool {
         false
     }

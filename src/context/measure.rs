@@ -18,8 +18,9 @@ use crate::wire::fingerprint::Purpose;
 const SCRIPT: [(usize, usize); 5] = [(8, 21), (8 << 10, 3), (64 << 10, 3), (256 << 10, 3), (1 << 20, 3)];
 const LARGEST: usize = SCRIPT[SCRIPT.len() - 1].0;
 
-/// The measurement ends after this time, or after so many round trips of the shortest message if these take longer. On a new
-/// connection to a distant host, TCP's congestion window limits the rate at first, and grows from message to message.
+/// The measurement ends after this time, or after so many round trips of the shortest message if these take longer. On
+/// a new connection to a distant host, TCP's congestion window limits the rate at first, and grows from message to
+/// message.
 const BUDGET: Duration = Duration::from_millis(10);
 const ROUND_TRIPS: u32 = 20;
 /// The shortest message is repeated for this time, but a few times at least.
@@ -61,9 +62,9 @@ pub(super) struct Measured {
     pub overhead: f64,
 }
 
-/// Runs one side of a round trip, until `until`. Its bytes are at most the length of the buffers; the answering side returns what it
-/// receives. Returns the seconds that it took to post the message, including sending it if it was sent at once; `None` if it
-/// failed.
+/// Runs one side of a round trip, until `until`. Its bytes are at most the length of the buffers; the answering side
+/// returns what it receives. Returns the seconds that it took to post the message, including sending it if it was sent
+/// at once; `None` if it failed.
 fn exchange(context: &Context, call: &Arc<Prepared>, from: &[u8], into: &mut [u8], until: Instant) -> Option<f64> {
     let (inputs, outputs) = ([from.as_ptr()], [into.as_mut_ptr()]);
     let binding = Binding { call, inputs: &inputs, outputs: &outputs, function: None, tag: 0 };
@@ -81,7 +82,8 @@ fn exchange(context: &Context, call: &Arc<Prepared>, from: &[u8], into: &mut [u8
     well.then_some(posted)
 }
 
-/// Rank 0: measures the link to `peer`, if that answers, until `until`. `bandwidth` is used if it could not be measured.
+/// Rank 0: measures the link to `peer`, if that answers, until `until`. `bandwidth` is used if it could not be
+/// measured.
 pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64) -> Option<Measured> {
     let mut from = try_zeros(LARGEST, "a measurement").ok()?;
     let mut into = try_zeros(LARGEST, "a measurement").ok()?;
@@ -140,8 +142,8 @@ fn follows(index: usize, time: usize, connected: Instant, until: Instant, best: 
     }
 }
 
-/// The link for these times by size, the shortest message first. Uses `bandwidth` if they do not show it; `None` if there are
-/// none.
+/// The link for these times by size, the shortest message first. Uses `bandwidth` if they do not show it; `None` if
+/// there are none.
 fn fitted(best: &[(usize, f64)], bandwidth: f64) -> Option<Link> {
     let (first, last) = (best.first()?, best.last()?);
     let latency = first.1.max(1e-9);
@@ -203,7 +205,8 @@ mod tests {
         assert!(noise.bandwidth.is_finite() && noise.bandwidth > 0.0, "{noise:?}");
     }
 
-    /// The messages that a link of this latency and bandwidth is measured with: the number of each size, and the total time.
+    /// The messages that a link of this latency and bandwidth is measured with: the number of each size, and the total
+    /// time.
     fn messages_on(latency: f64, bandwidth: f64) -> (Vec<usize>, f64) {
         let (mut counts, mut best, mut clock) = (vec![0; SCRIPT.len()], Vec::new(), 0.0);
         let now = Instant::now();

@@ -45,7 +45,7 @@ use crate::context::versions::Versions;
 use crate::engine::cache::CallCache;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
-use crate::engine::shared::program::MOST_ELEMENT_BYTES;
+use crate::engine::shared::program::MAX_ELEMENT_BYTES;
 use crate::engine::{Cores, Engine, Guard, Idle, Spin};
 use crate::environment;
 use crate::error::{self, Error, ErrorKind, Result};
@@ -72,30 +72,33 @@ pub enum Connect {
 /// Options of a context.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
-    /// Timeout of an operation, if the call does not set one. Zero: only what is possible without waiting. `Duration::MAX`: no
-    /// timeout. 30 s by default.
+    /// Timeout of an operation, if the call does not set one. Zero: only what is possible without waiting.
+    /// `Duration::MAX`: no timeout. 30 s by default.
     pub timeout: Duration,
-    /// Whether nobody has chosen `timeout`: errors of calls that end by it then name the variable [`environment::TIMEOUT`].
+    /// Whether nobody has chosen `timeout`: errors of calls that end by it then name the variable
+    /// [`environment::TIMEOUT`].
     pub timeout_by_default: bool,
     /// When connections are made.
     pub connect: Connect,
     /// Longest message of a collective, in bytes. 1 MiB by default. The same on all ranks.
     pub max_segment_bytes: usize,
-    /// The job token, which must be equal on all ranks; empty for none. `None`: the value of `GLOO_RS_TOKEN` when the context is
-    /// created.
+    /// The job token, which must be equal on all ranks; empty for none. `None`: the value of `GLOO_RS_TOKEN` when the
+    /// context is created.
     pub token: Option<JobToken>,
-    /// Whether ranks compare their calls before each collective, which costs an allgather. Calls that differ then fail on every
-    /// rank, with an error that names the differences, and the context stays usable. `None`: as `GLOO_RS_CHECK_CALLS` says, else
-    /// not. The same on all ranks.
+    /// Whether ranks compare their calls before each collective, which costs an allgather. Calls that differ then fail
+    /// on every rank, with an error that names the differences, and the context stays usable. `None`: as
+    /// `GLOO_RS_CHECK_CALLS` says, else not. The same on all ranks.
     pub check_calls: Option<bool>,
-    /// Source of the constants for estimating the cost of algorithms, and of recorded choices: a tuning file's path, `measure`,
-    /// or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's option is used, for
-    /// all ranks.
+    /// Source of the constants for estimating the cost of algorithms, and of recorded choices: a tuning file's path,
+    /// `measure`, or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's
+    /// option is used, for all ranks.
     pub tuning: Option<String>,
-    /// Whether [`Context::alloc`] takes all pages at once. This takes as long as writing them, and a rank that writes its memory from a
-    /// thread on another NUMA node finds it far away; but no later write waits for a page, or finds none.
+    /// Whether [`Context::alloc`] takes all pages at once. This takes as long as writing them, and a rank that writes
+    /// its memory from a thread on another NUMA node finds it far away; but no later write waits for a page, or finds
+    /// none.
     pub commit_memory: bool,
-    /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else `auto`.
+    /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else
+    /// `auto`.
     pub wait: Option<WaitMode>,
     /// This library's. Tests pretend to be another.
     pub version: Version,
@@ -187,8 +190,8 @@ pub struct Context {
     overrides: Overrides,
     /// The tuning that all ranks agreed on when they connected.
     agreed: OnceLock<Tuner>,
-    /// The same tuning as in `agreed`, for ranks that share no memory. Where ranks share memory but may not read each other's processes, it
-    /// selects the algorithms of calls that would need such reads.
+    /// The tuning of `agreed` for ranks that share no memory. Where ranks share memory but may not read each other's
+    /// processes, it selects the algorithms of calls that would need such reads.
     without_shared_memory: OnceLock<Tuner>,
     /// Used if the context was connected by pairs, without an agreement.
     built_in: OnceLock<Tuner>,
@@ -315,16 +318,18 @@ impl Context {
         Ok(())
     }
 
-    /// `error` of a call that was to end by `deadline`, with what the user may have to know besides: the versions of ranks that disagree, and,
-    /// if it has not ended by then, named no timeout (`None`), and the context's is the default, the variable. Before, `error` is of something
-    /// else, such as an earlier call that has broken the context.
+    /// `error` of a call that was to end by `deadline`, with what the user may have to know besides: the versions of
+    /// ranks that disagree, and, if it has not ended by then, named no timeout (`None`), and the context's is the
+    /// default, the variable. Before, `error` is of something else, such as an earlier call that has broken the
+    /// context.
     fn amended(&self, timeout: Option<Duration>, deadline: Instant, error: Error) -> Error {
         let error = self.with_versions(error);
         let by_default = timeout.is_none() && self.timeout_by_default.load(Ordering::Relaxed);
         if by_default && self.engine().now() + ROUNDED_BY >= deadline { environment::by_default(error) } else { error }
     }
 
-    /// Reserves `n` slot numbers for the caller and returns the first. Equal on all ranks as long as all make the same calls.
+    /// Reserves `n` slot numbers for the caller and returns the first. Equal on all ranks as long as all make the same
+    /// calls.
     pub fn next_slot(&self, n: u32) -> Slot {
         self.slots.fetch_add(u64::from(n), Ordering::Relaxed)
     }
@@ -348,13 +353,14 @@ impl Context {
             && guard.messenger.connections().local_ranks().is_some_and(|group| group.index_of(rank).is_some()))
     }
 
-    /// Whether the ranks of this host read the memory of each other's processes, so that long messages are copied once. `None` if they share
-    /// no memory, or the context is not connected yet.
+    /// Whether the ranks of this host read the memory of each other's processes, so that long messages are copied once.
+    /// `None` if they share no memory, or the context is not connected yet.
     pub fn reads_memory(&self) -> Result<Option<bool>> {
         Ok(self.lock()?.messenger.connections().local_ranks().map(|group| group.reads_memory()))
     }
 
-    /// The host number of each rank, equal on all ranks; empty until the ranks are known by [`Context::connect`] or its variants.
+    /// The host number of each rank, equal on all ranks; empty until the ranks are known by [`Context::connect`] or its
+    /// variants.
     pub fn hosts(&self) -> &[u32] {
         self.hosts.get().map_or(&[], |hosts| hosts)
     }
@@ -369,8 +375,8 @@ impl Context {
         self.finish_closing(guard);
     }
 
-    /// Whether this process inherited the context by fork. Such a context can only be dropped, which leaves the parent's
-    /// connections open.
+    /// Whether this process inherited the context by fork. Such a context can only be dropped, which leaves the
+    /// parent's connections open.
     pub fn is_inherited(&self) -> bool {
         self.device().is_inherited()
     }
@@ -404,7 +410,7 @@ impl Context {
 
     /// The one that selects algorithms for calls with elements of so many bytes.
     fn tuner_of(&self, element: usize) -> &Tuner {
-        let without = || self.without_shared_memory.get().filter(|_| element > MOST_ELEMENT_BYTES);
+        let without = || self.without_shared_memory.get().filter(|_| element > MAX_ELEMENT_BYTES);
         without().unwrap_or_else(|| self.tuner())
     }
 
@@ -412,7 +418,8 @@ impl Context {
         &self.shared.engine
     }
 
-    /// What the queue pairs of InfiniBand or RoCE have done for this context since it was created; `None` with other transports.
+    /// What the queue pairs of InfiniBand or RoCE have done for this context since it was created; `None` with other
+    /// transports.
     pub fn counters(&self) -> Result<Option<Counters>> {
         Ok(self.lock()?.messenger.connections().counters())
     }
@@ -443,7 +450,8 @@ impl Context {
         Err(Error::invalid(format!("there is no rank {rank} in a context of {} ranks", self.size)))
     }
 
-    /// Waits until `rank` is connected. It may be done with this context, and have closed it, before this thread sees that.
+    /// Waits until `rank` is connected. It may be done with this context, and have closed it, before this thread sees
+    /// that.
     fn await_connection(&self, rank: Rank, deadline: Instant, timeout: Duration) -> Result<()> {
         let mut guard = self.lock()?;
         guard.messenger.connect(rank);

@@ -41,7 +41,8 @@ impl Operation {
 }
 
 impl Context {
-    /// Starts `call`, which is that of the binding of `run`: posts what can be posted without waiting. Returns the lock, if it was taken.
+    /// Starts `call`, which is that of the binding of `run`: posts what can be posted without waiting. Returns the
+    /// lock, if it was taken.
     #[inline(always)] // Both this and `complete` are parts of `execute`, which costs no more for being in two.
     pub(super) fn begin(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<(Option<Guard<'_>>, Operation)> {
         if let Some(work) = self.shared_work(&run.binding) {
@@ -72,8 +73,8 @@ impl Context {
         error
     }
 
-    /// Goes on without waiting, for a thread that does not wait for the run. If that is `is_late` while there is more to do, it fails. Those
-    /// whose steps the engine executes go on with it.
+    /// Goes on without waiting, for a thread that does not wait for the run. If that is `is_late` while there is more
+    /// to do, it fails. Those whose steps the engine executes go on with it.
     pub(super) fn progress(&self, run: &Run<'_>, operation: &mut Operation, is_late: impl Fn() -> bool) -> Progress {
         let work = operation.in_thread().zip(self.shared_work(&run.binding));
         work.map_or(Progress::None, |(call, work)| call.progress(&work, is_late))
@@ -95,7 +96,8 @@ impl Context {
         }
     }
 
-    /// Executes a run until it is over, and ends it; `guard`: the lock, if the thread has it. A failure breaks the context.
+    /// Executes a run until it is over, and ends it; `guard`: the lock, if the thread has it. A failure breaks the
+    /// context.
     #[inline(always)] // See `begin`.
     pub(super) fn complete(&self, run: &Run<'_>, guard: Option<Guard<'_>>, operation: &mut Operation) -> Result<()> {
         match operation {

@@ -33,8 +33,9 @@ impl Pair {
         self.rank
     }
 
-    /// The address that the peer passes to `connect`. The caller transfers it. If neither the device's options nor a connected
-    /// context determine where to listen, this starts to listen at an address that other hosts can reach, if there is one.
+    /// The address that the peer passes to `connect`. The caller transfers it. If neither the device's options nor a
+    /// connected context determine where to listen, this starts to listen at an address that other hosts can reach, if
+    /// there is one.
     pub fn address(&self) -> Result<Vec<u8>> {
         self.context.listen_anywhere()?;
         let address = self.context.lock()?.messenger.address();
@@ -74,8 +75,9 @@ impl Pair {
         self.context.lock().is_ok_and(|guard| matches!(guard.messenger.is_connected(self.rank), Ok(true)))
     }
 
-    /// Sets how threads wait that wait only for this pair, including current waits. `busy_poll`: they never sleep. Otherwise
-    /// `sync`: they sleep in the system at once instead of polling first. Neither: like other waits of this context.
+    /// Sets how threads wait that wait only for this pair, including current waits. `busy_poll`: they never sleep.
+    /// Otherwise `sync`: they sleep in the system at once instead of polling first. Neither: like other waits of this
+    /// context.
     pub fn set_sync(&self, sync: bool, busy_poll: bool) -> Result<()> {
         let spin = match (sync, busy_poll) {
             (_, true) => Some(Spin::FOREVER),

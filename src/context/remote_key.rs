@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::types::Rank;
 
 /// Identifies an unbound buffer of another rank, for [`UnboundBuffer::put`](super::UnboundBuffer::put) and
-/// [`UnboundBuffer::get`](super::UnboundBuffer::get). As text it is `rkey1:RANK:BYTES:ID`, in decimal digits; `1` is the version
-/// of this form.
+/// [`UnboundBuffer::get`](super::UnboundBuffer::get). As text it is `rkey1:RANK:BYTES:ID`, in decimal digits; `1` is
+/// the version of this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteKey {
     /// The rank that owns the buffer.
@@ -67,9 +67,9 @@ mod tests {
     proptest! {
         #[test]
         fn keys_survive_the_way(rank in 0..=i32::MAX as Rank, id: u32, bytes: usize) {
-            let (key, most) = (RemoteKey { rank, id, bytes }, RemoteKey { rank: i32::MAX as Rank, id: u32::MAX, bytes: usize::MAX });
+            let (key, longest) = (RemoteKey { rank, id, bytes }, RemoteKey { rank: i32::MAX as Rank, id: u32::MAX, bytes: usize::MAX });
             let text = key.to_string();
-            prop_assert!(text.len() <= most.to_string().len() && most.to_string().len() < 64);
+            prop_assert!(text.len() <= longest.to_string().len() && longest.to_string().len() < 64);
             prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
             prop_assert_eq!(text.parse::<RemoteKey>().unwrap(), key);
         }

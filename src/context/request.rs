@@ -1,4 +1,5 @@
-//! Persistent requests: a collective call that is checked and prepared once, and then started and waited for any number of times.
+//! Persistent requests: a collective call that is checked and prepared once, and then started and waited for any number
+//! of times.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,8 +19,8 @@ use crate::engine::{Binding, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport;
 
-/// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls that its
-/// state does not allow are refused.
+/// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls
+/// that its state does not allow are refused.
 pub struct Request {
     body: Arc<Body>,
     /// The memory that all ranks share, if the call can be started in few steps there.
@@ -43,13 +44,13 @@ struct Body {
     first: (*const u8, *mut u8),
     tag: u64,
     timeout: Option<Duration>,
-    /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request busy, and by
-    /// threads that progress the context while they go on with the call.
+    /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request
+    /// busy, and by threads that progress the context while they go on with the call.
     running: Attempted<Option<(Operation, Times)>>,
 }
 
-// SAFETY: the caller of `Context::request` keeps the buffers valid, on whichever thread they are used, and passes a function that
-// the thread that waits may call; `state` allows one call at a time.
+// SAFETY: the caller of `Context::request` keeps the buffers valid, on whichever thread they are used, and passes a
+// function that the thread that waits may call; `state` allows one call at a time.
 unsafe impl Send for Body {}
 // SAFETY: as above.
 unsafe impl Sync for Body {}
@@ -62,7 +63,7 @@ enum State {
     Busy,
     /// Started, and not waited for.
     Active,
-    /// As [`State::Active`], but the call has ended.
+    /// The request is active, and the call has ended.
     Complete,
     /// See [`Request::retire`].
     Retired,
@@ -77,11 +78,13 @@ struct Times {
 }
 
 impl Context {
-    /// Prepares a call: checks it, selects the algorithm, and makes the plan. Does not communicate. The context must be connected.
+    /// Prepares a call: checks it, selects the algorithm, and makes the plan. Does not communicate. The context must be
+    /// connected.
     ///
     /// # Safety
-    /// From each start until the wait for it has returned, or until the request is dropped, the pointers of `call` are valid as
-    /// [`Context::run`] demands, and only the library uses them. A reduction function may be called by the thread that waits.
+    /// From each start until the wait for it has returned, or until the request is dropped, the pointers of `call` are
+    /// valid as [`Context::run`] demands, and only the library uses them. A reduction function may be called by the
+    /// thread that waits.
     pub unsafe fn request(self: &Arc<Self>, call: &Call<'_>) -> Result<Request> {
         let key = self.key_of(call);
         let cached = self.check(call, key.as_ref())?;
@@ -92,7 +95,7 @@ impl Context {
     /// [`Context::request`] for a call that `check` has accepted; `cached` is what that returned.
     ///
     /// # Safety
-    /// As for `request`; `check` has accepted this very call.
+    /// See [`Context::request`]; `check` has accepted this very call.
     pub(crate) unsafe fn request_checked(
         self: &Arc<Self>,
         call: &Call<'_>,
@@ -133,9 +136,9 @@ impl Context {
 }
 
 impl Request {
-    /// Starts the call, with what the buffers contain now, and returns without waiting for it. Its timeout begins now. What other
-    /// ranks must send first is an exception: with `check_calls`, every start waits until all ranks have started the call; so does
-    /// the first start if the algorithm depends on counts that only other ranks have.
+    /// Starts the call, with what the buffers contain now, and returns without waiting for it. Its timeout begins now.
+    /// What other ranks must send first is an exception: with `check_calls`, every start waits until all ranks have
+    /// started the call; so does the first start if the algorithm depends on counts that only other ranks have.
     pub fn start(&self) -> Result<()> {
         self.start_quick().unwrap_or_else(|| self.start_any())
     }
@@ -170,8 +173,8 @@ impl Request {
         if self.wait_quick(|| ()) { Ok(()) } else { self.wait_any(|| ()) }
     }
 
-    /// The wait for a call that has ended in few steps: calls `last` while the buffers are still the library's. For another one, does
-    /// nothing and returns false: [`Request::wait_any`] waits, or fails.
+    /// The wait for a call that has ended in few steps: calls `last` while the buffers are still the library's. For
+    /// another one, does nothing and returns false: [`Request::wait_any`] waits, or fails.
     #[inline(always)] // On the path of small collectives.
     pub(crate) fn wait_quick(&self, last: impl FnOnce()) -> bool {
         let is_quick = self.quick.as_ref().is_some_and(|shared| !shared.is_inherited());
@@ -191,13 +194,13 @@ impl Request {
         self.complete(last)
     }
 
-    /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what can be done
-    /// without waiting. Once the timeout has expired, fails as the wait does.
+    /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what
+    /// can be done without waiting. Once the timeout has expired, fails as the wait does.
     pub fn test(&self) -> Result<bool> {
         self.test_and(|| ())
     }
 
-    /// As [`Request::test`]. If the call is complete, calls `last` while the buffers are still the library's.
+    /// [`Request::test`] that, if the call is complete, calls `last` while the buffers are still the library's.
     pub(crate) fn test_and(&self, last: impl FnOnce()) -> Result<bool> {
         transport::check_process(self.body.context.device().as_ref())?;
         self.enter_active("test")?;
@@ -208,7 +211,8 @@ impl Request {
         Ok(false)
     }
 
-    /// Refuses an active request; all later calls on an inactive one are refused. For a handle that is about to be freed.
+    /// Refuses an active request; all later calls on an inactive one are refused. For a handle that is about to be
+    /// freed.
     pub(crate) fn retire(&self) -> Result<()> {
         // In a forked child, the call is the parent's.
         if !self.body.context.is_inherited() {
@@ -218,7 +222,8 @@ impl Request {
         Ok(())
     }
 
-    /// Starts the call, unless it has `begun`, and does what can be done without waiting. The request is not busy afterwards.
+    /// Starts the call, unless it has `begun`, and does what can be done without waiting. The request is not busy
+    /// afterwards.
     #[inline(never)]
     fn begin(&self, begun: Option<Operation>) -> Result<()> {
         let has_ended = self.begin_any(begun);
@@ -320,8 +325,8 @@ impl Request {
             Ok(())
         });
         if result.is_ok() {
-            // SAFETY: the outputs are valid for their lengths in the shape, by the contract of `Context::request`, until the
-            // request is inactive.
+            // SAFETY: the outputs are valid for their lengths in the shape, by the contract of `Context::request`,
+            // until the request is inactive.
             unsafe { body.call.settle(&body.outputs) };
             last();
         }

@@ -1,5 +1,5 @@
-//! Operations of several rounds: calls that share their counts or are compared first, splits, and connecting. Other operations that would
-//! meet one of the rounds are refused from the first round to the last, also between two of them.
+//! Operations of several rounds: calls that share their counts or are compared first, splits, and connecting. Other
+//! operations that would meet one of the rounds are refused from the first round to the last, also between two of them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,8 +18,8 @@ pub(super) struct Rounds(Mutex<Vec<(Line, u64)>>);
 
 type Operations<'a> = MutexGuard<'a, Vec<(Line, u64)>>;
 
-/// Whether calls of `collective` may have several rounds without `check_calls`: ranks share their counts first. With `check_calls`, all calls
-/// have.
+/// Whether calls of `collective` may have several rounds without `check_calls`: ranks share their counts first. With
+/// `check_calls`, all calls have.
 pub(super) const fn may_share_counts(collective: Collective) -> bool {
     matches!(collective, Collective::Alltoallv | Collective::Gatherv | Collective::Scatterv)
 }
@@ -88,8 +88,8 @@ impl Context {
         Ok(Operation { rounds: &self.rounds, line })
     }
 
-    /// Before the call of `run` starts: refuses it if an operation of which it is no round excludes it. Until the returned lock is dropped, none
-    /// begins.
+    /// Before the call of `run` starts: refuses it if an operation of which it is no round excludes it. Until the
+    /// returned lock is dropped, none begins.
     #[inline(always)] // On the path of small collectives.
     pub(super) fn admit(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
         if may_share_counts(run.call.collective()) && !run.is_round { self.admit_alone(run) } else { Ok(None) }

@@ -26,12 +26,14 @@ impl Context {
         self.tuner_of(dtype.size()).decide(shape, dtype.size(), None).map_or("", |decision| decision.algorithm.name)
     }
 
-    /// The tuning that the ranks agreed on when they connected: constants, measured or from a file, and recorded choices.
+    /// The tuning that the ranks agreed on when they connected: constants, measured or from a file, and recorded
+    /// choices.
     pub fn tuning(&self) -> &Tuning {
         self.tuner().tuning()
     }
 
-    /// The distribution of the ranks over hosts, and whether they share memory, as known to the selection of algorithms.
+    /// The distribution of the ranks over hosts, and whether they share memory, as known to the selection of
+    /// algorithms.
     pub fn topology(&self) -> &Topology {
         self.tuner().topology()
     }
@@ -43,13 +45,13 @@ impl Context {
 
     /// Runs a collective, and returns when this rank's part is done.
     ///
-    /// An invalid call is refused before anything is sent. A call that fails later leaves the ranks in undefined states, so the
-    /// context is broken from then on: connected peers are notified, and every later collective on it fails; see
-    /// [`Context::broken`].
+    /// An invalid call is refused before anything is sent. A call that fails later leaves the ranks in undefined
+    /// states, so the context is broken from then on: connected peers are notified, and every later collective on it
+    /// fails; see [`Context::broken`].
     ///
     /// # Safety
-    /// Every pointer of `call` is valid for the elements that the shape says ([`Shape::input_len`], [`Shape::output_len`]) until
-    /// this returns. Outputs overlap no other buffer.
+    /// Every pointer of `call` is valid for the elements that the shape says ([`Shape::input_len`],
+    /// [`Shape::output_len`]) until this returns. Outputs overlap no other buffer.
     pub unsafe fn run(&self, call: &Call<'_>) -> Result<()> {
         let key = self.key_of(call);
         let cached = self.check(call, key.as_ref())?;
@@ -57,7 +59,8 @@ impl Context {
         unsafe { self.run_checked(call, key.as_ref(), cached) }
     }
 
-    /// Checks the shape, see [`Shape::check`]. Returns an equal call that was prepared before, if the cache has one by `key`.
+    /// Checks the shape, see [`Shape::check`]. Returns an equal call that was prepared before, if the cache has one by
+    /// `key`.
     pub(crate) fn check(&self, call: &Call<'_>, key: Option<&CallKey<'_>>) -> Result<Option<Arc<Prepared>>> {
         let cached = key.and_then(|key| self.cached(key));
         if cached.is_none() {
@@ -70,7 +73,7 @@ impl Context {
     /// [`Context::run`] for a call that `check` has accepted; `cached` is what that returned.
     ///
     /// # Safety
-    /// As for `run`; `check` has accepted this very call.
+    /// See [`Context::run`]; `check` has accepted this very call.
     pub(crate) unsafe fn run_checked(
         &self,
         call: &Call<'_>,
@@ -89,7 +92,8 @@ impl Context {
             }
             None => self.prepare_and_run(call, key, started)?,
         };
-        // SAFETY: the caller guarantees that the outputs are valid for their lengths in the shape, which `check` has accepted.
+        // SAFETY: the caller guarantees that the outputs are valid for their lengths in the shape, which `check` has
+        // accepted.
         unsafe { prepared.settle(call.outputs) };
         Ok(())
     }
@@ -116,8 +120,8 @@ impl Context {
         Run { call: binding.call, binding, started, deadline, timeout, own_timeout, is_round: false }
     }
 
-    /// `shape`, for elements of `element` bytes and an algorithm with `uses`, with the context's defaults for fields that the caller has
-    /// not set.
+    /// `shape`, for elements of `element` bytes and an algorithm with `uses`, with the context's defaults for fields
+    /// that the caller has not set.
     pub(super) fn complete_shape<'a>(
         &'a self,
         shape: &Shape<'a>,
@@ -152,7 +156,8 @@ impl Context {
         plan.map_err(|error| self.unplanned(shape.collective, algorithm, error))
     }
 
-    /// The error of an algorithm that these ranks cannot execute: with its name, and the variable that may have selected it.
+    /// The error of an algorithm that these ranks cannot execute: with its name, and the variable that may have
+    /// selected it.
     #[cold]
     fn unplanned(&self, collective: Collective, algorithm: &'static Algorithm, error: Error) -> Error {
         if error.kind() != ErrorKind::Unsupported {
@@ -178,7 +183,8 @@ impl Context {
         self.complete(run, guard, &mut operation)
     }
 
-    /// Ends the run `index`, which is over or has timed out, and returns its result. If it has failed, the context is broken.
+    /// Ends the run `index`, which is over or has timed out, and returns its result. If it has failed, the context is
+    /// broken.
     pub(super) fn conclude(&self, run: &Run<'_>, guard: Guard<'_>, index: u32, over: bool) -> Result<()> {
         let (mut guard, mut over, engine) = (guard, over, self.engine());
         let now = guard.now;
@@ -186,8 +192,8 @@ impl Context {
             guard.detect_other_calls();
             over = guard.is_over(index);
         }
-        // If a peer is known to be in another call, this rank fails at once, before its peers. A call with a zero timeout does
-        // not wait for replies.
+        // If a peer is known to be in another call, this rank fails at once, before its peers. A call with a zero
+        // timeout does not wait for replies.
         if !over
             && !run.timeout.is_zero()
             && !unexpected(&guard, index).is_some_and(|unexpected| unexpected.awaited)
@@ -203,7 +209,8 @@ impl Context {
             let until = engine.now() + REPLY_TIME;
             guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
             if guard.messenger.diagnosis().replies(index) == Replies::AllWaiting {
-                // A rank that waits for the cause directly should fail first, so that its error is the one that spreads.
+                // A rank that waits for the cause directly should fail first, so that its error is the one that
+                // spreads.
                 guard = engine.wait(guard, until + INDIRECT_REPLY_TIME, |core| known(core).then_some(())).0;
             }
             if let Some((rank, theirs)) = guard.elsewhere(index).filter(|_| !guard.is_over(index)) {
@@ -269,8 +276,9 @@ impl Context {
         self.amended(run.own_timeout, run.deadline, error.during(run.call.collective().name()))
     }
 
-    /// The error for a completed run if a peer has sent more messages for it, or for an earlier run on its tag, than expected.
-    /// Only needed for gatherv, scatterv and alltoallv; other collectives detect a wrong count by the messages themselves.
+    /// The error for a completed run if a peer has sent more messages for it, or for an earlier run on its tag, than
+    /// expected. Only needed for gatherv, scatterv and alltoallv; other collectives detect a wrong count by the
+    /// messages themselves.
     fn left_over(&self, run: &Run<'_>, guard: &Guard<'_>, index: u32) -> Option<Error> {
         if !matches!(run.call.collective(), Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv) {
             return None;

@@ -1,5 +1,5 @@
-//! Collectives of the library itself, with which contexts are made. They have a kind of their own, which no caller's collective
-//! has.
+//! Collectives of the library itself, with which contexts are made. They have a kind of their own, which no caller's
+//! collective has.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ pub(super) const TAG: u64 = u64::MAX;
 const MOST: usize = 64 << 20;
 
 impl Context {
-    /// Gathers the contents, or errors, of all ranks. Returns this rank's content, and those of all ranks in their order.
-    /// Collective.
+    /// Gathers the contents, or errors, of all ranks. Returns this rank's content, and those of all ranks in their
+    /// order. Collective.
     pub(super) fn gather_setup(&self, own: Result<Vec<u8>>, tag: u64, limit: Limit) -> Result<(Vec<u8>, Vec<u8>)> {
         record::exchange(self.own_version(), self.size, own, |record, all| {
             let shape = Shape::new(Collective::Allgather, self.rank, self.size, record.len());

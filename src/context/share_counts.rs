@@ -1,7 +1,8 @@
 //! Distributes counts that only some ranks know, for algorithms that need them on all ranks.
 //!
-//! Gatherv and scatterv: the root broadcasts its counts. Alltoallv: all ranks gather the counts of all. Each rank then compares
-//! them with its own call. A rank whose call differs fails, and breaks the context, so that other ranks do not wait for it.
+//! Gatherv and scatterv: the root broadcasts its counts. Alltoallv: all ranks gather the counts of all. Each rank then
+//! compares them with its own call. A rank whose call differs fails, and breaks the context, so that other ranks do not
+//! wait for it.
 
 use std::sync::Arc;
 

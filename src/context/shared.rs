@@ -61,7 +61,8 @@ impl SharedCall {
         self.index.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, quick, output) }
     }
 
-    /// Goes on without waiting, for a thread that does not wait for the call. The call fails if `is_late` while there is more to do.
+    /// Goes on without waiting, for a thread that does not wait for the call. The call fails if `is_late` while there
+    /// is more to do.
     pub(super) fn progress(&mut self, work: &Work<'_>, is_late: impl Fn() -> bool) -> Progress {
         if self.outcome.is_some() {
             return Progress::Ended;
@@ -84,8 +85,8 @@ impl SharedCall {
 }
 
 impl Context {
-    /// Uses the memory that ranks share for collectives from now on, if those of each host do; `found`: what each rank can share with
-    /// those of its host. Returns what the ranks of each host share, which all ranks find alike.
+    /// Uses the memory that ranks share for collectives from now on, if those of each host do; `found`: what each rank
+    /// can share with those of its host. Returns what the ranks of each host share, which all ranks find alike.
     pub(super) fn share_memory(&self, found: &[Sharing]) -> Result<Sharing> {
         let sharing = what_all_share(self.hosts(), found);
         if sharing == Sharing::Nothing {
@@ -124,8 +125,8 @@ impl Context {
         Ok(SharedCall::new(call))
     }
 
-    /// Starts a call of a request without waiting, in few steps, and ends it if it can; then sets its `claim`. `None`: it must be started by
-    /// [`Context::begin`]. `shared` is the memory that all ranks share, and is not inherited.
+    /// Starts a call of a request without waiting, in few steps, and ends it if it can; then sets its `claim`. `None`:
+    /// it must be started by [`Context::begin`]. `shared` is the memory that all ranks share, and is not inherited.
     ///
     /// # Safety
     /// `call` has `quick`, and allows these buffers; all are valid until the call has ended.
@@ -182,11 +183,12 @@ impl Context {
         }
     }
 
-    /// Runs a call of at most one input and one output, tag 0 and the context's timeout that the cache has by these numbers. In memory that all
-    /// ranks share, its steps from here to the first publication are few. `None` if it must be checked and prepared.
+    /// Runs a call of at most one input and one output, tag 0 and the context's timeout that the cache has by these
+    /// numbers. In memory that all ranks share, its steps from here to the first publication are few. `None` if it must
+    /// be checked and prepared.
     ///
     /// # Safety
-    /// As for [`Context::run`], for the call that is in the cache.
+    /// See [`Context::run`], for the call that is in the cache.
     #[inline]
     pub unsafe fn run_cached(&self, key: &Key, input: *const u8, output: *mut u8) -> Option<Result<()>> {
         if let Some(shared) = self.shared_memory.get().filter(|shared| !shared.is_inherited())
@@ -225,7 +227,8 @@ impl Context {
         Some(ended.inspect(|()| unsafe { call.settle(outputs) }))
     }
 
-    /// Runs a call that needs few steps to start. `None` if it needs more, or does not start. `own_timeout` is the call's, if it has one.
+    /// Runs a call that needs few steps to start. `None` if it needs more, or does not start. `own_timeout` is the
+    /// call's, if it has one.
     ///
     /// # Safety
     /// The buffers of `binding` are valid until this returns.
@@ -301,8 +304,8 @@ impl Context {
     }
 }
 
-/// The least that a rank shares with the others of its host; nothing if no host has several ranks, or one has too many. `hosts`: the host of
-/// each rank.
+/// The least that a rank shares with the others of its host; nothing if no host has several ranks, or one has too many.
+/// `hosts`: the host of each rank.
 fn what_all_share(hosts: &[u32], found: &[Sharing]) -> Sharing {
     let mut ranks = HashMap::new();
     hosts.iter().for_each(|host| *ranks.entry(host).or_insert(0) += 1);

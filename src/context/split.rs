@@ -15,7 +15,8 @@ use crate::reserve::check_room;
 use crate::transport::{Connections, Sharing};
 use crate::types::Rank;
 
-/// Offsets in a rank's content: its color (8 bytes, little-endian; -1 for none), its key (4), and its address, if it has a color.
+/// Offsets in a rank's content: its color (8 bytes, little-endian; -1 for none), its key (4), and its address, if it
+/// has a color.
 const KEY_AT: usize = 8;
 const ADDRESS_AT: usize = KEY_AT + 4;
 
@@ -48,9 +49,9 @@ fn parts(contents: &[u8], each: usize) -> Result<HashMap<i64, Vec<Member>>> {
 }
 
 impl Context {
-    /// Makes a connected context of the ranks that pass the same `color`, ordered by `key`, then by rank. A rank without a color
-    /// takes part and gets no context. Collective; two concurrent calls on one context are refused. The new context has the
-    /// device, options, timeout and tuning of this one, which may be closed afterwards.
+    /// Makes a connected context of the ranks that pass the same `color`, ordered by `key`, then by rank. A rank
+    /// without a color takes part and gets no context. Collective; two concurrent calls on one context are refused. The
+    /// new context has the device, options, timeout and tuning of this one, which may be closed afterwards.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Arc<Context>>> {
         let limit = self.limit();
         self.split_by(color, key, limit).map_err(|e| {

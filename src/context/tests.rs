@@ -376,7 +376,7 @@ fn errors_by_the_default_timeout_name_what_sets_it() {
     assert!(!names(buffer.wait_recv(None).unwrap_err()), "the program has chosen the context's");
 }
 
-/// Of several calls on a context, the first of which takes longer than its timeout and breaks the context.
+/// The errors of several calls on a context, the first of which takes longer than its timeout and breaks the context.
 #[test]
 fn only_the_call_that_its_default_timeout_ends_says_so_and_once() {
     for shared in [true, false] {

@@ -1,8 +1,8 @@
 //! How the ranks of a context agree on the tuning by which algorithms are selected.
 //!
-//! Rank 0 determines it from its tuning file, and by measurements with one other rank of its host and one rank of another host.
-//! It publishes the result, which all ranks use, including rank 0. From the list of addresses that rank 0 publishes, all ranks
-//! know whether it measures, so none waits in vain.
+//! Rank 0 determines it from its tuning file, and by measurements with one other rank of its host and one rank of
+//! another host. It publishes the result, which all ranks use, including rank 0. From the list of addresses that rank 0
+//! publishes, all ranks know whether it measures, so none waits in vain.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use crate::tuner::overrides::Overrides;
 use crate::tuner::source::Source;
 use crate::types::Rank;
 
-/// How long the other end of a link may take to answer before the link is not measured. Longer in the library's own tests, which
-/// run on busy machines and check the measurements.
+/// How long the other end of a link may take to answer before the link is not measured. Longer in the library's own
+/// tests, which run on busy machines and check the measurements.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 1 });
 
 /// The ranks at the other end of the links that rank 0 measures.
@@ -29,7 +29,7 @@ pub(super) struct Links {
     remote: Option<Rank>,
 }
 
-/// Which links are to be measured for `source`, as one byte for the other ranks.
+/// The links that are to be measured for `source`, as one byte for the other ranks.
 pub(super) fn wants(source: &Source) -> u8 {
     let missing = |known: bool, bit: u8| if source.measures && !known { bit } else { 0 };
     missing(source.tuning.local.is_some(), LOCAL) | missing(source.tuning.remote.is_some(), REMOTE)
@@ -39,7 +39,8 @@ const LOCAL: u8 = 1;
 const REMOTE: u8 = 2;
 
 impl Links {
-    /// The links that rank 0 measures for `wants`: to the first other rank of its host, and to the first rank of another host.
+    /// The links that rank 0 measures for `wants`: to the first other rank of its host, and to the first rank of
+    /// another host.
     pub(super) fn wanted(wants: u8, addresses: &[Address]) -> Self {
         let first = |bit: u8, local: bool| {
             let mut others = addresses.iter().enumerate().skip(1);
@@ -56,7 +57,7 @@ pub(crate) fn topology(addresses: &[Address]) -> Topology {
     let count = hosts.iter().max().map_or(0, |last| last + 1);
     let of = |host: u32| addresses.iter().zip(&hosts).filter(move |(_, own)| **own == host).map(|(address, _)| address);
     let cores = (0..count).map(|host| address::count_cores(of(host))).min().unwrap_or(1);
-    Topology::apart(hosts, cores)
+    Topology::without_shared_memory(hosts, cores)
 }
 
 impl Context {

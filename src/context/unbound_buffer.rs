@@ -11,8 +11,8 @@ use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::{Recv, Remote, Send, Source};
 use crate::types::{Rank, Slot, Space};
 
-/// A buffer for messages to and from any rank. Thread-safe. Dropping it cancels its receives; sends in progress are completed
-/// from a copy.
+/// A buffer for messages to and from any rank. Thread-safe. Dropping it cancels its receives; sends in progress are
+/// completed from a copy.
 pub struct UnboundBuffer {
     context: Arc<Context>,
     memory: *mut u8,
@@ -21,7 +21,8 @@ pub struct UnboundBuffer {
     region: OnceLock<u32>,
 }
 
-// SAFETY: the caller keeps the memory valid until the buffer is dropped, on whichever thread; the context's lock guards the rest.
+// SAFETY: the caller keeps the memory valid until the buffer is dropped, on whichever thread; the context's lock guards
+// the rest.
 unsafe impl std::marker::Send for UnboundBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for UnboundBuffer {}
@@ -75,8 +76,8 @@ impl UnboundBuffer {
         Ok(())
     }
 
-    /// Starts to receive at most `bytes` at `offset`, from the first of `from` that sends. The list may contain this rank, and a
-    /// rank more than once.
+    /// Starts to receive at most `bytes` at `offset`, from the first of `from` that sends. The list may contain this
+    /// rank, and a rank more than once.
     pub fn recv(&self, from: &[Rank], slot: Slot, offset: usize, bytes: usize) -> Result<()> {
         from.iter().try_for_each(|rank| self.context.check_rank(*rank))?;
         let source = match from {
@@ -141,14 +142,14 @@ impl UnboundBuffer {
         }
     }
 
-    /// Waits until one more send, put or get has completed. Returns its rank, or `None` if the wait was aborted. After a timeout
-    /// the operation continues, and can be waited for again.
+    /// Waits until one more send, put or get has completed. Returns its rank, or `None` if the wait was aborted. After
+    /// a timeout the operation continues, and can be waited for again.
     pub fn wait_send(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
         Ok(self.wait(Side::Send, timeout)?.map(|(rank, _)| rank))
     }
 
-    /// Waits until one more receive has completed. Returns its rank and length, or `None` if the wait was aborted. After a
-    /// timeout the operation continues, and can be waited for again.
+    /// Waits until one more receive has completed. Returns its rank and length, or `None` if the wait was aborted.
+    /// After a timeout the operation continues, and can be waited for again.
     pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         self.wait(Side::Recv, timeout)
     }
@@ -202,8 +203,8 @@ impl UnboundBuffer {
         Ok(Remote { rank: key.rank, region: key.id, offset: remote_offset as u64 })
     }
 
-    /// Starts to write `bytes` at `offset` into the remote buffer at `remote_offset`; `wait_send` returns when they are there.
-    /// `slot` is accepted for compatibility with Gloo, and ignored.
+    /// Starts to write `bytes` at `offset` into the remote buffer at `remote_offset`; `wait_send` returns when they are
+    /// there. `slot` is accepted for compatibility with Gloo, and ignored.
     pub fn put(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
@@ -215,8 +216,8 @@ impl UnboundBuffer {
         Ok(())
     }
 
-    /// Starts to read `bytes` at `remote_offset` of the remote buffer into `offset`; `wait_send` returns when they are here.
-    /// `slot` is accepted for compatibility with Gloo, and ignored.
+    /// Starts to read `bytes` at `remote_offset` of the remote buffer into `offset`; `wait_send` returns when they are
+    /// here. `slot` is accepted for compatibility with Gloo, and ignored.
     pub fn get(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);

@@ -1,6 +1,6 @@
-//! Which version of this library each rank runs. What a rank publishes for others begins with its version, so that it is known before
-//! anything else is read, whatever carries the bytes later. Ranks whose versions do not work together refuse each other. The others
-//! name their versions where calls do not match.
+//! The version of this library that each rank runs. What a rank publishes for others begins with its version, so that
+//! it is known before anything else is read, whatever carries the bytes later. Ranks whose versions do not work
+//! together refuse each other. The others name their versions where calls do not match.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::version::{VERSION_BYTES, Version};
 /// The versions that a context knows.
 pub(super) struct Versions {
     own: Version,
-    /// Those of other ranks that differ from `own`.
+    /// The versions of other ranks that differ from `own`.
     others: Mutex<BTreeMap<Rank, Version>>,
 }
 
@@ -46,7 +46,8 @@ fn both(one: (Rank, Version), other: (Rank, Version)) -> String {
     format!("rank {first} {RUNS} {its}, rank {second} runs {others}")
 }
 
-/// Takes the version of `rank` off the beginning of its `bytes`. Fails unless it works with `own`, this rank and its version.
+/// Takes the version of `rank` off the beginning of its `bytes`. Fails unless it works with `own`, this rank and its
+/// version.
 pub(super) fn take(rank: Rank, bytes: &[u8], own: (Rank, Version)) -> Result<(Version, &[u8])> {
     let Some((version, rest)) = Version::decode(bytes) else {
         let begin = &bytes[..bytes.len().min(VERSION_BYTES)];
@@ -88,7 +89,8 @@ impl Context {
         }
     }
 
-    /// `error`, with the versions if ranks disagree and run different ones: that of the rank that it is about, or else the first other one.
+    /// `error`, with the versions if ranks disagree and run different ones: that of the rank that it is about, or else
+    /// the first other one.
     pub(super) fn with_versions(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Mismatch || error.message().contains(RUNS) {
             return error;

@@ -19,8 +19,8 @@ impl Drop for Alone<'_> {
 }
 
 impl Engine {
-    /// Lets the only thread that waits on the context, for `peer`, poll in shared memory without the lock, until it drops the result. `None` if
-    /// other threads wait, or calls were started: those must be progressed.
+    /// Lets the only thread that waits on the context, for `peer`, poll in shared memory without the lock, until it
+    /// drops the result. `None` if other threads wait, or calls were started: those must be progressed.
     pub fn poll_alone<'a>(&'a self, guard: &Guard<'_>, peer: Option<Rank>) -> Option<Alone<'a>> {
         let spin = guard.spin_alone(peer)?;
         let was = self.is_polled_alone.swap(true, Ordering::Relaxed);

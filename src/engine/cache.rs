@@ -13,7 +13,8 @@ use crate::types::ElementType;
 /// The arguments of a call, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// From the lowest byte on: the collective's number, the data type's, the operation's, and the buffers; then the root.
+    /// From the lowest byte on: the collective's number, the data type's, the operation's, and the buffers; then the
+    /// root.
     what: u64,
     /// Number of elements; with [`HAS_MORE`], a hash of all arguments.
     count: usize,
@@ -23,7 +24,8 @@ pub struct Key {
 const NO_INPUT: u64 = 1 << 24;
 /// The input is also the output.
 const IN_PLACE: u64 = 1 << 25;
-/// The numbers of buffers are those of the shape, and not what a function with one input and one output makes of its pointers.
+/// The numbers of buffers are those of the shape, and not what a function with one input and one output makes of its
+/// pointers.
 const BY_SHAPE: u64 = 1 << 26;
 /// The call has more arguments than fit into the numbers.
 const HAS_MORE: u64 = 1 << 27;
@@ -31,7 +33,8 @@ const HAS_MORE: u64 = 1 << 27;
 const UNUSED_BITS: u32 = 28;
 
 impl Key {
-    /// The key of a call by a function with one input and one output. `None` if a number is that of no type or operation.
+    /// The key of a call by a function with one input and one output. `None` if a number is that of no type or
+    /// operation.
     #[inline]
     pub fn new(
         collective: u8,
@@ -181,8 +184,8 @@ type Place = Option<(Key, Arc<Prepared>)>;
 const FEWEST_PLACES: usize = 64;
 
 impl CallCache {
-    /// The call with these numbers, if it is in the cache. Valid until [`CallCache::set`] or [`CallCache::clear`] is called while no call of the
-    /// cache is in progress.
+    /// The call with these numbers, if it is in the cache. Valid until [`CallCache::set`] or [`CallCache::clear`] is
+    /// called while no call of the cache is in progress.
     #[inline(always)] // On the path of small collectives.
     pub fn get(&self, key: &Key) -> Option<&Prepared> {
         let at = position(key, self.shift);
@@ -210,8 +213,8 @@ impl CallCache {
         }
     }
 
-    /// Adds a call, or replaces it. Where the cache is full, all others are removed first; where there is no memory, nothing is done.
-    /// `idle`: no call of the cache is in progress.
+    /// Adds a call, or replaces it. Where the cache is full, all others are removed first; where there is no memory,
+    /// nothing is done. `idle`: no call of the cache is in progress.
     pub fn set(&mut self, key: &CallKey<'_>, call: Arc<Prepared>, idle: bool) {
         if self.get_any(key).is_none() {
             if self.usage.add(&call.plan) {
@@ -259,7 +262,8 @@ impl CallCache {
         true
     }
 
-    /// The place of the first call from the key's position on for which `is` returns true, or the first that no call has. There must be places.
+    /// The place of the first call from the key's position on for which `is` returns true, or the first that no call
+    /// has. There must be places.
     fn place(&self, key: &Key, is: impl Fn(&Key, &Prepared) -> bool) -> usize {
         let (last, mut at) = (self.places.len() - 1, position(key, self.shift));
         while self.places[at & last].as_ref().is_some_and(|(own, call)| !is(own, call)) {

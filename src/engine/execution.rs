@@ -1,7 +1,7 @@
 //! Executes the steps of a run in the engine: the progress of each step, and which segments can start.
 //!
-//! Steps are processed in segments from the front of their spans. A segment is posted when the prefixes that it depends on are
-//! done, so dependent steps are pipelined.
+//! Steps are processed in segments from the front of their spans. A segment is posted when the prefixes that it depends
+//! on are done, so dependent steps are pipelined.
 
 mod memory;
 
@@ -69,12 +69,12 @@ pub struct Execution {
 /// A call, and the identity of its run.
 pub type Run<'a> = (&'a Prepared, &'a Identity);
 
-// SAFETY: the caller keeps its memory valid until the execution has ended, on whichever thread that is progressed; `user` is
-// passed to the function only on the thread that made the call.
+// SAFETY: the caller keeps its memory valid until the execution has ended, on whichever thread that is progressed;
+// `user` is passed to the function only on the thread that made the call.
 unsafe impl std::marker::Send for Execution {}
 
-/// A segment that the caller's function is to reduce. Only the thread that made the call ends the run, so the run exists at least
-/// until that thread has called `Operation::reduced`.
+/// A segment that the caller's function is to reduce. Only the thread that made the call ends the run, so the run
+/// exists at least until that thread has called `Operation::reduced`.
 pub struct Reduction {
     step: u32,
     function: UserFunction,
@@ -88,16 +88,16 @@ pub struct Reduction {
 impl Reduction {
     /// Calls the function and returns its status. For the thread that made the call, without the lock.
     pub fn call(&self) -> i32 {
-        // SAFETY: the caller guarantees that the function may be called. The pointers are to the caller's buffers and the run's
-        // scratch memory, which are valid until the run has ended (see above); in a verified schedule no other step writes there
-        // at the same time.
+        // SAFETY: the caller guarantees that the function may be called. The pointers are to the caller's buffers and
+        // the run's scratch memory, which are valid until the run has ended (see above); in a verified schedule no
+        // other step writes there at the same time.
         unsafe { (self.function)(self.into, self.left, self.right, self.count, self.user) }
     }
 }
 
 impl Execution {
-    /// Prepares for the run `id` of the call of `binding`; `shared` is the memory that ranks of this host share. Allocates only if no
-    /// earlier run needed as much memory.
+    /// Prepares for the run `id` of the call of `binding`; `shared` is the memory that ranks of this host share.
+    /// Allocates only if no earlier run needed as much memory.
     pub fn reset(
         &mut self,
         binding: &Binding<'_>,
@@ -167,7 +167,7 @@ impl Execution {
         !self.reductions.is_empty()
     }
 
-    /// For the thread that made the call: the segment that its function is to reduce next. Pass the result to
+    /// The segment that the function of the thread that made the call is to reduce next. Pass the result to
     /// `Operation::reduced`.
     pub fn next_reduction(&mut self, call: &Prepared) -> Option<Reduction> {
         let (function, user) = self.function?;
@@ -212,8 +212,8 @@ impl Execution {
         base.wrapping_add((span.offset + at) * self.element)
     }
 
-    /// Posts all segments that can be posted. `begins`: checks all steps first, in the order of the schedule, because that is the
-    /// order in which messages should be sent.
+    /// Posts all segments that can be posted. `begins`: checks all steps first, in the order of the schedule, because
+    /// that is the order in which messages should be sent.
     pub fn post(&mut self, run: Run<'_>, messenger: &mut Messenger, begins: bool) -> Result<()> {
         let mut all = 0..if begins { run.0.plan.steps.len() as u32 } else { 0 };
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
@@ -223,8 +223,8 @@ impl Execution {
         Ok(())
     }
 
-    /// Posts or executes the next segment of a step if its dependencies are met. Returns whether the following segment may be
-    /// next.
+    /// Posts or executes the next segment of a step if its dependencies are met. Returns whether the following segment
+    /// may be next.
     fn step(&mut self, (call, id): Run<'_>, index: u32, messenger: &mut Messenger) -> Result<bool> {
         let plan = &*call.plan;
         let step = &plan.steps[index as usize];
@@ -259,8 +259,8 @@ impl Execution {
         match step.action {
             Action::Send { to, from } => {
                 let (to, from) = (to as usize, self.pointer(&from, posted).cast_const());
-                // SAFETY: the caller keeps its buffers valid until the execution has ended, and the scratch memory lives as long.
-                // When the execution ends, its remaining operations are cancelled.
+                // SAFETY: the caller keeps its buffers valid until the execution has ended, and the scratch memory
+                // lives as long. When the execution ends, its remaining operations are cancelled.
                 unsafe { messenger.send(Send { to, space, slot, fingerprint, from, bytes, more, token }) };
             }
             Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => {
@@ -276,7 +276,8 @@ impl Execution {
                 };
                 let with = self.pointer(&with, posted).cast_const();
                 let reduce = Some(ReduceInto { kernel, with, incoming, element: self.element });
-                // SAFETY: as for sends; in a verified schedule no other step accesses `into`, or writes to `with`, meanwhile.
+                // SAFETY: as for sends; in a verified schedule no other step accesses `into`, or writes to `with`,
+                // meanwhile.
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), reduce)) };
             }
             Action::Reduce { .. } if matches!(call.combine, Combine::User) => {
@@ -326,14 +327,14 @@ impl Execution {
         match (*action, kernel) {
             (Action::Copy { from, into }, _) => {
                 let (from, into) = (self.pointer(&from, at), self.pointer(&into, at));
-                // SAFETY: the spans lie in the caller's buffers or in scratch memory, both valid until the execution has ended.
-                // `copy` permits overlap, which occurs if the caller's buffers are the same memory.
+                // SAFETY: the spans lie in the caller's buffers or in scratch memory, both valid until the execution
+                // has ended. `copy` permits overlap, which occurs if the caller's buffers are the same memory.
                 unsafe { std::ptr::copy(from, into, count * self.element) };
             }
             (Action::Reduce { left, right, into }, Some(kernel)) => {
                 let (into, left, right) = (self.pointer(&into, at), self.pointer(&left, at), self.pointer(&right, at));
-                // SAFETY: the spans are valid as for the copy above; in a verified schedule `into` does not overlap an operand,
-                // or equals it.
+                // SAFETY: the spans are valid as for the copy above; in a verified schedule `into` does not overlap an
+                // operand, or equals it.
                 unsafe { kernel.run(into, left, right, count) };
             }
             (Action::Divide { span, by }, _) => {

@@ -1,8 +1,8 @@
 //! Executes schedules over any links, and queues the completions of buffers' operations.
 //!
-//! One lock guards the state of a context. The thread that waits does the work: it polls the links and progresses all operations
-//! of the context, its own and those of other threads. Other waiting threads sleep until they are notified. If no thread waits,
-//! the device progresses the context; see [`Watch`](crate::transport::Watch).
+//! One lock guards the state of a context. The thread that waits does the work: it polls the links and progresses all
+//! operations of the context, its own and those of other threads. Other waiting threads sleep until they are notified.
+//! If no thread waits, the device progresses the context; see [`Watch`](crate::transport::Watch).
 
 mod alone;
 pub mod cache;
@@ -65,7 +65,8 @@ pub struct Core {
     pub now: Instant,
     /// The collectives in progress that the engine executes, or for which a thread waits here.
     operations: Slab<Operation>,
-    // Executions that have ended, for reuse. Boxes move between `operations` and this list without copying their contents.
+    // Executions that have ended, for reuse. Boxes move between `operations` and this list without copying their
+    // contents.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Execution>>,
     /// The scratch memory of the context.
@@ -94,9 +95,11 @@ pub struct Core {
     waking: usize,
     /// An operation has completed for which another thread may wait.
     ended: bool,
-    /// Threads that wait for a connection. Connections cause no event, so these threads are notified whenever anything was moved.
+    /// Threads that wait for a connection. Connections cause no event, so these threads are notified whenever anything
+    /// was moved.
     pub connecting: usize,
-    /// Number of calls of `progress`. From it the watch sees at a tick whether a thread has progressed the context since the last one.
+    /// Number of calls of `progress`. From it the watch sees at a tick whether a thread has progressed the context
+    /// since the last one.
     turns: u64,
     seen_turns: u64,
     /// Whether the last turn took long, and has left more to be done at once.
@@ -126,9 +129,10 @@ impl Core {
         self.begun + self.shared.as_ref().map_or(0, |shared| shared.begun())
     }
 
-    /// Starts a run of `call`, which is that of `binding`, and returns its index. Fails if another call of its kind runs on its tag. A comparison of calls
-    /// fails if any call runs on its tag: ranks that start the same two calls in different orders would look like ranks that make
-    /// different calls. The run fails at `deadline` even if it waits for nobody.
+    /// Starts a run of `call`, which is that of `binding`, and returns its index. Fails if another call of its kind
+    /// runs on its tag. A comparison of calls fails if any call runs on its tag: ranks that start the same two calls in
+    /// different orders would look like ranks that make different calls. The run fails at `deadline` even if it waits
+    /// for nobody.
     pub fn start(&mut self, call: Arc<Prepared>, binding: &Binding<'_>, deadline: Option<Instant>) -> Result<u32> {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
@@ -160,8 +164,8 @@ impl Core {
         Ok(index)
     }
 
-    /// Registers a call that its own thread executes in shared memory, because that thread waits. Returns its index; the call ends
-    /// by [`Core::end`].
+    /// Registers a call that its own thread executes in shared memory, because that thread waits. Returns its index;
+    /// the call ends by [`Core::end`].
     pub fn register(&mut self, binding: &Binding<'_>, fingerprint: u64) -> Result<u32> {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
@@ -190,7 +194,7 @@ impl Core {
         self.operations[index].is_over()
     }
 
-    /// For the thread that started the run `index`: what it must do now, if anything.
+    /// What the thread that started the run `index` must do now, if anything.
     fn next(&mut self, index: u32) -> Option<Next> {
         let operation = &mut self.operations[index];
         if operation.is_over() {
@@ -199,7 +203,7 @@ impl Core {
         if operation.wants_function() { operation.next_reduction().map(Next::Reduce) } else { None }
     }
 
-    /// For the thread that started the run `index`: its reduction function has returned `status`.
+    /// The reduction function of the thread that started the run `index` has returned `status`.
     fn reduced(&mut self, index: u32, reduction: &Reduction, status: i32) {
         self.operations[index].reduced(reduction, status, &mut self.messenger);
     }
@@ -311,7 +315,8 @@ impl Core {
         peer.and_then(|peer| self.pair_spins.get(&peer)).copied().unwrap_or(self.spin)
     }
 
-    /// How long the only thread that waits on the context, for `peer`, polls; `None` if there are others, or calls that were started.
+    /// How long the only thread that waits on the context, for `peer`, polls; `None` if there are others, or calls that
+    /// were started.
     fn spin_alone(&self, peer: Option<Rank>) -> Option<Spin> {
         let is_alone = !self.polling && self.waiting.is_empty();
         let has_started = self.shared.as_ref().is_some_and(|shared| shared.has_started_calls());
@@ -323,7 +328,8 @@ impl Core {
         self.waiting.iter().map(|peer| self.spin(*peer)).fold(self.spin(peer), Ord::max)
     }
 
-    /// Fails all operations with `error`, after an error that leaves the context in an undefined state. Peers are sent `notice`.
+    /// Fails all operations with `error`, after an error that leaves the context in an undefined state. Peers are sent
+    /// `notice`.
     pub fn break_with(&mut self, error: &Error, notice: Option<&Error>) {
         if self.broken.is_none() {
             self.broken = Some(error.clone());
@@ -344,15 +350,16 @@ impl Core {
         }
     }
 
-    /// Says that no thread progresses the context until something wakes it; with `publications`, also what ranks publish in shared memory.
-    /// Returns whether the context must be progressed once more before that.
+    /// Says that no thread progresses the context until something wakes it; with `publications`, also what ranks
+    /// publish in shared memory. Returns whether the context must be progressed once more before that.
     fn sleep(&mut self, publications: bool) -> bool {
         let again = self.messenger.connections_mut().sleep(publications);
         self.detect_other_calls();
         again
     }
 
-    /// Whether something is left to be done: a run that is not over and not in its reduction function, or a started call on shared memory.
+    /// Whether something is left to be done: a run that is not over and not in its reduction function, or a started
+    /// call on shared memory.
     fn has_runs(&self) -> bool {
         self.operations.iter().any(|(_, operation)| !operation.is_over() && !operation.is_reducing())
             || self.shared.as_ref().is_some_and(|shared| shared.has_started_calls())
@@ -363,8 +370,8 @@ impl Core {
         self.operations.iter().any(|(_, operation)| operation.waits_in_memory())
     }
 
-    /// Fails calls in whose place a rank makes another one that this rank does not meet: in shared memory if this one receives
-    /// messages, or by messages if this one is in shared memory.
+    /// Fails calls in whose place a rank makes another one that this rank does not meet: in shared memory if this one
+    /// receives messages, or by messages if this one is in shared memory.
     pub fn detect_other_calls(&mut self) {
         let Some(shared) = &self.shared else { return };
         let running = self.operations.iter().filter(|(_, operation)| !operation.is_over());
@@ -392,12 +399,14 @@ impl Core {
         let moved = self.messenger.progress(self.now, &mut self.events);
         self.moved |= moved;
         self.ended |= moved && self.connecting > 0;
-        // An operation that completes in the last flush counts as movement: otherwise the thread that waits for it would sleep.
+        // An operation that completes in the last flush counts as movement: otherwise the thread that waits for it
+        // would sleep.
         let handled = self.dispatch();
         self.look_in_memory() | handled | moved
     }
 
-    /// Goes on with the calls and runs of which a peer has done in shared memory what they wait for. Returns whether there are any.
+    /// Goes on with the calls and runs of which a peer has done in shared memory what they wait for. Returns whether
+    /// there are any.
     fn look_in_memory(&mut self) -> bool {
         let Some(shared) = &self.shared else { return false };
         let mut any = false;
@@ -413,14 +422,14 @@ impl Core {
         any | (others != Progress::None)
     }
 
-    /// `progress`, for threads that do not return soon: no descriptor becomes readable when more of an offered message can be
-    /// read.
+    /// `progress`, for threads that do not return soon: no descriptor becomes readable when more of an offered message
+    /// can be read.
     pub fn serve(&mut self) {
         while self.progress() && self.messenger.is_reading() {}
     }
 
-    /// Handles events, and sends what was posted in consequence, because no other thread might do it. Returns whether there was
-    /// any event.
+    /// Handles events, and sends what was posted in consequence, because no other thread might do it. Returns whether
+    /// there was any event.
     fn dispatch(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -437,7 +446,8 @@ impl Core {
         }
     }
 
-    /// The calls on shared memory in progress that no thread waits for with the lock: tag, fingerprint, and whether each waits for a peer.
+    /// The calls on shared memory in progress that no thread waits for with the lock: tag, fingerprint, and whether
+    /// each waits for a peer.
     fn only_in_memory(&self) -> Vec<(u64, u64, bool)> {
         let mut calls = self.shared.as_ref().map_or_else(Vec::new, |shared| shared.in_progress());
         calls.retain(|(_, fingerprint, _)| self.ids().all(|id| id.fingerprint != *fingerprint));
@@ -464,8 +474,8 @@ impl Core {
         format!("it says that it is {}", calls.join(" and "))
     }
 
-    /// The fingerprint of a call on `tag` in which this rank is, or was last, while a peer is in that with `fingerprint`, and this rank is
-    /// not; 0 if there is none.
+    /// The fingerprint of a call on `tag` in which this rank is, or was last, while a peer is in that with
+    /// `fingerprint`, and this rank is not; 0 if there is none.
     fn instead_of(&self, fingerprint: u64, tag: u64) -> u64 {
         let here = || {
             let here = self.operations.iter().filter(|(_, operation)| operation.id.tag == tag && !operation.is_over());
@@ -478,15 +488,15 @@ impl Core {
             None => {
                 let waiting = here().find(|id| self.messenger.diagnosis().waits(id.index)).map(|id| id.fingerprint);
                 let last = || self.shared.as_ref().and_then(|shared| shared.last_call()).unwrap_or(self.last);
-                let ended = || Some(last()).filter(|(its, _)| *its == tag).map(|(_, last)| last);
+                let ended = || Some(last()).filter(|(other, _)| *other == tag).map(|(_, last)| last);
                 let is_other = |other: &u64| kind(*other) != kind(fingerprint) || replaces(*other, fingerprint);
                 waiting.or_else(ended).filter(is_other).unwrap_or(0)
             }
         }
     }
 
-    /// A rank for which the run `index` waits, and the fingerprint of a call in which it has said that it is in place of that, if this
-    /// rank has not begun that.
+    /// A rank for which the run `index` waits, and the fingerprint of a call in which it has said that it is in place
+    /// of that, if this rank has not begun that.
     pub fn elsewhere(&self, index: u32) -> Option<(Rank, u64)> {
         let (own, tag) = self.call(index);
         let is_missing = |theirs: u64| {

@@ -1,6 +1,6 @@
-//! Who polls, who sleeps and who is woken, in every order of events: the engine itself, over locks and descriptors of loom's, which has
-//! no timeouts. So a thread that nobody wakes is a deadlock, and loom reports it.
-//! `scripts/loom.sh` runs it.
+//! Who polls, who sleeps and who is woken, in every order of events: the engine itself, over locks and descriptors of
+//! loom's, which has no timeouts. So a thread that nobody wakes is a deadlock, and loom reports it. `scripts/loom.sh`
+//! runs it.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -29,18 +29,19 @@ use crate::wire::{Envelope, Message};
 const CONNECTION: u32 = 1;
 /// The engine's frames are larger than loom expects of a thread.
 const STACK_BYTES: usize = 1 << 20;
-/// Of the element that is reduced.
+/// The bytes of the element that is reduced.
 const BYTES: usize = 8;
 const DIGEST: u64 = 5;
 /// Descriptors are numbered in the order in which they are made. The waker of the engine comes after it.
 const DOORBELL: RawFd = 0;
-/// How often a thread may lose its core where it does not wait. Of the wake-ups in the engine, one is missed only after three.
+/// How often a thread may lose its core where it does not wait. Of the wake-ups in the engine, one is missed only after
+/// three.
 const PREEMPTIONS: usize = 3;
 
 /// Descriptors, and the bytes that one of them tells of.
 #[derive(Default)]
 struct System {
-    /// Which are readable.
+    /// Whether each descriptor is readable.
     readable: Vec<bool>,
     /// What a peer has sent.
     bytes: VecDeque<u8>,
@@ -213,7 +214,8 @@ impl Job {
         Arc::new(Self { engine, socket, shares: false, deadline: now + Duration::from_secs(1), received, receives })
     }
 
-    /// As [`Job::new`], of ranks that share memory; a device progresses the context while no thread waits.
+    /// A job of ranks that share memory, otherwise as [`Job::new`]; a device progresses the context while no thread
+    /// waits.
     fn sharing() -> (Arc<Self>, JoinHandle<()>) {
         let socket = SYSTEM.lock().unwrap().descriptor();
         assert_eq!(socket, DOORBELL);
@@ -302,7 +304,8 @@ impl Job {
         ended
     }
 
-    /// A thread that reduces what rank 1 sends, by a function that takes as long as a receive of another thread: whether it ended.
+    /// A thread that reduces what rank 1 sends, by a function that takes as long as a receive of another thread:
+    /// whether it ended.
     fn reduce(self: &Arc<Self>) -> JoinHandle<bool> {
         let job = self.clone();
         thread(move || {

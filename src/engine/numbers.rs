@@ -1,10 +1,11 @@
 //! Numbers the calls of each kind on each tag. A message carries the number of its call.
 //!
-//! The calls of one kind on one tag run one at a time, in the same order on all ranks, so ranks that make the same calls assign
-//! the same numbers, whatever their threads do with other kinds and tags. A count must never be dropped, because peers could not
-//! distinguish a rank that restarts a count from one that has skipped calls. Adjacent tags with the same count share an entry, so
-//! programs that use each tag once, or a range of tags in turn, use little memory. When the table is full, further tags are not
-//! counted: their number is 0, which matches every number in messages. Calls on shared memory are refused without one.
+//! The calls of one kind on one tag run one at a time, in the same order on all ranks, so ranks that make the same
+//! calls assign the same numbers, whatever their threads do with other kinds and tags. A count must never be dropped,
+//! because peers could not distinguish a rank that restarts a count from one that has skipped calls. Adjacent tags with
+//! the same count share an entry, so programs that use each tag once, or a range of tags in turn, use little memory.
+//! When the table is full, further tags are not counted: their number is 0, which matches every number in messages.
+//! Calls on shared memory are refused without one.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,8 @@ pub(super) const MOST: usize = 1 << 16;
 /// What is counted: a [kind](crate::wire::fingerprint::kind), which is not 0, and a tag.
 type Line = (u8, u64);
 
-/// The cache position of a line. The collectives on one tag have different positions, and so have a few collectives on as many
-/// tags as a program has threads.
+/// The cache position of a line. The collectives on one tag have different positions, and so have a few collectives on
+/// as many tags as a program has threads.
 const fn position((kind, tag): Line) -> usize {
     (tag as usize).wrapping_add(kind as usize * 11) % RECENT
 }
@@ -76,10 +77,10 @@ impl Numbers {
             Some(number) => next_number(number),
             None => u32::from(!self.dropped),
         };
-        let (other, its) = std::mem::replace(&mut self.recent[position(line)], (line, number));
+        let (replaced, last) = std::mem::replace(&mut self.recent[position(line)], (line, number));
         // The replaced entry has no number if it was not counted or empty.
-        if its != 0 {
-            self.put(other, its);
+        if last != 0 {
+            self.put(replaced, last);
         }
         number
     }

@@ -13,8 +13,8 @@ pub struct Operation {
     pub id: Identity,
     /// The error, if it has failed.
     pub failed: Option<Error>,
-    /// The call, and what executes its steps in the engine. `None` if the thread that has made the call executes them: it says here for
-    /// which peers it waits.
+    /// The call, and what executes its steps in the engine. `None` if the thread that has made the call executes them:
+    /// it says here for which peers it waits.
     steps: Option<(Arc<Prepared>, Box<Execution>)>,
 }
 
@@ -80,14 +80,15 @@ impl Operation {
         self.execute(|steps, run| steps.look(run, messenger)) || self.failed.is_some()
     }
 
-    /// For the thread that made the call: the segment that its function is to reduce next. Pass the result to
+    /// The segment that the function of the thread that made the call is to reduce next. Pass the result to
     /// [`Operation::reduced`].
     pub fn next_reduction(&mut self) -> Option<Reduction> {
         let (call, steps) = self.steps.as_mut()?;
         steps.next_reduction(call)
     }
 
-    /// The caller's function has returned `status`. Posts segments that depended on the reduction, unless the run has failed.
+    /// The caller's function has returned `status`. Posts segments that depended on the reduction, unless the run has
+    /// failed.
     pub fn reduced(&mut self, reduction: &Reduction, status: i32, messenger: &mut Messenger) {
         if let Some((_, steps)) = &mut self.steps {
             steps.reducing = false;

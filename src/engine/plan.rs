@@ -31,7 +31,8 @@ pub fn check_size(shape: &Shape<'_>) -> Result<()> {
     Err(Error::new(ErrorKind::ResourceExhausted, text))
 }
 
-/// Fails if there is not enough memory to generate a schedule for `shape`. Generators themselves abort if an allocation fails.
+/// Fails if there is not enough memory to generate a schedule for `shape`. Generators themselves abort if an allocation
+/// fails.
 fn check_schedule_room(shape: &Shape<'_>) -> Result<()> {
     check_size(shape)?;
     let (name, size) = (shape.collective.name(), shape.size);
@@ -59,7 +60,7 @@ pub struct Plan {
     pub steps: Box<[PlanStep]>,
     dependencies: Box<[Dependency]>,
     dependents: Box<[u32]>,
-    /// For each step that reduces: the weights of its operands. Empty if it does not compute means.
+    /// The weights of the operands of each step that reduces. Empty if the plan does not compute means.
     pub weights: Box<[Weights]>,
     /// Elements of scratch memory.
     pub scratch: usize,
@@ -85,9 +86,9 @@ impl Plan {
             steps.push(PlanStep { action: *action, channel: *channel, len: action.progress(), after, before: (0, 0) });
         }
         let mut flat = Vec::new();
-        for (step, its) in steps.iter_mut().zip(&dependents) {
+        for (step, dependents) in steps.iter_mut().zip(&dependents) {
             let begin = flat.len() as u32;
-            flat.extend_from_slice(its);
+            flat.extend_from_slice(dependents);
             step.before = (begin, flat.len() as u32);
         }
         Self {
@@ -192,8 +193,8 @@ impl OwnedShape {
             && (inputs, outputs, base, destinations) == (shape.inputs, shape.outputs, shape.base, shape.destinations)
             && (collective, shared) == (shape.collective, shape.shared)
             && (average, means) == (shape.average, shape.means)
-            && self.counts.iter().zip([send_counts, recv_counts, dims, counts]).all(|(own, its)| same(own, its))
-            && self.numbers.iter().zip([groups, domains, links]).all(|(own, its)| same(own, its))
+            && self.counts.iter().zip([send_counts, recv_counts, dims, counts]).all(|(own, other)| same(own, other))
+            && self.numbers.iter().zip([groups, domains, links]).all(|(own, other)| same(own, other))
     }
 }
 
@@ -201,7 +202,7 @@ impl OwnedShape {
 struct Cached {
     shape: OwnedShape,
     algorithm: &'static str,
-    apart: bool,
+    by_function: bool,
     plan: Arc<Plan>,
 }
 
@@ -227,8 +228,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Counts one more. Returns whether the cache is full: then the caller removes all others first, and this one alone is counted. An empty
-    /// cache takes a plan of any size.
+    /// Counts one more. Returns whether the cache is full: then the caller removes all others first, and this one alone
+    /// is counted. An empty cache takes a plan of any size.
     #[must_use]
     pub fn add(&mut self, plan: &Plan) -> bool {
         let bytes = plan.bytes();
@@ -247,14 +248,16 @@ impl Usage {
 }
 
 impl PlanCache {
-    /// The plan of `algorithm` for `shape`; with `apart`, without receive-and-reduce steps.
-    pub fn get(&self, shape: &Shape<'_>, algorithm: &'static Algorithm, apart: bool) -> Result<Arc<Plan>> {
+    /// The plan of `algorithm` for `shape`; with `by_function`, without receive-and-reduce steps.
+    pub fn get(&self, shape: &Shape<'_>, algorithm: &'static Algorithm, by_function: bool) -> Result<Arc<Plan>> {
         let mut hasher = QuickHasher::default();
         shape.hash(&mut hasher);
-        (algorithm.name.as_ptr() as usize, apart).hash(&mut hasher);
+        (algorithm.name.as_ptr() as usize, by_function).hash(&mut hasher);
         let hash = hasher.finish();
         let same = |cached: &&Cached| {
-            std::ptr::eq(cached.algorithm, algorithm.name) && cached.apart == apart && cached.shape.is(shape)
+            std::ptr::eq(cached.algorithm, algorithm.name)
+                && cached.by_function == by_function
+                && cached.shape.is(shape)
         };
         let find = |plans: &Plans| Some(plans.cached.get(&hash)?.iter().find(same)?.plan.clone());
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +266,7 @@ impl PlanCache {
         }
         check_schedule_room(shape)?;
         let mut schedule = (algorithm.generate)(shape)?;
-        if apart {
+        if by_function {
             schedule = schedule.without_receive_and_reduce();
         }
         let mut plan = Plan::new(&schedule);
@@ -274,7 +277,7 @@ impl PlanCache {
             let members = shape.sharing();
             match members.len() == shape.size {
                 true => {
-                    plan.program = Program::new(&schedule, &plan.weights, shape.size, !apart);
+                    plan.program = Program::new(&schedule, &plan.weights, shape.size, !by_function);
                     plan.scratch = plan.program.as_ref().map_or(plan.scratch, |program| program.scratch);
                 }
                 false => plan.shared_steps = SharedSteps::new(&schedule, &plan.weights, &members),
@@ -286,7 +289,8 @@ impl PlanCache {
         if let Some(plan) = find(&plans) {
             return Ok(plan);
         }
-        let cached = Cached { shape: OwnedShape::new(shape)?, algorithm: algorithm.name, apart, plan: plan.clone() };
+        let cached =
+            Cached { shape: OwnedShape::new(shape)?, algorithm: algorithm.name, by_function, plan: plan.clone() };
         if plans.usage.add(&plan) {
             plans.cached.clear();
         }
@@ -330,16 +334,19 @@ mod tests {
         let cache = PlanCache::default();
         let mut plans = Vec::new();
         for shape in &shapes {
-            for (algorithm, apart) in [(one, false), (one, true), (other, false)] {
-                let plan = cache.get(shape, algorithm, apart).unwrap();
-                assert!(Arc::ptr_eq(&plan, &cache.get(shape, algorithm, apart).unwrap()), "asked for again: {shape:?}");
+            for (algorithm, by_function) in [(one, false), (one, true), (other, false)] {
+                let plan = cache.get(shape, algorithm, by_function).unwrap();
+                assert!(
+                    Arc::ptr_eq(&plan, &cache.get(shape, algorithm, by_function).unwrap()),
+                    "asked for again: {shape:?}"
+                );
                 assert!(plans.iter().all(|known| !Arc::ptr_eq(known, &plan)), "another one's: {shape:?}");
                 plans.push(plan);
             }
         }
         let asked = shapes.iter().flat_map(|shape| [(shape, one, false), (shape, one, true), (shape, other, false)]);
-        for ((shape, algorithm, apart), plan) in asked.zip(&plans) {
-            assert!(Arc::ptr_eq(plan, &cache.get(shape, algorithm, apart).unwrap()), "cached: {shape:?}");
+        for ((shape, algorithm, by_function), plan) in asked.zip(&plans) {
+            assert!(Arc::ptr_eq(plan, &cache.get(shape, algorithm, by_function).unwrap()), "cached: {shape:?}");
         }
     }
 }

@@ -73,11 +73,12 @@ pub struct Prepared {
     pub plan: Arc<Plan>,
     /// How elements are combined.
     pub combine: Combine,
-    /// Type and operation, if results of single contributions are converted as those of several would be; see [`reduce::settle`].
+    /// Type and operation, if results of single contributions are converted as those of several would be; see
+    /// [`reduce::settle`].
     pub settles: Option<(DataType, ReduceOp)>,
     /// The arguments, if there are more than a [`Key`](super::cache::Key) holds.
     pub arguments: Option<Box<OwnedArguments>>,
-    /// Which addresses its input and its output may have, if it has one each. With more, none is allowed.
+    /// The addresses that its input and its output may have, if it has one each. With more, none is allowed.
     pub bounds: [Option<BufferBounds>; 2],
     /// What it needs to start in few steps on memory that all ranks share.
     pub quick_start: Option<QuickStart>,
@@ -114,7 +115,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of the call of `binding`. The index is set when it is known.
+    /// The identity of a run of the call of `binding`. The index is set when it is known.
     pub fn new(binding: &Binding<'_>, fingerprint: u64) -> Self {
         let Binding { call, tag, .. } = *binding;
         Self { kind: call.kind(), tag, fingerprint, count: call.count, index: 0 }
@@ -156,7 +157,7 @@ pub struct Arguments<'a> {
     pub max_segment_bytes: Option<usize>,
 }
 
-/// The same, in memory of its own.
+/// [`Arguments`] in memory of their own.
 #[derive(Debug)]
 pub struct OwnedArguments {
     shape: OwnedShape,
@@ -186,7 +187,7 @@ impl BufferBounds {
     /// Allows no address.
     pub const NONE: Self = Self { bytes: 0, unaligned: usize::MAX, max: 0 };
 
-    /// Of a buffer of `bytes` that is aligned to `align`.
+    /// The bounds of a buffer of `bytes` that is aligned to `align`.
     pub fn new(bytes: usize, align: usize) -> Self {
         match bytes {
             // Never accessed, so any address will do.
@@ -206,7 +207,8 @@ impl BufferBounds {
 }
 
 impl Prepared {
-    /// An exchange of the library's own by `plan`, that of `algorithm` for `shape`, with elements of `element` bytes that nothing combines.
+    /// An exchange of the library's own by `plan`, that of `algorithm` for `shape`, with elements of `element` bytes
+    /// that nothing combines.
     pub fn internal(
         plan: Arc<Plan>,
         (shape, algorithm): (&Shape<'_>, &'static Algorithm),
@@ -233,7 +235,7 @@ impl Prepared {
         })
     }
 
-    /// The same call by `plan`.
+    /// This call by `plan`.
     pub fn with_plan(&self, plan: Arc<Plan>) -> Result<Self> {
         let shape = OwnedShape::new(&self.shape.get())?;
         let Self { dtype, operation, algorithm, element, segment, digest, counted, count, combine, settles, .. } =

@@ -1,4 +1,4 @@
-//! Which thread polls, which threads sleep, and who wakes them.
+//! How threads wait on a context: one polls, the others sleep, and who has something for them wakes them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
@@ -20,7 +20,8 @@ use crate::types::Rank;
 /// A polling thread that makes progress each time reads the clock and checks for contenders once in so many turns.
 const BUSY_TURNS: u32 = 64;
 
-/// How often a thread that does not poll looks for publications in shared memory while another one polls, at first and after a while.
+/// How often a thread that does not poll looks for publications in shared memory while another one polls, at first and
+/// after a while.
 const FIRST_NAP: Duration = Duration::from_micros(20);
 const LAST_NAP: Duration = Duration::from_micros(200);
 
@@ -35,12 +36,12 @@ pub struct Engine {
     kept: Arc<Kept>,
     /// Threads that wait for the lock.
     contenders: AtomicUsize,
-    /// As `polling` in the core, for a thread without the lock: 0 or 1.
+    /// Whether a thread polls, as `polling` in the core says, for threads without the lock: 0 or 1.
     polls: AtomicUsize,
     /// Whether a thread polls in shared memory without the lock, see [`Engine::poll_alone`].
     pub(super) is_polled_alone: AtomicBool,
-    /// How often a thread of the program has left something to the watch, or has begun to poll without disarming the watch, and that number
-    /// when the watch last looked, or progressed the context.
+    /// How often a thread of the program has left something to the watch, or has begun to poll without disarming the
+    /// watch, and that number when the watch last looked, or progressed the context.
     visits: AtomicUsize,
     seen_visits: AtomicUsize,
     /// Notified when an operation has completed for which a thread waits that does not poll.
@@ -53,7 +54,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `messenger`; threads wait by `clock`. `explain` describes the call that a peer's digest stands for.
+    /// An engine for `messenger`; threads wait by `clock`. `explain` describes the call that a peer's digest stands
+    /// for.
     pub fn new(messenger: Messenger, clock: Arc<dyn Clock>, explain: fn(u64) -> String, spin: Spin) -> Result<Self> {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
         let mut sources = vec![Pollable::from(&waker)];
@@ -147,12 +149,12 @@ impl Engine {
         self.hand_over(guard);
     }
 
-    /// Progresses the context until the run `index`, which this thread has started, has completed or failed, or until `deadline`.
-    /// Returns the lock, and whether the run is over.
+    /// Progresses the context until the run `index`, which this thread has started, has completed or failed, or until
+    /// `deadline`. Returns the lock, and whether the run is over.
     ///
-    /// The caller's reduction function runs without the lock: other threads may use the context meanwhile, and so may the
-    /// function. The deadline is checked after the function has returned. If the deadline had passed before this call, the
-    /// function is called as long as this needs no waiting.
+    /// The caller's reduction function runs without the lock: other threads may use the context meanwhile, and so may
+    /// the function. The deadline is checked after the function has returned. If the deadline had passed before this
+    /// call, the function is called as long as this needs no waiting.
     pub fn finish<'a>(&'a self, mut guard: Guard<'a>, index: u32, deadline: Instant) -> (Guard<'a>, bool) {
         let waits = guard.now < deadline;
         loop {
@@ -180,8 +182,8 @@ impl Engine {
         self.wait_for(guard, None, &mut Idle::default(), deadline, ready)
     }
 
-    /// As [`Engine::wait`]; if the wait involves only `peer`, it polls as long as was set for that pair. `idle`: the turns of this wait before
-    /// an earlier deadline.
+    /// See [`Engine::wait`]. If the wait involves only `peer`, it polls as long as was set for that pair. `idle`: the
+    /// turns of this wait before an earlier deadline.
     pub fn wait_for<'a, R>(
         &'a self,
         mut guard: Guard<'a>,
@@ -202,8 +204,8 @@ impl Engine {
                 break Some(result);
             }
             if !polling && guard.polling {
-                // The polling thread may be asleep, so this thread progresses what it has posted itself. With a deadline in the
-                // past it takes all results that are available without waiting.
+                // The polling thread may be asleep, so this thread progresses what it has posted itself. With a
+                // deadline in the past it takes all results that are available without waiting.
                 let mut turns = 1..BUSY_TURNS;
                 while guard.progress() && self.now() >= deadline && turns.next().is_some() {}
                 self.notify(&mut guard);
@@ -214,8 +216,8 @@ impl Engine {
                 if left.is_zero() {
                     break None;
                 }
-                // The polling thread does not see what this one waits for in shared memory. If it sleeps, whatever a peer publishes
-                // wakes it, and it notifies this thread; but not if this thread waits for no peer.
+                // The polling thread does not see what this one waits for in shared memory. If it sleeps, whatever a
+                // peer publishes wakes it, and it notifies this thread; but not if this thread waits for no peer.
                 if guard.messenger.waits_for_publication() && (guard.sleeping.is_none() || peer.is_none()) {
                     left = left.min(nap);
                     nap = (2 * nap).min(LAST_NAP);
@@ -244,8 +246,8 @@ impl Engine {
                     guard.messenger.connections_mut().wake(false);
                 }
                 busy_turns = if guard.long_turn { BUSY_TURNS } else { busy_turns + 1 };
-                // The progress may concern only other threads: this thread must still observe its deadline, and release the lock
-                // to them.
+                // The progress may concern only other threads: this thread must still observe its deadline, and release
+                // the lock to them.
                 if busy_turns == BUSY_TURNS {
                     busy_turns = 0;
                     guard.now = self.now();
@@ -278,7 +280,7 @@ impl Engine {
         (guard, result)
     }
 
-    /// For a thread that does not poll: waits until the polling thread notifies it, for at most `time`.
+    /// Has a thread that does not poll wait until the polling thread notifies it, for at most `time`.
     fn wait_for_notification<'a>(&'a self, mut guard: Guard<'a>, peer: Option<Rank>, time: Duration) -> Guard<'a> {
         // The polling thread polls as long as the most patient waiting thread; wake it if that has just become longer.
         if guard.sleeping.is_some_and(|spin| spin < guard.spin(peer)) {
@@ -293,8 +295,8 @@ impl Engine {
         guard
     }
 
-    /// For the polling thread after a turn without progress: yields its core and the lock to others, or sleeps if it has polled
-    /// long enough.
+    /// What the polling thread does after a turn without progress: it yields its core and the lock to others, or sleeps
+    /// if it has polled long enough.
     #[inline]
     fn rest<'a>(
         &'a self,
@@ -309,13 +311,14 @@ impl Engine {
             if self.is_wanted(&guard) {
                 return self.give_way(guard);
             }
-            // Another rank may wait for this core. If none does, this costs no more than the poll: two ranks that share a core
-            // exchange 4 bytes in 12 µs with it, and in 22 µs if each keeps the core for 5 µs.
+            // Another rank may wait for this core. If none does, this costs no more than the poll: two ranks that share
+            // a core exchange 4 bytes in 12 µs with it, and in 22 µs if each keeps the core for 5 µs.
             yield_now();
             return guard;
         }
         if !std::mem::replace(announced, true) && guard.sleep(true) {
-            // One turn more: a rank that shares memory may have published something before it could see that this one sleeps.
+            // One turn more: a rank that shares memory may have published something before it could see that this one
+            // sleeps.
             return guard;
         }
         let timers = [guard.messenger.connections().next_timer(), guard.messenger.connections().keep_alive()];
@@ -373,9 +376,10 @@ impl Engine {
         if !guard.waiting.is_empty() {
             self.ended.notify_all();
         } else if let Some(watch) = self.watch.get() {
-            // Where messages come and go, the next wait is likely to follow soon. To arm and to disarm the watch takes two system calls, as
-            // much as a tenth of a short call over TCP; and the watch would wake up for every message that comes between two waits, and
-            // take it from the thread that waits for it. So it arms itself after one or two ticks without a wait.
+            // Where messages come and go, the next wait is likely to follow soon. To arm and to disarm the watch takes
+            // two system calls, as much as a tenth of a short call over TCP; and the watch would wake up for every
+            // message that comes between two waits, and take it from the thread that waits for it. So it arms itself
+            // after one or two ticks without a wait.
             let urgent = !guard.is_lazy || guard.messenger.outgoing() > 0 || guard.has_runs();
             if urgent {
                 self.visits.fetch_add(1, Ordering::Relaxed);
@@ -384,8 +388,8 @@ impl Engine {
         }
     }
 
-    /// Arms the watch if `urgent`, else disarms it. While there is a timer, which an armed watch would not see, disarms it: then it checks
-    /// the context at every tick.
+    /// Arms the watch if `urgent`, else disarms it. While there is a timer, which an armed watch would not see, disarms
+    /// it: then it checks the context at every tick.
     fn arm_watch(&self, guard: &mut Guard<'_>, watch: &dyn Watch, urgent: bool) {
         // A thread without the lock may have started a call meanwhile, and have seen the watch armed.
         let urgent = urgent || self.disarm() && guard.has_runs();
@@ -407,7 +411,8 @@ impl Engine {
         }
     }
 
-    /// After something has begun without the lock, among ranks that share memory, that the watch must progress if no thread waits.
+    /// After something has begun without the lock, among ranks that share memory, that the watch must progress if no
+    /// thread waits.
     #[inline]
     pub fn arm(&self) {
         self.visits.fetch_add(1, Ordering::Relaxed);
@@ -439,14 +444,14 @@ impl Engine {
         self.polls.load(Ordering::Relaxed) > 0
     }
 
-    /// For the watch: whether a thread of the program has been here since the last time, or since the watch last progressed the context, so
-    /// that it may soon be here again.
+    /// Tells the watch whether a thread of the program has been here since the last time, or since the watch last
+    /// progressed the context, so that it may soon be here again.
     pub fn is_visited(&self) -> bool {
         let visits = self.visits.load(Ordering::Relaxed);
         self.seen_visits.swap(visits, Ordering::Relaxed) != visits
     }
 
-    /// For the armed watch, when a descriptor is readable: progresses the context.
+    /// Progresses the context. The armed watch calls it when a descriptor is readable.
     pub fn serve(&self) {
         let guard = match self.core.try_lock() {
             Ok(guard) => guard,
@@ -456,15 +461,16 @@ impl Engine {
             Err(TryLockError::WouldBlock) => return,
         };
         if guard.polling {
-            // That thread sees the same, and arms the watch at last. A descriptor that stays readable must not keep the watch busy meanwhile.
+            // That thread sees the same, and arms the watch at last. A descriptor that stays readable must not keep the
+            // watch busy meanwhile.
             self.disarm();
         } else {
             self.serve_and_arm(guard);
         }
     }
 
-    /// For the watch, periodically while it is not armed: progresses the context if nothing has progressed it since the last time, and
-    /// then arms the watch.
+    /// For the watch, periodically while it is not armed: progresses the context if nothing has progressed it since the
+    /// last time, and then arms the watch.
     pub fn tick(&self) {
         if self.watch.get().is_none_or(|watch| watch.is_armed()) {
             return;

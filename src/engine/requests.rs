@@ -8,7 +8,7 @@ use crate::messaging::{Outcome, Token};
 use crate::slab::Slab;
 use crate::types::Rank;
 
-/// Which of a buffer's waits an operation completes.
+/// The one of a buffer's waits an operation completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Side {
@@ -100,7 +100,8 @@ impl Requests {
         Self::token(owner, side)
     }
 
-    /// The only peer that a wait on that side can be waiting for; `None` if there are several, or no operation is in progress.
+    /// The only peer that a wait on that side can be waiting for; `None` if there are several, or no operation is in
+    /// progress.
     pub fn peer(&self, owner: u32, side: Side) -> Option<Rank> {
         let operations = &self.buffers.get(owner - FIRST_BUFFER)?.sides[side as usize];
         operations.peer.filter(|_| operations.under_way > 0)

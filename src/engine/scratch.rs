@@ -1,5 +1,5 @@
-//! The memory that calls need besides the caller's buffers: a context keeps it for later calls, and gives back what it has not needed for a
-//! while.
+//! The memory that calls need besides the caller's buffers: a context keeps it for later calls, and gives back what it
+//! has not needed for a while.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -51,7 +51,8 @@ impl Kept {
         }
     }
 
-    /// For a context that was reminded. `release` calls [`Scratch::release`] of all memory that no call uses; what it returns is freed.
+    /// Gives memory back on a context that was reminded. `release` calls [`Scratch::release`] of all memory that no
+    /// call uses; what it returns is freed.
     pub fn reminded(&self, release: impl FnOnce() -> Vec<Scratch>) {
         self.is_watched.store(false, Ordering::Relaxed);
         if self.is_much() {
@@ -61,8 +62,8 @@ impl Kept {
     }
 }
 
-/// Memory for calls that follow each other. Used only through its pointer. New memory is zero, because a barrier sends bytes of it, which must
-/// not be what this process has freed.
+/// Memory for calls that follow each other. Used only through its pointer. New memory is zero, because a barrier sends
+/// bytes of it, which must not be what this process has freed.
 #[derive(Default)]
 pub struct Scratch {
     /// Its length stays 0.
@@ -74,7 +75,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes room for `elements` of `element` bytes. Returns whether there is enough memory. Allocates only if no earlier call needed as much.
+    /// Makes room for `elements` of `element` bytes. Returns whether there is enough memory. Allocates only if no
+    /// earlier call needed as much.
     #[inline]
     pub fn reserve(&mut self, kept: &Arc<Kept>, elements: usize, element: usize) -> bool {
         if elements == 0 {
@@ -125,7 +127,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Allocates `words` words of zeros. The system makes pages of them when they are touched. `None` if there is not enough memory.
+/// Allocates `words` words of zeros. The system makes pages of them when they are touched. `None` if there is not
+/// enough memory.
 fn zeros(words: usize) -> Option<Vec<u128>> {
     let layout = Layout::array::<u128>(words).ok().filter(|layout| layout.size() > 0)?;
     // SAFETY: the layout is not empty.

@@ -1,18 +1,20 @@
-//! How long a waiting thread polls before it sleeps in the system, and how much a thread does before it looks at the clock.
+//! How long a waiting thread polls before it sleeps in the system, and how much a thread does before it looks at the
+//! clock.
 
 use std::time::{Duration, Instant};
 
 use crate::collective::Constants;
 use crate::wait_mode::WaitMode;
 
-/// After so many bytes of results in memory, whoever executes a call looks at the clock. If each of their pages is touched for the first time,
-/// they take some 20 ms.
+/// After so many bytes of results in memory, whoever executes a call looks at the clock. If each of their pages is
+/// touched for the first time, they take some 20 ms.
 pub const LOOK_BYTES: usize = 8 << 20;
 
-/// What a thread does between two polls takes at most a few microseconds. If it takes longer than this, the core was somebody else's.
+/// What a thread does between two polls takes at most a few microseconds. If it takes longer than this, the core was
+/// somebody else's.
 const LONG_TURN: Duration = Duration::from_micros(50);
-/// Another thread that computes there gets nearly all of the time, since the one that polls yields. What interrupts and a hypervisor take
-/// is less than this part.
+/// Another thread that computes there gets nearly all of the time, since the one that polls yields. What interrupts and
+/// a hypervisor take is less than this part.
 const LOST_PART: u32 = 4;
 
 /// Whose the cores are on which a rank may run.
@@ -20,16 +22,16 @@ const LOST_PART: u32 = 4;
 pub enum Cores {
     /// The host's ranks have at least one each.
     Own,
-    /// There may be fewer than ranks, or a control group limits the time that all threads together get, so that a thread that polls
-    /// takes it from others.
+    /// There may be fewer than ranks, or a control group limits the time that all threads together get, so that a
+    /// thread that polls takes it from others.
     Unknown,
     /// There are fewer than ranks.
     Shared,
 }
 
 impl Cores {
-    /// Of a host with so many ranks, which may run on so many cores, and this one on `own` of them; control groups let it have the time of
-    /// `quota` cores.
+    /// The cores of a rank on a host with so many ranks, which may run on so many cores, and this one on `own` of them;
+    /// control groups let it have the time of `quota` cores.
     pub fn of(ranks: usize, cores: usize, own: usize, quota: Option<f64>) -> Self {
         match quota {
             _ if ranks > cores => Self::Shared,
@@ -43,9 +45,9 @@ impl Cores {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spin {
     /// In any case.
-    least: Duration,
-    /// As long as no other thread computes on its core meanwhile.
-    most: Duration,
+    min: Duration,
+    /// The time while no other thread computes on its core meanwhile.
+    max: Duration,
 }
 
 impl Spin {
@@ -54,17 +56,17 @@ impl Spin {
 
     /// This time, whoever else has run on the core.
     pub const fn of(time: Duration) -> Self {
-        Self { least: time, most: time }
+        Self { min: time, max: time }
     }
 
     /// What `mode` means on these cores.
     pub fn new(mode: WaitMode, cores: Cores, constants: &Constants) -> Self {
         let us = |us: f64| Duration::from_secs_f64(us * 1e-6);
-        let least = us(if cores == Cores::Shared { constants.spin_shared_us } else { constants.spin_us });
+        let min = us(if cores == Cores::Shared { constants.spin_shared_us } else { constants.spin_us });
         match (mode, cores) {
             (WaitMode::Poll, _) => Self::FOREVER,
-            (WaitMode::Auto, Cores::Own) => Self { least, most: least.max(us(constants.spin_alone_us)) },
-            (WaitMode::Auto | WaitMode::Sleep, _) => Self::of(least),
+            (WaitMode::Auto, Cores::Own) => Self { min, max: min.max(us(constants.spin_alone_us)) },
+            (WaitMode::Auto | WaitMode::Sleep, _) => Self::of(min),
         }
     }
 }
@@ -88,7 +90,7 @@ impl Idle {
         if turn > LONG_TURN {
             self.lost += turn;
         }
-        waited < if self.lost.saturating_mul(LOST_PART) > waited { spin.least } else { spin.most }
+        waited < if self.lost.saturating_mul(LOST_PART) > waited { spin.min } else { spin.max }
     }
 
     /// The thread polls again, after it has done something else.
@@ -124,11 +126,11 @@ mod tests {
         let [shared, usual, alone] = [50, 200, 100_000].map(Duration::from_micros);
         let spin = |mode, cores| Spin::new(mode, cores, BUILT_IN);
         for cores in [Cores::Own, Cores::Unknown, Cores::Shared] {
-            let least = if cores == Cores::Shared { shared } else { usual };
-            let most = if cores == Cores::Own { alone } else { least };
+            let min = if cores == Cores::Shared { shared } else { usual };
+            let max = if cores == Cores::Own { alone } else { min };
             assert_eq!(spin(WaitMode::Poll, cores), Spin::FOREVER);
-            assert_eq!(spin(WaitMode::Auto, cores), Spin { least, most });
-            assert_eq!(spin(WaitMode::Sleep, cores), Spin::of(least));
+            assert_eq!(spin(WaitMode::Auto, cores), Spin { min, max });
+            assert_eq!(spin(WaitMode::Sleep, cores), Spin::of(min));
         }
         let constants = Constants { spin_us: 300.0, spin_alone_us: 7.0, ..*BUILT_IN };
         assert_eq!(Spin::new(WaitMode::Auto, Cores::Own, &constants), Spin::of(Duration::from_micros(300)));

@@ -240,8 +240,8 @@ fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
     assert_eq!(falls_asleep(Some(3)), Some(usual));
 }
 
-/// When a wait in turns that end at these times falls asleep, in µs, if its thread is preempted so. It polls for 300 µs where it has its core
-/// to itself, else for 100.
+/// When a wait in turns that end at these times falls asleep, in µs, if its thread is preempted so. It polls for 300 µs
+/// where it has its core to itself, else for 100.
 fn falls_asleep(turns: &[u64], preempted: Option<(u32, u32)>) -> Option<u32> {
     let clock = Ticks::new(preempted);
     let messenger = Messenger::new(0, 2, unconnected(None, None), None);

@@ -1,4 +1,5 @@
-//! Connectors that make no links by themselves and write down what they are asked, for the tests of what composes connectors.
+//! Connectors that make no links by themselves and write down what they are asked, for the tests of what composes
+//! connectors.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};

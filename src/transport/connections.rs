@@ -1,5 +1,5 @@
-//! The connections of one context: the connectors of all its transports, in the order of preference. For each peer, the first that can reach it
-//! makes the link.
+//! The connections of one context: the connectors of all its transports, in the order of preference. For each peer, the
+//! first that can reach it makes the link.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::sys::poller::Event;
 use crate::sys::{self, Pollable, Poller, PollerKind, Registration};
 use crate::types::Rank;
 
-/// The events of the poller that have this number or a higher one say that a connector has work, by its position. Lower ones are the
-/// connectors' own.
+/// The events of the poller that have this number or a higher one say that a connector has work, by its position. Lower
+/// ones are the connectors' own.
 const PARTS: u64 = u64::MAX - 63;
 /// Once in so many turns the poller is asked which connectors have work that nothing else tells of.
 const TURNS: u32 = 1024;
@@ -84,8 +84,8 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Those of a rank with this address, whose device makes them by `connector`; `sources` are to be polled for it, by a poller of this `kind`.
-    /// If the transports of `providers` can reach a peer, an earlier one is preferred.
+    /// Those of a rank with this address, whose device makes them by `connector`; `sources` are to be polled for it, by
+    /// a poller of this `kind`. If the transports of `providers` can reach a peer, an earlier one is preferred.
     pub fn new(
         mut address: Address,
         connector: impl Connector + 'static,
@@ -158,7 +158,8 @@ impl Connections {
         &self.peers
     }
 
-    /// The same, to set the sockets at which peers find this rank, how many connections links have, or the numbers of ranks in errors.
+    /// The same, to set the sockets at which peers find this rank, how many connections links have, or the numbers of
+    /// ranks in errors.
     pub fn peers_mut(&mut self) -> &mut Peers {
         &mut self.peers
     }
@@ -252,21 +253,21 @@ impl Connections {
         self.parts.iter().filter_map(|part| part.connector.next_timer()).min()
     }
 
-    /// When [`Connections::progress`] must be called, though nothing else says so, while a thread waits: to find out whether peers
-    /// are still there.
+    /// When [`Connections::progress`] must be called, though nothing else says so, while a thread waits: to find out
+    /// whether peers are still there.
     pub fn keep_alive(&self) -> Option<Instant> {
         self.parts.iter().filter_map(|part| part.keep_alive.as_ref()?.next()).min()
     }
 
-    /// Appends what is to be polled: at least one of it is readable when [`Connections::progress`] has work. It does not
-    /// change during the life of this.
+    /// Appends what is to be polled: at least one of it is readable when [`Connections::progress`] has work. It does
+    /// not change during the life of this.
     pub fn descriptors(&self, into: &mut Vec<Pollable>) {
         into.extend(self.sources.iter().cloned());
     }
 
-    /// Says that nobody makes progress until a descriptor is readable: descriptors need to become readable only after this.
-    /// With `publications`, also when ranks that share memory have published something. If it returns `true`, call
-    /// [`Connections::progress`] once more before sleeping.
+    /// Says that nobody makes progress until a descriptor is readable: descriptors need to become readable only after
+    /// this. With `publications`, also when ranks that share memory have published something. If it returns `true`,
+    /// call [`Connections::progress`] once more before sleeping.
     pub fn sleep(&mut self, publications: bool) -> bool {
         let mut again = false;
         for part in &mut self.parts[..self.idle_from] {
@@ -287,14 +288,15 @@ impl Connections {
         }
     }
 
-    /// Whether no descriptor becomes readable between [`Connections::wake`] and [`Connections::sleep`], unless the process of a peer ends.
+    /// Whether no descriptor becomes readable between [`Connections::wake`] and [`Connections::sleep`], unless the
+    /// process of a peer ends.
     pub fn is_quiet(&self) -> bool {
         self.is_quiet
     }
 
     /// Tries to open the memory of the ranks of this host; `addresses` are those of all ranks. Called before
-    /// [`Connections::set_peer`], and only if [`Connections::share_memory`] follows when all ranks have done this, or if none of them
-    /// has memory to share. Returns what it has found, for all ranks.
+    /// [`Connections::set_peer`], and only if [`Connections::share_memory`] follows when all ranks have done this, or
+    /// if none of them has memory to share. Returns what it has found, for all ranks.
     pub fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
         let Self { parts, peers, .. } = self;
         shared_memory(parts).map_or(Sharing::Nothing, |memory| memory.open(peers, addresses))
@@ -335,7 +337,8 @@ impl Connections {
         shared_memory(&mut self.parts)?.bell()
     }
 
-    /// This memory stays mapped, and is meant for messages, until [`Connections::release_memory`]: links may register it with devices.
+    /// This memory stays mapped, and is meant for messages, until [`Connections::release_memory`]: links may register
+    /// it with devices.
     pub fn retain_memory(&self, memory: *mut u8, bytes: usize) {
         self.parts.iter().filter_map(|part| part.registry.as_ref()).for_each(|registry| registry.retain(memory, bytes));
     }

@@ -31,16 +31,16 @@ pub struct Topology {
 impl Topology {
     /// One rank per host: the assumption before anything is known.
     pub fn one_rank_per_host(size: usize) -> Self {
-        Self::apart((0..size as u32).collect(), 1)
+        Self::without_shared_memory((0..size as u32).collect(), 1)
     }
 
     /// All ranks on one host, without shared memory.
     pub fn one_host(size: usize, cores: usize) -> Self {
-        Self::apart(vec![0; size], cores)
+        Self::without_shared_memory(vec![0; size], cores)
     }
 
     /// Ranks of these hosts, without shared memory.
-    pub fn apart(hosts: Vec<u32>, cores: usize) -> Self {
+    pub fn without_shared_memory(hosts: Vec<u32>, cores: usize) -> Self {
         Self { hosts, cores, shared: false, domains: Vec::new() }
     }
 

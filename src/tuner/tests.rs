@@ -110,7 +110,7 @@ fn leaders_send_to_all_others_at_once_where_latency_counts() {
     for (latency, bandwidth, overhead) in [(2e-6, 12e9, 0.3), (20e-6, 1.2e9, 2.0)] {
         for (hosts, per_host) in [(2, 4), (2, 8), (3, 4), (3, 8), (4, 4), (4, 8)] {
             let numbers = (0..hosts * per_host).map(|rank| (rank / per_host) as u32).collect();
-            let topology = Topology { shared: true, ..Topology::apart(numbers, per_host) };
+            let topology = Topology { shared: true, ..Topology::without_shared_memory(numbers, per_host) };
             let constants = [("overhead_us", overhead)].into();
             let tuning = Tuning { remote: Some(Link { latency, bandwidth }), constants, ..Tuning::default() };
             let tuner = Tuner::new(tuning, Overrides::default(), topology, MIB);
@@ -141,7 +141,7 @@ fn hosts_whose_ranks_share_memory_combine_in_it() {
     let mut seen = Vec::new();
     for (hosts, per_host) in [(2, 2), (2, 8), (4, 4)] {
         let numbers = (0..hosts * per_host).map(|rank| (rank / per_host) as u32).collect();
-        let unshared = Topology::apart(numbers, per_host);
+        let unshared = Topology::without_shared_memory(numbers, per_host);
         let together = Topology { shared: true, ..unshared.clone() };
         for bytes in [64 << 10, MIB, 16 * MIB] {
             let [unshared, together] = [&unshared, &together].map(|topology| {
@@ -318,7 +318,7 @@ fn choices_apply_to_the_numbers_of_hosts_of_their_measurements() {
     };
     let chosen = |tuning: &Tuning, hosts: usize, each: usize| {
         let hosts = (0..hosts as u32).flat_map(|host| vec![host; each]).collect();
-        let tuner = Tuner::new(tuning.clone(), Overrides::default(), Topology::apart(hosts, each), MIB);
+        let tuner = Tuner::new(tuning.clone(), Overrides::default(), Topology::without_shared_memory(hosts, each), MIB);
         names(&tuner, &[MIB])[0]
     };
     for (hosts, each, expected) in [
@@ -389,7 +389,7 @@ fn a_choice_is_explained() {
 fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
     let links = vec![0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0];
     let tuner = |hosts: [u32; 4], choices| {
-        let topology = Topology::apart(hosts.into(), 4);
+        let topology = Topology::without_shared_memory(hosts.into(), 4);
         Tuner::new(Tuning { links: links.clone(), choices, ..Tuning::default() }, Overrides::default(), topology, MIB)
     };
     let priced = |hosts| {
@@ -404,7 +404,7 @@ fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
 
 #[test]
 fn the_network_follows_from_the_topology() {
-    let network = |hosts: &[u32]| Topology::apart(hosts.into(), 2).network(&Tuning::default());
+    let network = |hosts: &[u32]| Topology::without_shared_memory(hosts.into(), 2).network(&Tuning::default());
     let shape = |hosts| (network(hosts).per_host, network(hosts).consecutive);
     assert_eq!(shape(&[0, 0, 0]), (3, true));
     assert_eq!(shape(&[0, 0, 1, 1]), (2, true));
@@ -552,7 +552,7 @@ fn scratch_memory_is_a_cost() {
         }
     }
     // Ranks of several hosts do not pay.
-    let hosts = Topology { shared: true, ..Topology::apart(vec![0, 1], 1) };
+    let hosts = Topology { shared: true, ..Topology::without_shared_memory(vec![0, 1], 1) };
     let tuner = Tuner::new(Tuning::default(), Overrides::default(), hosts, MIB);
     let one = tuner.explain(Collective::Allreduce, 64 * MIB).candidates;
     let doubling = one.iter().find(|one| one.algorithm.name == "recursive_doubling").unwrap();

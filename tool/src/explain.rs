@@ -126,7 +126,7 @@ impl Explain {
         let cores = self.cores.map_or_else(here, |cores| cores as usize);
         let places = match &self.hosts {
             None => Topology::one_host(ranks, cores),
-            Some(hosts) => Topology::apart(hosts.of_ranks(ranks).map_err(Failure::usage)?, cores),
+            Some(hosts) => Topology::without_shared_memory(hosts.of_ranks(ranks).map_err(Failure::usage)?, cores),
         };
         let domains = self.caches.as_ref().map(|caches| caches.of_ranks(ranks).map_err(Failure::usage)).transpose()?;
         let allowed = environment::switch(SHARED_MEMORY).map_err(|error| error.to_string())? != Some(false);

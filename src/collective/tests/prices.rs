@@ -395,7 +395,7 @@ fn choices_by_price_are_nearly_the_best() {
     let (mut worst, mut checked) = (1.0, 0);
     for groups in &groups {
         let per_host = (0..groups.len() as u32).map(|host| groups.iter().filter(|of| **of == host).count()).max();
-        let topology = Topology::apart(groups.clone(), per_host.unwrap());
+        let topology = Topology::without_shared_memory(groups.clone(), per_host.unwrap());
         let network = topology.network(&Tuning::default());
         for collective in [Allreduce, Reduce, Broadcast, ReduceScatter, Allgather, Gather, Scatter] {
             for bytes in [64, 64 << 10, 2 << 20] {
@@ -455,7 +455,7 @@ fn the_first_decision_is_fast() {
     for (hosts, per_host) in [(1, 2), (1, 8), (2, 1), (8, 1), (2, 4), (4, 4), (8, 8), (64, 1), (64, 8), (512, 1)] {
         let size = hosts * per_host;
         let hosts = (0..size).map(|rank| (rank / per_host) as u32).collect();
-        let topology = Topology::apart(hosts, per_host);
+        let topology = Topology::without_shared_memory(hosts, per_host);
         for bytes in [64usize, 64 << 10, 4 << 20, 256 << 20] {
             let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), 1 << 20);
             let begin = std::time::Instant::now();

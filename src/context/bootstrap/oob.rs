@@ -1,5 +1,5 @@
-//! Exchanges contents by the caller's allgather, in records of equal length; rank 0 broadcasts the tuning over the context
-//! itself.
+//! Exchanges contents by the caller's allgather, in records of equal length; rank 0 broadcasts the tuning over the
+//! context itself.
 
 use std::cell::{Cell, RefCell};
 
@@ -9,8 +9,8 @@ use crate::context::exchange::{Exchange, Limit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
 
-/// An exchange by a function of the caller. A rank that has failed calls it too, with its error, because the other ranks wait in
-/// their calls of it.
+/// An exchange by a function of the caller. A rank that has failed calls it too, with its error, because the other
+/// ranks wait in their calls of it.
 pub(super) struct ByAllgather<'a> {
     context: &'a Context,
     function: RefCell<&'a mut AllgatherFunction<'a>>,

@@ -1,8 +1,8 @@
 //! Records of equal length, with the content that a rank publishes or the error for which it fails.
 //!
-//! A record is the version of the library (8 bytes), which is there in every version, the number of an error's kind, or 0 (1), the length
-//! of the content (2, little-endian), the rank (4), the number of ranks (4), the content, and zeros. The content of an error is what [`of_error`] returns. Records of other ranks
-//! are not trusted.
+//! A record is the version of the library (8 bytes), which is there in every version, the number of an error's kind, or
+//! 0 (1), the length of the content (2, little-endian), the rank (4), the number of ranks (4), the content, and zeros.
+//! The content of an error is what [`of_error`] returns. Records of other ranks are not trusted.
 
 use crate::context::versions::take;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,7 +19,8 @@ pub const MOST: usize = BYTES - HEADER;
 const NOBODY: u32 = u32::MAX;
 const BLAMED_BYTES: usize = size_of::<u32>();
 
-/// The number of an error's kind, and what other ranks are told of it besides: the rank to blame (4 bytes, little-endian), and the text.
+/// The number of an error's kind, and what other ranks are told of it besides: the rank to blame (4 bytes,
+/// little-endian), and the text.
 pub fn of_error(error: &Error) -> (u8, Vec<u8>) {
     let blamed = error.details().rank.and_then(|rank| u32::try_from(rank).ok()).unwrap_or(NOBODY);
     (error.kind().number() as u8, [&blamed.to_le_bytes()[..], error.message().as_bytes()].concat())
@@ -79,8 +80,9 @@ fn read(record: &[u8], rank: Rank, size: usize, own: (Rank, Version)) -> Result<
     }
 }
 
-/// Exchanges records of ranks of which `who` is this one, with its version, by `gather`, which gets this rank's record, and memory for the records of all. Returns this rank's content,
-/// and the contents of all ranks in their order. `gather` is called even if this rank fails, so that all ranks get its error.
+/// Exchanges records of ranks of which `who` is this one, with its version, by `gather`, which gets this rank's record,
+/// and memory for the records of all. Returns this rank's content, and the contents of all ranks in their order.
+/// `gather` is called even if this rank fails, so that all ranks get its error.
 pub fn exchange(
     who: (Rank, Version),
     size: usize,

@@ -1,10 +1,11 @@
 //! Exchanges contents over a store.
 //!
-//! In each round every rank writes its content to the store, in the first round as a [claim], which it reads back. Rank 0
-//! collects the contents and writes the list as one value. Last, rank 0 writes its tuning. So each rank makes six requests, eight if
-//! there is a third round, and rank 0 two or three large ones, whatever the number of ranks.
+//! In each round every rank writes its content to the store, in the first round as a [claim], which it reads back. Rank
+//! 0 collects the contents and writes the list as one value. Last, rank 0 writes its tuning. So each rank makes six
+//! requests, eight if there is a third round, and rank 0 two or three large ones, whatever the number of ranks.
 //!
-//! A rank that fails writes its error in place of its content, and rank 0 in place of the list, so that no rank waits for it.
+//! A rank that fails writes its error in place of its content, and rank 0 in place of the list, so that no rank waits
+//! for it.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -36,10 +37,10 @@ struct Round {
 const FIRST_TURN: Duration = Duration::from_millis(100);
 const LAST_TURN: Duration = Duration::from_millis(800);
 /// The shortest wait. Some stores wait without limit if their timeout is zero.
-const LEAST_TURN: Duration = Duration::from_millis(1);
+const MIN_TURN: Duration = Duration::from_millis(1);
 
-/// A store that returns later than this after a timeout is considered not to answer. After that, it may take as long for all that it is asked
-/// about missing ranks.
+/// A store that returns later than this after a timeout is considered not to answer. After that, it may take as long
+/// for all that it is asked about missing ranks.
 const LATE: Duration = Duration::from_millis(500);
 
 /// Most keys in one request.
@@ -59,8 +60,8 @@ const TUNING: &str = "tuning";
 /// Prefix of the keys of refusals that do not fit into claims; the rank follows.
 const LONG_REFUSAL: &str = "refusal";
 
-/// Prefix of an error in place of a content, of a list, or of the tuning; the number of the error's kind follows, and what
-/// [`record::of_error`] returns. None of these begins with it.
+/// Prefix of an error in place of a content, of a list, or of the tuning; the number of the error's kind follows, and
+/// what [`record::of_error`] returns. None of these begins with it.
 const REFUSAL: &[u8] = b"\0refused: ";
 
 impl Round {
@@ -122,8 +123,8 @@ impl<'a> OverStore<'a> {
         Self { context, store, limit, failed: Cell::new(false) }
     }
 
-    /// Publishes `error` where the other ranks wait for what this rank gives in `round`, unless another failure came before it. The error to
-    /// report is `error`, even if the store does not answer either.
+    /// Publishes `error` where the other ranks wait for what this rank gives in `round`, unless another failure came
+    /// before it. The error to report is `error`, even if the store does not answer either.
     fn refuse(&self, round: &Round, error: &Error) {
         if self.failed.replace(true) {
             return;
@@ -144,8 +145,8 @@ impl<'a> OverStore<'a> {
         }
     }
 
-    /// Claims this rank, with `refusal` in place of its content. It is as long as the others', so the text may be cut off: then all of it is
-    /// at another key, first, since rank 0 looks for it as soon as it has the claim.
+    /// Claims this rank, with `refusal` in place of its content. It is as long as the others', so the text may be cut
+    /// off: then all of it is at another key, first, since rank 0 looks for it as soon as it has the claim.
     fn claim_refusal(&self, rank: Rank, mut refusal: Vec<u8>) -> Result<()> {
         let bytes = self.context.content(0)?.len();
         if refusal.len() > bytes {
@@ -163,7 +164,8 @@ impl<'a> OverStore<'a> {
         Some(record::to_error(rank, self.context.size, *kind, told))
     }
 
-    /// The whole of a refusal of `rank` of which its claim has `cut`; `None` if that may be all, or the store does not have it.
+    /// The whole of a refusal of `rank` of which its claim has `cut`; `None` if that may be all, or the store does not
+    /// have it.
     fn whole_refusal(&self, rank: Rank, cut: &[u8]) -> Option<Vec<u8>> {
         if !cut.starts_with(REFUSAL) || cut.ends_with(&[0]) {
             return None;
@@ -203,7 +205,8 @@ impl<'a> OverStore<'a> {
         })
     }
 
-    /// One round: writes `own`, or the error for which this rank fails. Returns `own`, and the contents of all ranks in their order.
+    /// One round: writes `own`, or the error for which this rank fails. Returns `own`, and the contents of all ranks in
+    /// their order.
     fn publish(&self, round: &Round, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
         let own = own.inspect_err(|error| self.refuse(round, error))?;
         let key = round.rank_key(self.context.rank);
@@ -212,8 +215,8 @@ impl<'a> OverStore<'a> {
         list.inspect_err(|_| self.failed.set(true)).map(|list| (own, list))
     }
 
-    /// One round, after this rank has written its content: returns the list that rank 0 makes of all contents. `content` returns that in the
-    /// value of a rank.
+    /// One round, after this rank has written its content: returns the list that rank 0 makes of all contents.
+    /// `content` returns that in the value of a rank.
     fn exchange(&self, round: &Round, content: impl for<'v> Fn(Rank, &'v [u8]) -> Result<&'v [u8]>) -> Result<Vec<u8>> {
         let (store, size) = (self.store, self.context.size);
         let missing = |e| self.name_missing(round, e);
@@ -245,13 +248,13 @@ impl<'a> OverStore<'a> {
         Ok(list)
     }
 
-    /// Waits for the store in short turns, so that it notices if the context is closed. A turn that times out is repeated, since
-    /// the store may recover; other errors are returned.
+    /// Waits for the store in short turns, so that it notices if the context is closed. A turn that times out is
+    /// repeated, since the store may recover; other errors are returned.
     fn wait_for<T>(&self, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
         let began = Instant::now();
         let mut turn = FIRST_TURN;
         loop {
-            match wait(turn.min(self.limit.left()).max(LEAST_TURN)) {
+            match wait(turn.min(self.limit.left()).max(MIN_TURN)) {
                 Ok(value) => return Ok(value),
                 // Not repeated after the deadline: a store that does not answer may end a turn late.
                 Err(e) if e.kind() == ErrorKind::Timeout && Instant::now() < self.limit.deadline => {}
@@ -283,9 +286,9 @@ impl<'a> OverStore<'a> {
         Error::new(ErrorKind::Timeout, message).with_rank(missing[0])
     }
 
-    /// The first ranks without content, and whether these are all; `None` if the store does not answer at once, or cannot be
-    /// asked without waiting. All ranks ask at the same moment, so one request asks for many keys, and fewer only if one is
-    /// missing.
+    /// The first ranks without content, and whether these are all; `None` if the store does not answer at once, or
+    /// cannot be asked without waiting. All ranks ask at the same moment, so one request asks for many keys, and fewer
+    /// only if one is missing.
     fn find_missing(&self, round: &Round) -> Option<(Vec<usize>, bool)> {
         let (rank, size) = (self.context.rank, self.context.size);
         let asked = Instant::now();

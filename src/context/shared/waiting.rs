@@ -1,5 +1,5 @@
-//! How the thread that executes a call on shared memory waits for its peers: it looks for a moment, polls without the context's lock, and then
-//! waits in the engine, where it may sleep.
+//! How the thread that executes a call on shared memory waits for its peers: it looks for a moment, polls without the
+//! context's lock, and then waits in the engine, where it may sleep.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,19 @@ use crate::engine::shared::{Call, Progress, Shared, Wait, Work};
 use crate::error::Result;
 use crate::messaging::Token;
 
-/// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core: some tens of
-/// microseconds.
+/// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core:
+/// some tens of microseconds.
 const LOOKS: u32 = 2000;
 /// How often it looks before that, where it needs the publication: it goes on at once.
 const FIRST_LOOKS: u32 = 100;
 /// How often it looks and gives up its core, if ranks share cores.
 const SHARED_LOOKS: u32 = 50;
-/// Looks of a thread that polls for longer before it gives up its core for a moment, and how often it does that before it progresses the
-/// context: some microseconds, and some tens of them.
+/// Looks of a thread that polls for longer before it gives up its core for a moment, and how often it does that before
+/// it progresses the context: some microseconds, and some tens of them.
 const LOOKS_PER_YIELD: u32 = 100;
 const YIELDS_PER_TURN: u32 = 20;
-/// After so many looks it wakes peers that sleep, and looks at all entries of the peer; if ranks share cores, after so many each time.
+/// After so many looks it wakes peers that sleep, and looks at all entries of the peer; if ranks share cores, after so
+/// many each time.
 const LOOKS_AROUND: u32 = 100;
 const SHARED_LOOKS_AROUND: u32 = 8;
 
@@ -31,8 +32,8 @@ const SHARED_LOOKS_AROUND: u32 = 8;
 const TURN: Duration = Duration::from_millis(10);
 
 impl Context {
-    /// Executes `call` until it is over or its deadline has passed; for a thread that does not wait, only as far as possible without waiting.
-    /// Returns whether it is over, and has an outcome, or its deadline has passed.
+    /// Executes `call` until it is over or its deadline has passed; for a thread that does not wait, only as far as
+    /// possible without waiting. Returns whether it is over, and has an outcome, or its deadline has passed.
     pub(in crate::context) fn advance_shared(
         &self,
         run: &Run<'_>,
@@ -84,8 +85,8 @@ impl Context {
         Ok(true)
     }
 
-    /// [`Context::wait_shared`], and if there is another member without which the call does not end, for that in turns, so that the
-    /// end of either is noticed.
+    /// [`Context::wait_shared`], and if there is another member without which the call does not end, for that in turns,
+    /// so that the end of either is noticed.
     #[cold]
     fn wait_in_turns(
         &self,
@@ -111,10 +112,11 @@ impl Context {
         }
     }
 
-    /// Polls for what the call waits for without the context's lock, as long as the thread may poll and nothing else is waited for on the
-    /// context; now and then it progresses the context, and notices the end of a peer. Returns whether the wait may be over. Where each rank
-    /// has its own core, what has come is found by the next look, and the call goes on at once: the last of two ranks was 100 µs late, and
-    /// an allreduce of 8 bytes ended 0.4 µs after its arrival in place of 1.2; 1.2 in place of 2.1 if it was 1 ms late.
+    /// Polls for what the call waits for without the context's lock, as long as the thread may poll and nothing else is
+    /// waited for on the context; now and then it progresses the context, and notices the end of a peer. Returns
+    /// whether the wait may be over. Where each rank has its own core, what has come is found by the next look, and the
+    /// call goes on at once: the last of two ranks was 100 µs late, and an allreduce of 8 bytes ended 0.4 µs after its
+    /// arrival in place of 1.2; 1.2 in place of 2.1 if it was 1 ms late.
     fn poll_alone(
         &self,
         run: &Run<'_>,
@@ -177,8 +179,8 @@ impl Context {
         false
     }
 
-    /// Waits with the context's lock, and progresses the context meanwhile, until `until`. Returns whether the wait may be over, or the call has
-    /// failed, which then is its outcome.
+    /// Waits with the context's lock, and progresses the context meanwhile, until `until`. Returns whether the wait may
+    /// be over, or the call has failed, which then is its outcome.
     #[cold]
     fn wait_shared(
         &self,

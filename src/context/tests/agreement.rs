@@ -36,8 +36,8 @@ pub fn on_this_host(size: usize, shared: bool, options: ContextOptions) -> Vec<A
     connected_on(&device, &vec![options; size]).into_iter().map(Result::unwrap).collect()
 }
 
-/// As [`connected_with`], on a device of its own for each rank. A rank that fails keeps its context and device until all have ended, so that the
-/// others find the same cause as it did, however late they are.
+/// Contexts as by [`connected_with`], on a device of its own for each rank. A rank that fails keeps its context and
+/// device until all have ended, so that the others find the same cause as it did, however late they are.
 pub fn connected_on(
     device: &(impl Fn() -> Arc<Device> + Sync),
     options: &[ContextOptions],
@@ -179,7 +179,7 @@ fn what_is_wrong_with_rank_0_s_file_all_ranks_hear_at_once() {
     }
 }
 
-/// As where the first attempt has failed after rank 0 had published its tuning.
+/// What happens if the first attempt has failed after rank 0 had published its tuning.
 #[test]
 fn what_rank_0_has_published_before_it_publishes_again() {
     // 17 digits, of which a file has 15.

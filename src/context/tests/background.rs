@@ -36,7 +36,8 @@ fn sum(context: &Arc<Context>, tag: u64, data: &mut [i64]) -> Request {
         reduction: Reduction::Op(ReduceOp::Sum),
         ..Call::new(shape, DataType::Int64)
     };
-    // SAFETY: the callers' arrays are as long as the shape says, outlive the request, and are not used while it is active.
+    // SAFETY: the callers' arrays are as long as the shape says, outlive the request, and are not used while it is
+    // active.
     unsafe { context.request(&call) }.unwrap()
 }
 
@@ -82,7 +83,8 @@ fn a_rank_that_is_in_no_call_replies_that_it_is_in_none() {
     });
 }
 
-/// Rank 0 waits for the result of ranks 1 and 2, of which rank 1 has started the call and computes, and rank 2 does not come.
+/// Rank 0 waits for the result of ranks 1 and 2, of which rank 1 has started the call and computes, and rank 2 does not
+/// come.
 #[test]
 fn a_rank_with_a_started_call_replies_that_it_is_in_it() {
     let contexts = fresh(3);
@@ -108,7 +110,7 @@ fn a_rank_with_a_started_call_replies_that_it_is_in_it() {
     drop(others);
 }
 
-/// Of a pair's few bytes, in a slot, copied, and piece by piece; the last with others before it that are longer.
+/// Calls of a pair's few bytes, in a slot, copied, and piece by piece; the last with others before it that are longer.
 #[test]
 fn a_started_call_ends_though_no_thread_waits_for_it() {
     for size in [2, 3] {
@@ -136,8 +138,8 @@ fn a_started_call_ends_though_no_thread_waits_for_it() {
     }
 }
 
-/// Over sockets, they end as the context is watched from the start on; but the device's thread lets the thread that has started one come
-/// again first.
+/// Over sockets, they end as the context is watched from the start on; but the device's thread lets the thread that has
+/// started one come again first.
 #[test]
 fn a_started_call_that_sends_messages_is_watched_at_once() {
     let contexts = group(2);
@@ -215,8 +217,8 @@ fn a_function_at_work_keeps_no_message_from_its_receiver() {
             ]
         };
         into.recv(&[1], 3, 0, bytes).unwrap();
-        let ((entered, is_entered), (go_on, goes_on)) = (channel(), channel());
-        let slow = waits(entered, goes_on);
+        let ((entered, is_entered), (resume, resumes)) = (channel(), channel());
+        let slow = waits(entered, resumes);
         std::thread::scope(|scope| {
             let calls = [&slow as Act<'_>, &|| true].into_iter().zip(&contexts);
             for (act, context) in calls {
@@ -225,7 +227,7 @@ fn a_function_at_work_keeps_no_message_from_its_receiver() {
             is_entered.recv_timeout(LONG).unwrap();
             from.send(0, 3, 0, bytes).unwrap();
             let is_sent = from.wait_send(None);
-            go_on.send(()).unwrap();
+            resume.send(()).unwrap();
             assert_eq!(is_sent.unwrap(), Some(0));
         });
         assert_eq!(into.wait_recv(None).unwrap(), Some((1, bytes)));

@@ -39,8 +39,8 @@ unsafe extern "C" fn multi_get(
     unsafe { c_multi_get(keys, count, timeout_ms, sink, user) }
 }
 
-/// Exercises all functions that wait: ranks that connect alone, then ranks that connect over the same store, and direct calls.
-/// Returns the errors of the ranks that were alone.
+/// Exercises all functions that wait: ranks that connect alone, then ranks that connect over the same store, and direct
+/// calls. Returns the errors of the ranks that were alone.
 fn use_up(change: impl Fn(&mut StoreCallbacks)) -> Vec<Error> {
     let base = InProcessStore::new();
     let store: Arc<dyn Store> = Arc::new(callbacks_over(&base, |callbacks| {

@@ -8,8 +8,8 @@ use Collective::*;
 /// Input buffers, and output buffers.
 type Buffers = Vec<Vec<u8>>;
 
-/// Calls `collective` on `context` with buffers as long as those of `inputs`; in place if `outputs` is given. Returns the
-/// outputs.
+/// Calls `collective` on `context` with buffers as long as those of `inputs`; in place if `outputs` is given. Returns
+/// the outputs.
 fn call(
     context: &Context,
     collective: Collective,
@@ -39,8 +39,8 @@ fn call(
     unsafe { context.run(&call) }.map(|()| outputs)
 }
 
-/// Elements with the bits `parts`: the inputs, and the expected results of `op` on a single contribution. Each is used as the
-/// real and as the imaginary part of complex numbers.
+/// Elements with the bits `parts`: the inputs, and the expected results of `op` on a single contribution. Each is used
+/// as the real and as the imaginary part of complex numbers.
 fn elements(dtype: DataType, op: ReduceOp) -> (Vec<u8>, Vec<u8>) {
     use DataType::*;
     // A positive quiet NaN without payload, a negative signalling NaN with payload, then numbers.

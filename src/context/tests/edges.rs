@@ -51,8 +51,8 @@ fn a_credit_that_crosses_an_announcement_loses_nothing() {
     let [first, second] = &mut got;
     let sends = [buffer(&contexts[0], &mut small), buffer(&contexts[0], &mut large)];
     let recvs = [buffer(&contexts[1], first), buffer(&contexts[1], second)];
-    // Rank 1 has sent a grant for a large message, but the small one takes the receive. The grant reaches rank 0 after rank 0 has
-    // announced the large one.
+    // Rank 1 has sent a grant for a large message, but the small one takes the receive. The grant reaches rank 0 after
+    // rank 0 has announced the large one.
     recvs[0].recv(&[0], 5, 0, LARGE).unwrap();
     sends[0].send(1, 5, 0, 10).unwrap();
     sends[1].send(1, 5, 0, LARGE).unwrap();

@@ -49,9 +49,9 @@ pub fn sum(context: &Context, tag: u64, timeout: Option<Duration>, inputs: &[i64
     unsafe { context.run(&call) }.map(|()| output)
 }
 
-/// An `Act` that reports that it has been entered, and waits for a message on `go_on`.
-pub fn waits(entered: Sender<()>, go_on: Receiver<()>) -> impl Fn() -> bool + Sync {
-    let ends = std::sync::Mutex::new((entered, go_on));
+/// An `Act` that reports that it has been entered, and waits for a message on `resume`.
+pub fn waits(entered: Sender<()>, resume: Receiver<()>) -> impl Fn() -> bool + Sync {
+    let ends = std::sync::Mutex::new((entered, resume));
     move || {
         let ends = ends.lock().unwrap();
         ends.0.send(()).unwrap();
@@ -63,8 +63,8 @@ pub fn waits(entered: Sender<()>, go_on: Receiver<()>) -> impl Fn() -> bool + Sy
 fn a_slow_function_holds_up_nobody_else() {
     let contexts = group(2);
     let (entered, is_entered) = channel();
-    let (go_on, goes_on) = channel();
-    let slow = waits(entered, goes_on);
+    let (resume, resumes) = channel();
+    let slow = waits(entered, resumes);
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(sum(&contexts[0], 1, None, &[1], &slow).unwrap(), 3));
         scope.spawn(|| assert_eq!(sum(&contexts[1], 1, None, &[2], &|| true).unwrap(), 3));
@@ -82,7 +82,7 @@ fn a_slow_function_holds_up_nobody_else() {
                 scope.spawn(|| assert_eq!(sum(context, 2, None, &[10], &|| true).unwrap(), 20));
             }
         });
-        go_on.send(()).unwrap();
+        resume.send(()).unwrap();
     });
 }
 
@@ -91,8 +91,8 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
     for size in [1, 2] {
         let contexts = group(size);
         let (entered, is_entered) = channel();
-        let (go_on, goes_on) = channel();
-        let waits = waits(entered, goes_on);
+        let (resume, resumes) = channel();
+        let waits = waits(entered, resumes);
         // The error is the same if the function has failed first; only the function can tell.
         let in_time = std::sync::atomic::AtomicBool::new(false);
         let slow = || {
@@ -105,7 +105,7 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
             let peer = contexts.get(1).map(|peer| scope.spawn(|| sum(peer, 0, None, &inputs, &|| true)));
             is_entered.recv_timeout(LONG).unwrap();
             contexts[0].close();
-            go_on.send(()).unwrap();
+            resume.send(()).unwrap();
             let error = calls.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
             assert!(error.message().contains("rank 0 has closed this context"), "{error}");
@@ -170,8 +170,8 @@ fn a_function_may_make_calls_of_other_collectives_or_with_other_tags() {
             true
         };
         let share = (context.rank() + 1) as i64;
-        // Each rank calls its function at once, for its own two numbers, so both make the inner call without waiting for each
-        // other.
+        // Each rank calls its function at once, for its own two numbers, so both make the inner call without waiting
+        // for each other.
         let once = std::sync::Once::new();
         let act = || {
             once.call_once(|| assert!(calls()));
@@ -226,9 +226,9 @@ static SLOW: Algorithm = Algorithm {
     name: "slow",
     generate: |_| {
         let first = GENERATING.lock().unwrap().take();
-        if let Some((entered, go_on)) = first {
+        if let Some((entered, resume)) = first {
             entered.send(()).unwrap();
-            go_on.recv_timeout(LONG).map_err(|_| Error::new(ErrorKind::Timeout, "nobody said go on"))?;
+            resume.recv_timeout(LONG).map_err(|_| Error::new(ErrorKind::Timeout, "nobody said go on"))?;
         }
         Ok(Default::default())
     },
@@ -241,14 +241,14 @@ fn schedules_are_generated_without_a_lock_and_one_is_kept() {
     let contexts = group(1);
     let plan = || -> Arc<Plan> { contexts[0].plan(&Shape::new(Collective::Barrier, 0, 1, 0), &SLOW, false).unwrap() };
     let (entered, is_entered) = channel();
-    let (go_on, goes_on) = channel();
-    *GENERATING.lock().unwrap() = Some((entered, goes_on));
+    let (resume, resumes) = channel();
+    *GENERATING.lock().unwrap() = Some((entered, resumes));
     std::thread::scope(|scope| {
         let first = scope.spawn(plan);
         is_entered.recv_timeout(LONG).unwrap();
         assert!(contexts[0].shares_host(0).unwrap());
         let other = plan();
-        go_on.send(()).unwrap();
+        resume.send(()).unwrap();
         assert!(Arc::ptr_eq(&first.join().unwrap(), &other), "two plans for one shape");
         assert!(Arc::ptr_eq(&plan(), &other));
     });

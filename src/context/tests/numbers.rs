@@ -1,5 +1,5 @@
-//! Ranks that make different calls of a collective on a tag, or disagree on a root or a count, and then continue: messages that
-//! remain of one call never become the data of the next.
+//! Ranks that make different calls of a collective on a tag, or disagree on a root or a count, and then continue:
+//! messages that remain of one call never become the data of the next.
 
 use super::*;
 use crate::collective::{Collective, Shape};

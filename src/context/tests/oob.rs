@@ -29,8 +29,8 @@ impl Table {
 /// Each rank's result, and the threads on which its function was called.
 type Ended = (Arc<Context>, Result<()>, Vec<ThreadId>);
 
-/// Connects a context for each of `options` by an allgather. `then` may change its result; it gets the rank, the number of the
-/// call, and all records.
+/// Connects a context for each of `options` by an allgather. `then` may change its result; it gets the rank, the number
+/// of the call, and all records.
 pub fn connect(options: &[ContextOptions], then: impl Fn(usize, usize, &mut [u8]) -> Result<()> + Sync) -> Vec<Ended> {
     let size = options.len();
     let table = Table::new(size);
@@ -43,7 +43,7 @@ pub fn connect(options: &[ContextOptions], then: impl Fn(usize, usize, &mut [u8]
             then(rank, threads.len(), output)
         });
         if result.is_err() {
-            // As callers do after an error: peers are notified at once.
+            // Callers close a context after an error: peers are notified at once.
             context.close();
         }
         assert!(threads.iter().all(|thread| *thread == std::thread::current().id()));

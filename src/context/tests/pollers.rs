@@ -60,7 +60,8 @@ fn ranks_that_wait_in_different_ways_are_in_one_context() {
     }
 }
 
-/// A poller fails if the program closes its descriptor, which it does not own, and the system gives the number to another file.
+/// A poller fails if the program closes its descriptor, which it does not own, and the system gives the number to
+/// another file.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_rank_whose_poller_fails_says_so_at_once() {

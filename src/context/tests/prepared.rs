@@ -66,11 +66,11 @@ fn cases(rank: usize) -> [Case; 14] {
 }
 
 fn check(context: &Context, case: &Case, what: &str) {
-    let apart = case.call.shape.inputs > 0;
+    let out_of_place = case.call.shape.inputs > 0;
     let input = brought(context.rank());
-    let mut output = if apart { [-1; COUNT] } else { input };
+    let mut output = if out_of_place { [-1; COUNT] } else { input };
     let call = Call {
-        inputs: if apart { &[input.as_ptr().cast()] } else { &[] },
+        inputs: if out_of_place { &[input.as_ptr().cast()] } else { &[] },
         outputs: &[output.as_mut_ptr().cast()],
         ..case.call
     };

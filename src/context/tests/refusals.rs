@@ -102,7 +102,8 @@ fn who_is_claimed_twice_all_ranks_blame() {
     run(&[contexts[0].clone(), contexts[2].clone()], twice);
 }
 
-/// Rank 1 publishes everything but what it has found of the memory, and ends. Another one takes its place in the next attempt.
+/// Rank 1 publishes everything but what it has found of the memory, and ends. Another one takes its place in the next
+/// attempt.
 #[test]
 fn a_rank_that_is_replaced_after_others_have_opened_its_memory_shares_its_own() {
     let own = || {

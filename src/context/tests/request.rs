@@ -22,7 +22,8 @@ fn request_of(context: &Arc<Context>, tag: u64, reduction: Reduction, data: &mut
         reduction,
         ..Call::new(Shape { inputs: 0, ..shape }, DataType::Int64)
     };
-    // SAFETY: the callers' arrays are as long as the shape says, outlive the request, and are not used while it is active.
+    // SAFETY: the callers' arrays are as long as the shape says, outlive the request, and are not used while it is
+    // active.
     unsafe { context.request(&call) }.unwrap()
 }
 
@@ -120,7 +121,8 @@ fn a_request_keeps_its_context_and_what_it_was_made_of_need_not_stay() {
                         DataType::Int64,
                     )
                 };
-                // SAFETY: the buffers are as long as the shape says, outlive the request, and are not used while it is active.
+                // SAFETY: the buffers are as long as the shape says, outlive the request, and are not used while it is
+                // active.
                 let request = unsafe { context.request(&call) }.unwrap();
                 if rank == persistent {
                     // SAFETY: as above. A plain call matches a request.
@@ -264,8 +266,8 @@ fn a_reduction_function_runs_on_the_thread_that_waits_or_tests() {
 fn two_threads_cannot_wait_for_one_request() {
     for contexts in groups() {
         let (entered, is_entered) = channel();
-        let (go_on, goes_on) = channel();
-        let slow = waits(entered, goes_on);
+        let (resume, resumes) = channel();
+        let slow = waits(entered, resumes);
         let quick = || true;
         let acts: [Act<'_>; 2] = [&slow, &quick];
         let mut data = [[1], [2]];
@@ -286,7 +288,7 @@ fn two_threads_cannot_wait_for_one_request() {
             {
                 assert_refused(result, "another thread is in a call on the request");
             }
-            go_on.send(()).unwrap();
+            resume.send(()).unwrap();
         });
         assert_eq!(data, [[3], [3]]);
     }

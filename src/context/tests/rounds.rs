@@ -11,8 +11,8 @@ use crate::net::address::Address;
 use crate::tuner::Tuner;
 use crate::types::DataType;
 
-/// A gatherv of one element of each of two ranks to rank 0, which `make` makes: by an algorithm that needs the counts of all, or by one that
-/// does not.
+/// A gatherv of one element of each of two ranks to rank 0, which `make` makes: by an algorithm that needs the counts
+/// of all, or by one that does not.
 fn gathered(
     context: &Context,
     algorithm: &str,
@@ -42,7 +42,7 @@ fn gatherv(context: &Context, algorithm: &str, tag: u64) -> Result<Vec<u32>> {
     gathered(context, algorithm, tag, |call| unsafe { context.run(call) })
 }
 
-/// The same by `shared_flat`, as a request: it is started, and is refused or waited for.
+/// A call by `shared_flat`, as a request: it is started, and is refused or waited for.
 fn requested_gatherv(context: &Arc<Context>, tag: u64) -> Result<Vec<u32>> {
     gathered(context, "shared_flat", tag, |call| {
         // SAFETY: the buffers are as long as the shape says, and outlive the request.
@@ -95,7 +95,8 @@ fn a_child_by_fork_is_refused_what_has_several_rounds() {
     let selected = contexts[0].select(&call).unwrap();
     let run_of_parent = contexts[0].run_of(call.binding(&selected), None, Instant::now());
     let held = contexts[0].admit(&run_of_parent).unwrap().unwrap();
-    // SAFETY: the child calls functions that are documented for it, allocates memory, and exits. The timer ends it if it hangs.
+    // SAFETY: the child calls functions that are documented for it, allocates memory, and exits. The timer ends it if
+    // it hangs.
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {

@@ -292,7 +292,8 @@ fn ranks_that_wait_for_their_requests_in_different_orders_do_not_wait_for_each_o
                 .map(|(cells, tag)| {
                     let outputs = &[cells.as_mut_ptr().cast()];
                     let call = call(context, Collective::Allreduce, count, tag);
-                    // SAFETY: the vectors are as long as the shape says, outlive the requests, and are not used before the waits.
+                    // SAFETY: the vectors are as long as the shape says, outlive the requests, and are not used before
+                    // the waits.
                     unsafe { context.request(&Call { outputs, algorithm: Some("shared_slices"), ..call }) }.unwrap()
                 })
                 .collect();
@@ -384,8 +385,8 @@ fn a_call_that_waits_for_room_takes_no_earlier_call_for_its_own() {
     });
 }
 
-/// Ranks 0 and 1 make the same call by different algorithms. Rank `first` is asleep in its call, or has ended it, before the other
-/// one begins. Returns the result of each.
+/// Ranks 0 and 1 make the same call by different algorithms. Rank `first` is asleep in its call, or has ended it,
+/// before the other one begins. Returns the result of each.
 fn differing(first: usize, collective: Collective, count: usize, algorithms: [&str; 2]) -> [Result<Vec<i64>>; 2] {
     let contexts = connected(2, false);
     let make = |context: &Context, algorithm, count| {
@@ -522,7 +523,8 @@ fn scribble(context: &Context, seed: u64, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         for _ in 0..random.below(4) {
             let at = match random.below(8) {
-                // The header, acknowledgements, the first entries, the link to rank 0, the lines of its ring, and anything.
+                // The header, acknowledgements, the first entries, the link to rank 0, the lines of its ring, and
+                // anything.
                 0 => random.below(PAGE),
                 1 => table + random.below(2 * PAGE),
                 2 | 3 => table + PLACES[0] + random.below(4) * PLACES[1] + random.below(128),
@@ -587,7 +589,8 @@ fn a_rank_that_scribbles_over_the_memory_that_it_shares_harms_nobody_else() {
 /// By the device's thread, after a second.
 #[test]
 fn scratch_memory_is_given_back_though_no_call_follows() {
-    // In place, a scan of three ranks needs as much memory as a buffer has, on the rank in the middle over shared memory.
+    // In place, a scan of three ranks needs as much memory as a buffer has, on the rank in the middle over shared
+    // memory.
     for contexts in [connected(3, false), group(3)] {
         run(&contexts, |context| {
             for round in 0..2 {

@@ -4,7 +4,8 @@ use super::agreement::{connected_on, file};
 use super::split::sum;
 use super::*;
 
-/// Two ranks whose devices want so many connections, and whose tuning is rank 0's file with this line; the number that they have.
+/// Two ranks whose devices want so many connections, and whose tuning is rank 0's file with this line; the number that
+/// they have.
 fn connections(streams: [Option<u32>; 2], line: &str) -> u64 {
     let (_file, path) =
         file(&format!("version = 1\nlocal = {{ latency_us = 5, bandwidth = 1e9 }}\ngamma = 1e-10\n{line}"));

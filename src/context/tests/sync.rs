@@ -1,4 +1,4 @@
-//! Which waits sleep, and which poll: as set for a pair, or by the options of the context or the device.
+//! Waits that sleep, and waits that poll: as set for a pair, or by the options of the context or the device.
 
 use std::sync::Mutex;
 

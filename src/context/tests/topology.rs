@@ -37,7 +37,7 @@ const ALGORITHMS: [&str; 6] =
 fn groups_are_the_hosts_unless_the_caller_says_otherwise() {
     let contexts = group(6);
     for context in &contexts {
-        // As if it had been determined by connecting.
+        // It is set as if connecting had determined it.
         context.hosts.set([0, 1, 0, 1, 1, 2].into()).unwrap();
     }
     run(&contexts, |context| {

@@ -1,5 +1,5 @@
-//! Ranks of one host that may not read the memory of each other's processes, as under Yama's default or some containers' seccomp filters:
-//! collectives use the memory that they share all the same.
+//! Ranks of one host that may not read the memory of each other's processes, as under Yama's default or some
+//! containers' seccomp filters: collectives use the memory that they share all the same.
 
 use super::*;
 use crate::collective::{Collective, Shape};
@@ -35,7 +35,8 @@ fn output(context: &Context, shape: &Shape<'_>, algorithm: Option<&'static str>)
     output
 }
 
-/// All algorithms on shared memory, of publications that are copied as a whole and that are streams, with results as by messages.
+/// All algorithms on shared memory, of publications that are copied as a whole and that are streams, with results as by
+/// messages.
 #[test]
 fn collectives_use_the_memory_that_ranks_share_though_they_may_not_read_each_others() {
     for size in [2, 3, 5] {
@@ -107,7 +108,8 @@ fn calls_wait_for_memory_that_other_calls_have() {
                     tag: tag as u64,
                     ..Call::new(Shape { inputs: 0, ..shape }, DataType::Uint64)
                 };
-                // SAFETY: the vectors are as long as the shape says, outlive the requests, and are not used while these are active.
+                // SAFETY: the vectors are as long as the shape says, outlive the requests, and are not used while these
+                // are active.
                 unsafe { context.request(&call) }.unwrap()
             })
             .collect();

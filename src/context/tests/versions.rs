@@ -61,7 +61,7 @@ fn calls_that_differ_between_versions_name_them() {
             *failed.lock().unwrap() += 1;
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
             assert_eq!(error.message().matches(&both(1, PATCH)).count(), 1, "{error}");
-            // As does that of a later call on a context that this one has broken.
+            // The error of a later call says so, too, on a context that this one has broken.
             let later = make(context, call, Duration::from_secs(60)).unwrap_err();
             assert_eq!(later.message().matches("runs gloo_rs").count(), 1, "{later}");
         });
@@ -130,7 +130,7 @@ fn only_versions_of_ranks_that_disagree_are_named() {
         contexts[0].with_versions(error).message().to_owned()
     };
     let with = format!("why; {}", both(2, PATCH));
-    // Of which ranks it is may be unknown; where a rank is named that is this one, it is another that says so.
+    // The ranks that it is about may be unknown; where a rank is named that is this one, it is another that says so.
     for (rank, kind, text) in [
         (Some(1), ErrorKind::Mismatch, "why"),
         (Some(2), ErrorKind::Timeout, "why"),

@@ -39,7 +39,8 @@ fn a_call_that_has_waited_is_in_progress_no_more_when_it_has_ended_and_others_ar
     }
 }
 
-/// The registration of a call that waits, and its end, take no memory of those that the engine executes: the request beside it finds its own.
+/// The registration of a call that waits, and its end, take no memory of those that the engine executes: the request
+/// beside it finds its own.
 #[test]
 fn a_request_finds_its_scratch_memory_again_after_a_call_that_has_waited() {
     const COUNT: usize = 1000;

@@ -65,8 +65,8 @@ impl Execution {
         self.part.as_ref().is_some_and(Part::waits)
     }
 
-    /// Looks for what it waits for in shared memory, and writes on what others read piece by piece. If there was anything to do, goes on, and
-    /// returns true.
+    /// Looks for what it waits for in shared memory, and writes on what others read piece by piece. If there was
+    /// anything to do, goes on, and returns true.
     pub fn look(&mut self, run: Run<'_>, messenger: &mut Messenger) -> Result<bool> {
         let found = self.in_memory(run, |part, _, work| part.look(work)) == Some(true);
         if found {

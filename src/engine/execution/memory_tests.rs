@@ -4,7 +4,7 @@ use std::time::Duration;
 use crate::collective::{Collective, Shape};
 use crate::engine::plan::Plan;
 use crate::engine::shared::Shared;
-use crate::engine::shared::program::LONGEST;
+use crate::engine::shared::program::MAX_LENGTHS;
 use crate::engine::shared::steps::SharedSteps;
 use crate::engine::{Binding, Engine, Prepared, Spin};
 use crate::error::{Error, ErrorKind};
@@ -92,10 +92,11 @@ fn a_rank_that_is_lost_before_it_publishes_fails_the_call() {
 const STREAM: usize = 100 * RING;
 const RING: usize = 512;
 
-/// Rank 0 publishes for `readers` what goes through a ring, and then waits for a message of the last rank. Calls `check` with the engines of the
-/// ranks that share memory, after rank 1 has begun to read; the calls have the index 0. Returns what rank 1 has read.
+/// Rank 0 publishes for `readers` what goes through a ring, and then waits for a message of the last rank. Calls
+/// `check` with the engines of the ranks that share memory, after rank 1 has begun to read; the calls have the index 0.
+/// Returns what rank 1 has read.
 fn stream(readers: std::ops::Range<usize>, check: impl FnOnce(&[Engine])) -> Vec<u8> {
-    let before = LONGEST.replace((0, RING));
+    let before = MAX_LENGTHS.replace((0, RING));
     let (members, other) = (readers.end, readers.end);
     let engines = engines(HostGroup::in_process_without_reads(members));
     let all = |buffer| Span::new(buffer, 0, STREAM);
@@ -117,7 +118,7 @@ fn stream(readers: std::ops::Range<usize>, check: impl FnOnce(&[Engine])) -> Vec
     }
     check(&engines);
     engines.iter().take(2).for_each(|engine| drop(engine.lock().end(0)));
-    LONGEST.set(before);
+    MAX_LENGTHS.set(before);
     let [_, read] = outputs;
     read
 }

@@ -25,7 +25,8 @@ impl Claim {
     #[inline]
     pub unsafe fn release(&self) {
         if let Some(entry) = NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Relaxed)) {
-            // SAFETY: by the contract, since the list of calls neither frees it nor gives it to another call before this; it is atomic.
+            // SAFETY: by the contract, since the list of calls neither frees it nor gives it to another call before
+            // this; it is atomic.
             unsafe { &(*entry.as_ptr()).stage }.store(ENDED, Ordering::Release);
         }
     }

@@ -1,4 +1,5 @@
-//! Combinations of what the members have published, wherever it is: in this process, in another one's memory, or in a ring.
+//! Combinations of what the members have published, wherever it is: in this process, in another one's memory, or in a
+//! ring.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -56,22 +57,24 @@ impl Call {
             Operand::Peer { from, publication, at } => {
                 let (member, shared) = (from as usize, work.shared);
                 let Some(found) = self.find(work, member, publication) else { return Ok(None) };
-                let Publication { bytes: its, place } = found.ok_or_else(|| malformed(shared, member))?;
+                let Publication { bytes: published, place } = found.ok_or_else(|| malformed(shared, member))?;
                 let at = at * work.binding.call.element;
-                if at.checked_add(bytes).is_none_or(|end| end > its) {
-                    return Err(too_short(shared, member, its, at, bytes));
+                if at.checked_add(bytes).is_none_or(|end| end > published) {
+                    return Err(too_short(shared, member, published, at, bytes));
                 }
                 Ok(Some(match place {
                     Place::Here(start) => Source::Here(start.wrapping_add(at)),
                     Place::There(start) => Source::There { member, address: start.wrapping_add(at as u64) },
-                    Place::Stream { cell } => Source::Stream { member, number: publication, cell, bytes: its, at },
+                    Place::Stream { cell } => {
+                        Source::Stream { member, number: publication, cell, bytes: published, at }
+                    }
                 }))
             }
         }
     }
 
-    /// Looks for a publication, several times if the call has [`Call::looks`] left: that takes less time than to return what it waits
-    /// for, and to come back.
+    /// Looks for a publication, several times if the call has [`Call::looks`] left: that takes less time than to return
+    /// what it waits for, and to come back.
     #[inline(always)] // As above.
     fn find(&mut self, work: &Work<'_>, member: usize, number: u32) -> Option<Option<Publication>> {
         loop {
@@ -110,8 +113,8 @@ impl Call {
             && let Some(Source::Here(left)) = self.locate(work, left, bytes)?
             && let Some(Source::Here(right)) = self.locate(work, right, bytes)?
         {
-            // SAFETY: both operands and the result are valid for `into.len` elements; by the verified schedule, the result equals
-            // an operand or does not overlap it.
+            // SAFETY: both operands and the result are valid for `into.len` elements; by the verified schedule, the
+            // result equals an operand or does not overlap it.
             unsafe { kernel(self.pointer(work, into), left, right, into.len) };
             self.count(bytes);
             return Ok(None);
@@ -137,7 +140,7 @@ impl Call {
         sources: &mut Vec<Source>,
     ) -> Result<Option<Wait>> {
         let operands = &work.program.operands[range.clone()];
-        // Of means only.
+        // Empty unless means are computed.
         let contributions = work.program.contributions.get(range.clone()).unwrap_or(&[]);
         if self.is_clock_due() {
             return Ok(Some(Wait::Clock));
@@ -147,7 +150,7 @@ impl Call {
             self.announce(work);
         }
         let bytes = into.len * work.binding.call.element;
-        let mut apart = false;
+        let mut is_unmapped = false;
         for operand in operands {
             let source = match (self.locate(work, operand, bytes)?, operand) {
                 (Some(source), _) => source,
@@ -156,14 +159,14 @@ impl Call {
                 }
                 (None, Operand::Own(_)) => return Err(no_operation()),
             };
-            apart |= bytes > 0 && matches!(source, Source::There { .. });
+            is_unmapped |= bytes > 0 && matches!(source, Source::There { .. });
             sources.push(source);
         }
         if bytes == 0 {
             // A stream is read to its end all the same.
             return self.consume(work, &*sources, usize::MAX).map(|()| None);
         }
-        if apart {
+        if is_unmapped {
             sources.iter_mut().for_each(|source| self.map(work, source, bytes));
         }
         let sources = &sources[..];
@@ -225,8 +228,8 @@ impl Call {
         }
     }
 
-    /// Combines operands piece by piece: some must be read from the peers' processes first, or are written while they are read, or they are
-    /// long. Returns what it waits for; it goes on from there.
+    /// Combines operands piece by piece: some must be read from the peers' processes first, or are written while they
+    /// are read, or they are long. Returns what it waits for; it goes on from there.
     fn combine_pieces(
         &mut self,
         work: &Work<'_>,
@@ -239,19 +242,20 @@ impl Call {
         let is_stream = sources.iter().any(|source| matches!(source, Source::Stream { .. }));
         // One that is only copied is read to where it belongs.
         let is_read_there = matches!(sources, [Source::There { .. }]);
-        let apart = sources.iter().filter(|source| matches!(source, Source::There { .. }) && !is_read_there).count();
-        let piece = if is_stream || apart > 0 { STAGED_BYTES } else { LOOK_BYTES };
-        let most = (piece / element).max(1).min(count);
-        let stride = (most * element).next_multiple_of(64);
+        let staged_sources =
+            sources.iter().filter(|source| matches!(source, Source::There { .. }) && !is_read_there).count();
+        let piece = if is_stream || staged_sources > 0 { STAGED_BYTES } else { LOOK_BYTES };
+        let max_elements = (piece / element).max(1).min(count);
+        let stride = (max_elements * element).next_multiple_of(64);
         if self.workspace().done == 0 {
-            // Tells the writer of each stream which first bytes this rank does not read, before it waits for any stream: a writer that
-            // does not know may wait for this rank meanwhile.
+            // Tells the writer of each stream which first bytes this rank does not read, before it waits for any
+            // stream: a writer that does not know may wait for this rank meanwhile.
             self.consume(work, sources.iter().filter(|source| matches!(source, Source::Stream { at: 1.., .. })), 0)?;
         }
         let mut staging =
-            if apart > 0 { work.shared.state().staging.pop().unwrap_or_default() } else { Scratch::default() };
-        if !staging.reserve(&work.shared.kept, apart * stride, 1) {
-            return Err(no_memory(apart * stride));
+            if staged_sources > 0 { work.shared.state().staging.pop().unwrap_or_default() } else { Scratch::default() };
+        if !staging.reserve(&work.shared.kept, staged_sources * stride, 1) {
+            return Err(no_memory(staged_sources * stride));
         }
         let mut local = std::mem::take(&mut self.workspace().staged);
         let result = loop {
@@ -263,7 +267,7 @@ impl Call {
                 break Ok(Some(Wait::Clock));
             }
             local.clear();
-            let elements = match self.locate_pieces(work, sources, most.min(count - done), &mut local) {
+            let elements = match self.locate_pieces(work, sources, max_elements.min(count - done), &mut local) {
                 Ok(Ok(elements)) => elements,
                 // Peers may wait for what this rank writes.
                 Ok(Err(_)) if self.write_streams(work) => continue,
@@ -277,7 +281,8 @@ impl Call {
                 let (place, from) = (next, address.wrapping_add((done * element) as u64));
                 next = place.wrapping_add(stride);
                 *local = Source::Here(place);
-                // SAFETY: the staging memory has `stride` bytes for each such source; `into` has as many as the pieces of one.
+                // SAFETY: the staging memory has `stride` bytes for each such source; `into` has as many as the pieces
+                // of one.
                 unsafe { read(work.shared, member, from, place, elements * element) }
             });
             let combined = staged.and_then(|()| {
@@ -296,14 +301,14 @@ impl Call {
             }
         };
         self.workspace().staged = local;
-        if apart > 0 {
+        if staged_sources > 0 {
             work.shared.state().staging.push(staging);
         }
         result
     }
 
-    /// Where the next elements of each of `sources` are, at most `elements`; for memory of other processes: nowhere. Returns how many
-    /// there are of all, or what to wait for if there are none.
+    /// Where the next elements of each of `sources` are, at most `elements`; for memory of other processes: nowhere.
+    /// Returns how many there are of all, or what to wait for if there are none.
     fn locate_pieces(
         &mut self,
         work: &Work<'_>,
@@ -337,7 +342,8 @@ impl Call {
         Ok(Ok(elements))
     }
 
-    /// Says that this rank does not read the next `bytes` bytes of the streams among `sources` any more, nor what lies before them.
+    /// Says that this rank does not read the next `bytes` bytes of the streams among `sources` any more, nor what lies
+    /// before them.
     fn consume<'a>(
         &mut self,
         work: &Work<'_>,
@@ -374,8 +380,8 @@ impl Call {
         }
     }
 
-    /// After a read of the memory of peers: if one has withdrawn what was read, which may then have been other bytes or no memory
-    /// at all, or its process has ended, the call waits for the reason, which the peer's link has, or gets.
+    /// After a read of the memory of peers: if one has withdrawn what was read, which may then have been other bytes or
+    /// no memory at all, or its process has ended, the call waits for the reason, which the peer's link has, or gets.
     fn check_read(&mut self, work: &Work<'_>, sources: &[Source], read: Result<()>) -> Result<Option<Wait>> {
         let shared = work.shared;
         // A process that ends loses its memory before others are told of its end.
@@ -412,15 +418,15 @@ fn stores(work: &Work<'_>) -> Stores {
     Stores::for_working_set(buffers, shared.cache_bytes)
 }
 
-/// `into` = the sources combined from left to right, which are all in this process; `contributions` has a number for each, if the result is
-/// their mean.
+/// `into` = the sources combined from left to right, which are all in this process; `contributions` has a number for
+/// each, if the result is their mean.
 fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut u8, count: usize) -> Result<()> {
     let call = work.binding.call;
     let stores = stores(work);
     match (call.combine, sources) {
         (_, [from]) => {
-            // SAFETY: both spans are valid for `count` elements. By the verified schedule an operand of this rank's does not overlap `into`, and a
-            // peer's memory is not this rank's.
+            // SAFETY: both spans are valid for `count` elements. By the verified schedule an operand of this rank's
+            // does not overlap `into`, and a peer's memory is not this rank's.
             unsafe { reduce::copy(into, here(from), count * call.element, stores) };
             Ok(())
         }
@@ -429,8 +435,8 @@ fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut
             let mut pointers = [std::ptr::null(); MAX_MEMBERS];
             let pointers = pointers.get_mut(..sources.len()).ok_or_else(no_operation)?;
             pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = here(source));
-            // SAFETY: all operands and the result are valid for `count` elements; by the verified schedule, the result equals an
-            // operand or does not overlap it.
+            // SAFETY: all operands and the result are valid for `count` elements; by the verified schedule, the result
+            // equals an operand or does not overlap it.
             unsafe { kernel.run(into, pointers, count, stores) };
             Ok(())
         }
@@ -445,8 +451,8 @@ fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut
         (Combine::User, [left, right]) => {
             let (function, user) = work.binding.function.ok_or_else(no_operation)?;
             let (left, right) = (here(left).cast::<c_void>(), here(right).cast::<c_void>());
-            // SAFETY: the caller guarantees that the function may be called on this thread, on which it made the call; the
-            // pointers are valid as above.
+            // SAFETY: the caller guarantees that the function may be called on this thread, on which it made the call;
+            // the pointers are valid as above.
             match unsafe { function(into.cast(), left, right, count, user) } {
                 0 => Ok(()),
                 status => {
@@ -459,9 +465,10 @@ fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut
 }
 
 #[cold]
-fn too_short(shared: &Shared, member: usize, its: usize, at: usize, bytes: usize) -> Error {
+fn too_short(shared: &Shared, member: usize, published: usize, at: usize, bytes: usize) -> Error {
     let rank = shared.rank(member);
-    let text = format!("rank {rank} has published {its} bytes, of which this rank needs {bytes} from byte {at} on");
+    let text =
+        format!("rank {rank} has published {published} bytes, of which this rank needs {bytes} from byte {at} on");
     Error::new(ErrorKind::Mismatch, text).with_rank(rank)
 }
 

@@ -1,8 +1,8 @@
 //! Collectives of ranks that share memory, executed by the thread that makes the call.
 //!
-//! A schedule whose steps all use shared memory needs no events, queues or lock of the context: the calling thread executes
-//! [operations](program) one after the other. Where it must wait for a peer it polls the peer's publication table for a short time; the
-//! caller of [`Call::advance`] then waits with the context's lock, as for messages.
+//! A schedule whose steps all use shared memory needs no events, queues or lock of the context: the calling thread
+//! executes [operations](program) one after the other. Where it must wait for a peer it polls the peer's publication
+//! table for a short time; the caller of [`Call::advance`] then waits with the context's lock, as for messages.
 
 mod claim;
 mod combine;
@@ -45,13 +45,15 @@ use combine::Source;
 use program::Memory;
 use started::StartedCalls;
 
-/// The same for publications in memory that the publisher's context has allocated, which readers read without the system's help.
+/// Maximum number of bytes that are copied of a publication that lies in memory which the publisher's context has
+/// allocated: readers read longer ones there, without the system's help.
 const COPIED_IN_PLACE_BYTES: usize = 8 << 10;
 
 /// The memory that a context's ranks on this host share.
 pub struct Shared {
     local: Arc<dyn LocalRanks>,
-    /// Of the process that may write to the memory. A copy of what `local` has, like the following ones, since calls look here at first.
+    /// The process that may write to the memory. A copy of what `local` has, like the following fields, since calls
+    /// look here at first.
     mark: Arc<ForkMark>,
     publications: PublicationTable,
     /// Whether ranks read the memory of each other's processes.
@@ -62,7 +64,8 @@ pub struct Shared {
     usable: AtomicBool,
     /// Whether a call waits for memory that another call of this rank has in the publication table.
     awaits_memory: AtomicBool,
-    /// The index in the engine, plus 1, of a call that was registered there, and has ended without the engine's lock; 0 if there is none.
+    /// The index in the engine, plus 1, of a call that was registered there, and has ended without the engine's lock; 0
+    /// if there is none.
     ended_registration: AtomicU64,
     state: Mutex<State>,
     started: StartedCalls,
@@ -83,8 +86,8 @@ struct State {
     staging: Vec<Scratch>,
 }
 
-/// After so many calls with messages of one kind on one tag, ended calls are removed from the publication table: far fewer than there are numbers,
-/// so that no later call has the number of one of them.
+/// After so many calls with messages of one kind on one tag, ended calls are removed from the publication table: far
+/// fewer than there are numbers, so that no later call has the number of one of them.
 const FORGOTTEN: u32 = 1 << 20;
 
 /// Kind and tag of a call.
@@ -93,14 +96,15 @@ pub type Line = (u8, u64);
 /// The list of calls.
 #[derive(Default)]
 struct Calls {
-    /// Calls in progress, and those that have ended, until the next call begins. Owned; the workspace of each is used by its call as long as
-    /// that is [`RUNNING`].
+    /// Calls in progress, and those that have ended, until the next call begins. Owned; the workspace of each is used
+    /// by its call as long as that is [`RUNNING`].
     begun: Vec<NonNull<Entry>>,
     /// Owned, and of no call.
     spare: Vec<NonNull<Entry>>,
 }
 
-// SAFETY: the pointers are owned, and to values that may be sent; see `Calls::begun`. Those in `Outgoing` are to the caller's buffers.
+// SAFETY: the pointers are owned, and to values that may be sent; see `Calls::begun`. Those in `Outgoing` are to the
+// caller's buffers.
 unsafe impl Send for Calls {}
 
 /// A call is in progress.
@@ -110,13 +114,15 @@ const CLAIMED: u8 = 1;
 /// It has ended.
 const ENDED: u8 = 2;
 
-/// A call in the list, which later calls reuse: what other threads read of it, and its workspace. While it is [`RUNNING`], there is no `&mut`
-/// but to the workspace.
+/// A call in the list, which later calls reuse: what other threads read of it, and its workspace. While it is
+/// [`RUNNING`], there is no `&mut` but to the workspace.
 #[derive(Default)]
 struct Entry {
-    /// The fingerprint of the call, if it waited for a peer when a thread last went on with it that does not wait for it.
+    /// The fingerprint of the call, if it waited for a peer when a thread last went on with it that does not wait for
+    /// it.
     awaits_peer: AtomicU64,
-    /// What the call does. Set, as its last access to this, by the thread that makes the call; then by the one that ends its claim.
+    /// What the call does. Set, as its last access to this, by the thread that makes the call; then by the one that
+    /// ends its claim.
     stage: AtomicU8,
     line: Line,
     fingerprint: u64,
@@ -167,8 +173,8 @@ impl Shared {
     /// The memory that `local` share; `kept`: the scratch memory of the context.
     pub fn new(local: Arc<dyn LocalRanks>, kept: Arc<Kept>) -> Self {
         let bases: Vec<*mut u8> = (0..local.ranks().len()).map(|member| local.table(member)).collect();
-        // SAFETY: `local` keeps the mappings of all members as long as it lives, which is as long as this does. Only this
-        // publications writes to the own one.
+        // SAFETY: `local` keeps the mappings of all members as long as it lives, which is as long as this does. Only
+        // this publications writes to the own one.
         let publications = unsafe { PublicationTable::new(&bases, local.index()) };
         let (reads, mark) = (local.reads_memory(), local.mark().clone());
         Self {
@@ -207,14 +213,15 @@ impl Shared {
         state.calls.running(line)
     }
 
-    /// The tags and fingerprints of the calls in progress, and whether each waited for a peer when a thread last went on with it that does not
-    /// wait for it.
+    /// The tags and fingerprints of the calls in progress, and whether each waited for a peer when a thread last went
+    /// on with it that does not wait for it.
     pub fn in_progress(&self) -> Vec<(u64, u64, bool)> {
         self.state().calls.in_progress()
     }
 
-    /// For a call that sends messages: none that it excludes starts from now on, until [`Shared::release`]. Returns its number if it
-    /// is `counted`, else 0. Fails with the fingerprint of one that is in progress.
+    /// Claims the line of a call that sends messages: no call that it excludes starts from now on, until
+    /// [`Shared::release`]. Returns its number if it is `counted`, else 0. Fails with the fingerprint of one that is in
+    /// progress.
     pub fn claim(&self, line: Line, digest: u64, counted: bool) -> std::result::Result<u32, u64> {
         let mut state = self.state();
         if let Some(running) = state.calls.running(line) {
@@ -243,7 +250,8 @@ impl Shared {
         self.state().numbers.last(line)
     }
 
-    /// A member that makes another call in place of that with this tag and fingerprint, and the fingerprint of its call.
+    /// A member that makes another call in place of that with this tag and fingerprint, and the fingerprint of its
+    /// call.
     #[cold]
     pub fn other_call(&self, tag: u64, fingerprint: u64) -> Option<(Rank, u64)> {
         let differs = |theirs| replaces(theirs, fingerprint);
@@ -253,11 +261,12 @@ impl Shared {
 
     /// Ends what [`Shared::claim`] has begun, if anything.
     pub fn release(&self, line: Line) {
-        self.state().elsewhere.retain(|(its, _)| *its != line);
+        self.state().elsewhere.retain(|(other, _)| *other != line);
     }
 
-    /// Leaves it to whoever has the engine's lock next to end the registration with this index, of a call that has ended: a thread that
-    /// takes the lock for that needs half a microsecond longer. Returns false if the caller must do it.
+    /// Leaves it to whoever has the engine's lock next to end the registration with this index, of a call that has
+    /// ended: a thread that takes the lock for that needs half a microsecond longer. Returns false if the caller must
+    /// do it.
     pub fn end_registration_later(&self, index: u32) -> bool {
         let (none, ended) = (0, u64::from(index) + 1);
         self.ended_registration.compare_exchange(none, ended, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -271,7 +280,8 @@ impl Shared {
         any.then(ended).and_then(|ended| ended.checked_sub(1)).map(|index| index as u32)
     }
 
-    /// Goes on with `call` whenever the context progresses, until it has ended, or [`Shared::attend`]. The caller then goes on with it once.
+    /// Goes on with `call` whenever the context progresses, until it has ended, or [`Shared::attend`]. The caller then
+    /// goes on with it once.
     pub fn leave(&self, call: Arc<dyn BackgroundOperation>) {
         self.started.add(self.local.waiting(), call);
     }
@@ -316,7 +326,8 @@ impl Shared {
         self.local.shares_cores()
     }
 
-    /// Adds a call to the cache, if it `is_current` still. Later calls with the same arguments start by [`Call::start_cached`].
+    /// Adds a call to the cache, if it `is_current` still. Later calls with the same arguments start by
+    /// [`Call::start_cached`].
     pub fn remember(&self, key: &CallKey<'_>, call: Arc<Prepared>, is_current: impl FnOnce() -> bool) {
         let mut state = self.state();
         if is_current() {
@@ -367,9 +378,9 @@ impl Calls {
     fn running(&self, line: Line) -> Option<u64> {
         self.begun.iter().find_map(|call| {
             // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and `stage` is atomic.
-            let (stage, its, fingerprint) =
+            let (stage, other, fingerprint) =
                 unsafe { (&(*call.as_ptr()).stage, (*call.as_ptr()).line, (*call.as_ptr()).fingerprint) };
-            (excludes(line, its) && stage.load(Ordering::Acquire) != ENDED).then_some(fingerprint)
+            (excludes(line, other) && stage.load(Ordering::Acquire) != ENDED).then_some(fingerprint)
         })
     }
 
@@ -378,7 +389,8 @@ impl Calls {
     fn in_progress(&self) -> Vec<(u64, u64, bool)> {
         let of = |call: &NonNull<Entry>| {
             let call = call.as_ptr();
-            // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and the others are atomic.
+            // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and the others are
+            // atomic.
             let (stage, awaits, line, fingerprint) =
                 unsafe { (&(*call).stage, &(*call).awaits_peer, (*call).line, (*call).fingerprint) };
             let runs = stage.load(Ordering::Acquire) == RUNNING;
@@ -451,8 +463,8 @@ impl Calls {
             }
             if stage != ENDED {
                 // SAFETY: the list owns it. Line and fingerprint do not change as long as they exclude others.
-                let (its, fingerprint) = unsafe { ((*pointer).line, (*pointer).fingerprint) };
-                if excludes(line, its) {
+                let (other, fingerprint) = unsafe { ((*pointer).line, (*pointer).fingerprint) };
+                if excludes(line, other) {
                     return Err(fingerprint);
                 }
                 at += 1;
@@ -489,8 +501,8 @@ unsafe fn leave(entry: NonNull<Entry>, allocator: &mut EntryAllocator) {
     }
 }
 
-/// Whether a call on the line `new` cannot start while one on `other` is in progress: calls of one kind need different tags, and
-/// a comparison of calls needs a tag on which nothing runs.
+/// Whether a call on the line `new` cannot start while one on `other` is in progress: calls of one kind need different
+/// tags, and a comparison of calls needs a tag on which nothing runs.
 #[inline]
 pub fn excludes(new: Line, other: Line) -> bool {
     new.1 == other.1 && (new.0 == other.0 || new.0 == COMPARISON)

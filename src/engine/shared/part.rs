@@ -1,6 +1,7 @@
-//! The steps on shared memory of a call that also sends messages, which the engine executes in the order of the list, beside its
-//! messages. Where one of them must wait for a peer, whoever progresses the context looks for what it needs. Publications that are streams
-//! are written on at the same time: whatever the next step waits for, also for messages, peers may wait for them.
+//! The steps on shared memory of a call that also sends messages, which the engine executes in the order of the list,
+//! beside its messages. Where one of them must wait for a peer, whoever progresses the context looks for what it needs.
+//! Publications that are streams are written on at the same time: whatever the next step waits for, also for messages,
+//! peers may wait for them.
 
 use super::run::Start;
 use super::steps::SharedSteps;
@@ -10,8 +11,8 @@ use crate::error::Result;
 use crate::publications::Members;
 use crate::wire::fingerprint::number;
 
-/// The steps on shared memory of a call in progress. All methods are called with the same work. Ends by [`Part::end`] or
-/// [`Part::withdraw`].
+/// The steps on shared memory of a call in progress. All methods are called with the same work. Ends by [`Part::end`]
+/// or [`Part::withdraw`].
 pub struct Part {
     call: Call,
     /// What its next step waits for.
@@ -36,7 +37,8 @@ impl Part {
         steps.indices.get(self.call.next).copied().filter(|_| self.wait.is_none())
     }
 
-    /// Executes the next step. Returns whether it is done; otherwise it waits. Fails if `is_late` while it waits for nobody.
+    /// Executes the next step. Returns whether it is done; otherwise it waits. Fails if `is_late` while it waits for
+    /// nobody.
     pub fn execute(&mut self, work: &Work<'_>, is_late: impl Fn() -> bool) -> Result<bool> {
         self.wait = self.call.execute_next(work)?;
         while self.wait == Some(Wait::Clock) {
@@ -63,16 +65,17 @@ impl Part {
         self.wait.is_some() || self.call.is_writing()
     }
 
-    /// The members for which it waits, if others than at the last time, or since [`Part::look`] has found something: that for which the
-    /// next step waits, and those that delay streams. If one of these ends, it may be that nobody else waits for it.
+    /// The members for which it waits, if others than at the last time, or since [`Part::look`] has found something:
+    /// that for which the next step waits, and those that delay streams. If one of these ends, it may be that nobody
+    /// else waits for it.
     pub fn awaited(&mut self, work: &Work<'_>) -> Option<Members> {
         let of_step = self.wait.and_then(Wait::member).map_or(0, |member| 1 << member);
         let awaited = of_step | self.call.slow_readers(work);
         (std::mem::replace(&mut self.awaited, awaited) != awaited).then_some(awaited)
     }
 
-    /// Looks for what the next step waits for, which then waits no more, and writes streams on. Looks everywhere, since whoever looked in
-    /// vain may sleep. Returns whether anything was found or written.
+    /// Looks for what the next step waits for, which then waits no more, and writes streams on. Looks everywhere, since
+    /// whoever looked in vain may sleep. Returns whether anything was found or written.
     pub fn look(&mut self, work: &Work<'_>) -> bool {
         let found = match self.wait {
             Some(wait) => {
@@ -104,8 +107,8 @@ impl Part {
 }
 
 impl Call {
-    /// Starts the steps on shared memory of a call that also sends messages, and for which [`Shared::claim`] has succeeded.
-    /// `work` has the program of these steps.
+    /// Starts the steps on shared memory of a call that also sends messages, and for which [`Shared::claim`] has
+    /// succeeded. `work` has the program of these steps.
     fn join(work: &Work<'_>, fingerprint: u64) -> std::result::Result<Self, Refused> {
         let Work { shared, binding, .. } = *work;
         let start = Start::new(work);
@@ -134,7 +137,8 @@ impl Call {
         work.program.ops.get(self.next).map_or(Ok(None), |op| self.execute(work, op))
     }
 
-    /// Lets peers know what was published, and that this rank does not read any more from those of which it has fetched all.
+    /// Lets peers know what was published, and that this rank does not read any more from those of which it has fetched
+    /// all.
     fn acknowledge_finished(&mut self, work: &Work<'_>) {
         let (last_fetch, next) = (&work.program.last_fetch, self.next);
         work.shared.publications.acknowledge(&mut self.workspace().handle, |member| last_fetch[member] < next);

@@ -12,17 +12,17 @@ use crate::schedule::{Buffer, Schedule, Span};
 #[derive(Debug)]
 pub struct Program {
     compiled: Compiled,
-    /// Which publications may be by reference because one rank reads them.
+    /// Whether each publication may be by reference because one rank reads it.
     sole: Box<[bool]>,
     /// Whether long publications are streams even if readers can read the memory of the publisher's process.
     pub streams: bool,
-    /// If so: lengths in bytes of those with one reader that are by reference.
+    /// Lengths in bytes of the publications with one reader that are by reference, if readers can read that memory.
     pub by_reference: RangeInclusive<usize>,
-    /// Which members read this rank's publications.
+    /// The members that read this rank's publications.
     pub readers: Members,
-    /// If all that the first operation does is to copy these elements to scratch memory, so that others can read them: see
-    /// [`Program::skips_copy`].
-    aside: Option<Span>,
+    /// If all that the first operation does is to copy these elements to scratch memory, so that others can read them:
+    /// see [`Program::skips_copy`].
+    copy: Option<Span>,
 }
 
 impl Deref for Program {
@@ -44,13 +44,13 @@ pub struct Memory {
     pub ring: usize,
 }
 
-/// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or readers read them
-/// from the publisher's buffer.
+/// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or
+/// readers read them from the publisher's buffer.
 pub const COPIED_BYTES: usize = 1 << 20;
-/// The same as [`COPIED_BYTES`] for a rank that fetches nothing.
+/// What [`COPIED_BYTES`] is for a rank that fetches nothing.
 const COPIED_ALONE_BYTES: usize = COPIED_BYTES / 32;
-/// A rank that fetches nothing writes a stream while others read it, so streams are as fast as reads by the operating system from so
-/// much shorter a length on.
+/// A rank that fetches nothing writes a stream while others read it, so streams are as fast as reads by the operating
+/// system from so much shorter a length on.
 const ALONE: usize = 8;
 /// Longest ring: half a second-level cache.
 const RING_BYTES: usize = 1 << 20;
@@ -61,31 +61,32 @@ const SHORTEST_RING_BYTES: usize = 32 << 10;
 const _: () = assert!(SHORTEST_RING_BYTES > SHORT_CELL_BYTES);
 
 /// Bytes of the longest elements for which each publication of a program can have a ring, however many there are.
-pub const MOST_ELEMENT_BYTES: usize = 64;
+pub const MAX_ELEMENT_BYTES: usize = 64;
 
 // The cells of the models are too short for that.
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(MAX_PUBLICATIONS * PIECES * LINE * (MOST_ELEMENT_BYTES - 1) <= CELL_BYTES);
+const _: () = assert!(MAX_PUBLICATIONS * PIECES * LINE * (MAX_ELEMENT_BYTES - 1) <= CELL_BYTES);
 
 /// Bytes of the longest publication that is copied as a whole, and of the longest ring.
 #[cfg(not(test))]
-fn longest() -> (usize, usize) {
+fn max_lengths() -> (usize, usize) {
     (COPIED_BYTES, RING_BYTES)
 }
 
 #[cfg(test)]
 thread_local! {
     /// Shorter ones, for the simulation of jobs.
-    pub(crate) static LONGEST: std::cell::Cell<(usize, usize)> = const { std::cell::Cell::new((COPIED_BYTES, RING_BYTES)) };
+    pub(crate) static MAX_LENGTHS: std::cell::Cell<(usize, usize)> = const { std::cell::Cell::new((COPIED_BYTES, RING_BYTES)) };
 }
 
 #[cfg(test)]
-fn longest() -> (usize, usize) {
-    LONGEST.get()
+fn max_lengths() -> (usize, usize) {
+    MAX_LENGTHS.get()
 }
 
 impl Program {
-    /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared memory.
+    /// The program of `schedule` on a rank of `members`; see [`Compiled::new`]. `None` also if no step is on shared
+    /// memory.
     pub fn new(schedule: &Schedule, weights: &[Weights], members: usize, fused: bool) -> Option<Self> {
         if !schedule.steps.iter().any(|step| step.action.is_shared()) {
             return None;
@@ -96,7 +97,7 @@ impl Program {
         let reduces = ops.iter().any(|op| matches!(op, Op::Combine { operands, .. } if operands.len() > 1));
         Some(Self {
             by_reference: by_reference(&Constants::here(), compiled.fetches()),
-            aside: aside(compiled.scratch, ops, operands, published),
+            copy: first_copy(compiled.scratch, ops, operands, published),
             readers: to.iter().fold(0, |all, to| all | to),
             sole: to.iter().map(|to| members == 2 || to.count_ones() == 1 && !reduces).collect(),
             streams: true,
@@ -104,31 +105,32 @@ impl Program {
         })
     }
 
-    /// The elements that take the place of all scratch memory, if the first operation need not be executed, since elements have
-    /// `element` bytes.
+    /// The elements that take the place of all scratch memory, if the first operation need not be executed, since
+    /// elements have `element` bytes.
     #[inline]
     pub fn skips_copy(&self, element: usize) -> Option<Span> {
         // Such a publication is a copy itself.
         let is_copy = |(publication, len): (usize, &usize)| {
             let bytes = len * element;
-            bytes <= longest().0 && !self.is_by_reference(publication, bytes)
+            bytes <= max_lengths().0 && !self.is_by_reference(publication, bytes)
         };
-        self.aside.filter(|_| self.published.iter().enumerate().all(is_copy))
+        self.copy.filter(|_| self.published.iter().enumerate().all(is_copy))
     }
 
-    /// Whether `publication`, of `bytes`, is by reference because the operating system reads it faster out of its rank's memory than it
-    /// is copied twice.
+    /// Whether `publication`, of `bytes`, is by reference because the operating system reads it faster out of its
+    /// rank's memory than it is copied twice.
     #[inline]
     pub fn is_by_reference(&self, publication: usize, bytes: usize) -> bool {
         self.streams && self.sole[publication] && self.by_reference.contains(&bytes)
     }
 
-    /// How the publications use the publication table's memory, if elements have `element` bytes. `reads`: whether ranks read the memory of each other's
-    /// processes; if not, no publication is by reference, and elements have at most [`MOST_ELEMENT_BYTES`].
+    /// How the publications use the publication table's memory, if elements have `element` bytes. `reads`: whether
+    /// ranks read the memory of each other's processes; if not, no publication is by reference, and elements have at
+    /// most [`MAX_ELEMENT_BYTES`].
     pub fn memory(&self, element: usize, reads: bool) -> Memory {
         let streams = self.streams || !reads;
         // While all ranks copy, none waits; but if only this one publishes, the others read while it writes.
-        let (longest_copy, longest_ring) = longest();
+        let (longest_copy, longest_ring) = max_lengths();
         let alone = longest_copy.min(COPIED_ALONE_BYTES);
         let (mut copied, mut ring) = (if self.fetches() || !streams { longest_copy } else { alone }, 0);
         let by_reference = |publication: usize, bytes: usize| reads && self.is_by_reference(publication, bytes);
@@ -145,14 +147,14 @@ impl Program {
                 let ring = (room / number.max(1)).min(longest_ring) / unit * unit;
                 if reads && ring < SHORTEST_RING_BYTES { 0 } else { ring }
             };
-            // As many as possible are copied as a whole, or all get the same.
+            // The shortest publications are copied as a whole, as many as fit; or all get the same room.
             let rest = CELL_BYTES.saturating_sub(taken(copied, 0));
             ring = rings(longer(copied), rest);
             if ring < longest_ring / 2 {
                 ring = rings(self.published.len(), CELL_BYTES);
                 copied = if ring > 0 { ring } else { copied };
-                // Many short streams of one reader each take longer than reads by the operating system: an alltoall of 4 to 32 MiB
-                // of eight ranks on two cores 1.2 to 1.6 times as long.
+                // Many short streams of one reader each take longer than reads by the operating system: an alltoall of
+                // 4 to 32 MiB of eight ranks on two cores 1.2 to 1.6 times as long.
                 if reads && ring < longest_ring / 2 && self.sole.iter().all(|sole| *sole) {
                     ring = 0;
                 }
@@ -183,9 +185,9 @@ fn by_reference(constants: &Constants, fetches: bool) -> RangeInclusive<usize> {
     }
 }
 
-/// See [`Program::aside`]. The elements are then published, the only publication, and combined with others in place; nothing else
-/// reads the copy. What is combined may replace one of its operands.
-fn aside(scratch: usize, ops: &[Op], operands: &[Operand], published: &[usize]) -> Option<Span> {
+/// See [`Program::copy`]. The elements are then published, the only publication, and combined with others in place;
+/// nothing else reads the copy. What is combined may replace one of its operands.
+fn first_copy(scratch: usize, ops: &[Op], operands: &[Operand], published: &[usize]) -> Option<Span> {
     let [
         Op::Combine { operands: copied, into: copy },
         Op::Publish(_),
@@ -226,13 +228,13 @@ mod tests {
     fn a_copy_is_left_out_where_the_publication_is_one() {
         let schedule = |count, twice| {
             let mut b = Builder::new();
-            let aside = b.scratch(count);
-            b.copy(out(count), aside);
-            b.publish(Readers::All, aside);
+            let scratch = b.scratch(count);
+            b.copy(out(count), scratch);
+            b.publish(Readers::All, scratch);
             b.fetch(0, 0, 0, out(count));
-            b.reduce(out(count), aside, out(count));
+            b.reduce(out(count), scratch, out(count));
             if twice {
-                b.copy(aside, Span::new(Buffer::Output(1), 0, count));
+                b.copy(scratch, Span::new(Buffer::Output(1), 0, count));
             }
             b.await_readers();
             b.build()
@@ -240,9 +242,9 @@ mod tests {
         let program = |count, twice| Program::new(&schedule(count, twice), &[], 2, true).unwrap();
         assert_eq!(program(8, false).skips_copy(4), Some(out(8)));
         assert_eq!(program(8, true).skips_copy(4), None, "the result replaces what is read afterwards");
-        let most = COPIED_BYTES / 4;
-        assert_eq!(program(most, false).skips_copy(4), Some(out(most)));
-        assert_eq!(program(most + 1, false).skips_copy(4), None, "others read it where it is");
+        let max_len = COPIED_BYTES / 4;
+        assert_eq!(program(max_len, false).skips_copy(4), Some(out(max_len)));
+        assert_eq!(program(max_len + 1, false).skips_copy(4), None, "others read it where it is");
         assert_eq!(
             Program::new(&schedule(8, false), &[], 2, false).unwrap().skips_copy(4),
             None,
@@ -264,29 +266,29 @@ mod tests {
             Program::new(&b.build(), &[], 3, true).unwrap().memory(4, true)
         };
         let memory = |lens: &[usize], fetches| for_readers(Readers::One(1), lens, fetches);
-        let (most, piece) = (COPIED_BYTES / 4, ring_unit(4));
+        let (max_len, piece) = (COPIED_BYTES / 4, ring_unit(4));
         assert_eq!(memory(&[8], true), Memory { room: 0, copied: COPIED_BYTES, ring: 0 });
-        assert_eq!(memory(&[most, 8], true), Memory { room: COPIED_BYTES + LINE, copied: COPIED_BYTES, ring: 0 });
-        let one = memory(&[most + 1, 8], true);
+        assert_eq!(memory(&[max_len, 8], true), Memory { room: COPIED_BYTES + LINE, copied: COPIED_BYTES, ring: 0 });
+        let one = memory(&[max_len + 1, 8], true);
         assert_eq!(
             one,
             Memory { room: one.ring + LINE, copied: COPIED_BYTES, ring: (RING_BYTES - LINE) / piece * piece + piece }
         );
-        let alone = memory(&[most, 8], false);
+        let alone = memory(&[max_len, 8], false);
         assert_eq!((alone.copied, alone.ring), (COPIED_ALONE_BYTES, RING_BYTES));
         // More of them than fit into a cell: those of several readers are streams, the others are read where they are.
-        for (lens, fetches) in [(&[most; 7][..], true), (&[10 * most; 7], true), (&[most + 1; 64], false)] {
+        for (lens, fetches) in [(&[max_len; 7][..], true), (&[10 * max_len; 7], true), (&[max_len + 1; 64], false)] {
             let many = for_readers(Readers::set([1, 2]), lens, fetches);
             assert!(many.room <= CELL_BYTES && many.copied == many.ring, "{many:?}");
             assert!(many.ring >= SHORTEST_RING_BYTES && many.ring.is_multiple_of(piece), "{many:?}");
             assert_eq!(memory(lens, fetches), Memory { room: 0, copied: many.copied, ring: 0 });
         }
-        let short = memory(&[10 * most, 8, 8, 10 * most, 10 * most, 10 * most], true);
+        let short = memory(&[10 * max_len, 8, 8, 10 * max_len, 10 * max_len, 10 * max_len], true);
         assert_eq!((short.room, short.ring), (2 * LINE, 0), "{short:?}");
         let mut program = Program::new(
             &{
                 let mut b = Builder::new();
-                b.publish(Readers::All, input(10 * most));
+                b.publish(Readers::All, input(10 * max_len));
                 b.build()
             },
             &[],
@@ -301,7 +303,7 @@ mod tests {
     /// Where no process may read another, each publication that is not copied has a ring, of whole elements and lines.
     #[test]
     fn each_long_publication_has_a_ring_where_nothing_is_by_reference() {
-        for element in 1..=MOST_ELEMENT_BYTES {
+        for element in 1..=MAX_ELEMENT_BYTES {
             for number in [1, 2, 63, MAX_PUBLICATIONS] {
                 let mut b = Builder::new();
                 (0..number).for_each(|_| _ = b.publish(Readers::One(1), input(COPIED_BYTES + 1)));

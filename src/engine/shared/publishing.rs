@@ -7,8 +7,9 @@ use super::wait::Wait;
 use crate::publications::Members;
 use crate::schedule::{Buffer, Span};
 
-/// After a publication of at least this many bytes, this rank looks at once whether peers sleep: one that is woken then is awake when this rank
-/// needs what it does next. To look takes a fence, so after shorter ones it looks only before it waits, and at the end of the call.
+/// After a publication of at least this many bytes, this rank looks at once whether peers sleep: one that is woken then
+/// is awake when this rank needs what it does next. To look takes a fence, so after shorter ones it looks only before
+/// it waits, and at the end of the call.
 const WAKING_BYTES: usize = 64 << 10;
 
 impl Call {
@@ -18,9 +19,9 @@ impl Call {
         let from = self.pointer(work, span);
         let shared = work.shared;
         // What takes the place of scratch memory may be replaced at once, so it is copied.
-        let is_aside = span.buffer == Buffer::Scratch;
+        let is_scratch = span.buffer == Buffer::Scratch;
         let in_place =
-            shared.reads && bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.local.has_allocated(from, bytes);
+            shared.reads && bytes > COPIED_IN_PLACE_BYTES && !is_scratch && shared.local.has_allocated(from, bytes);
         self.unannounced = true;
         let own = self.workspace();
         let (Memory { mut copied, ring, .. }, number) = (own.memory, own.handle.published());
@@ -39,8 +40,8 @@ impl Call {
             }
         }
         let copied = if in_place { COPIED_IN_PLACE_BYTES } else { copied };
-        // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended, which is after
-        // its readers have finished, or its publications were withdrawn.
+        // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended,
+        // which is after its readers have finished, or its publications were withdrawn.
         unsafe { shared.publications.publish(&mut own.handle, from, bytes, copied) };
         if bytes >= WAKING_BYTES {
             self.announce(work);
@@ -80,20 +81,22 @@ impl Call {
     pub(super) fn await_readers(&mut self, work: &Work<'_>) -> Option<Wait> {
         let (next, last_fetch) = (self.next, &work.program.last_fetch);
         let own = self.workspace();
-        // The end of the call acknowledges, too, unless peers may wait for the acknowledgement while this rank waits for them again.
+        // The end of the call acknowledges, too, unless peers may wait for the acknowledgement while this rank waits
+        // for them again.
         if !own.handle.is_by_reference() && own.outgoing.is_empty() && next > work.program.last_shared {
             return None;
         }
         // The peers' calls wait for this rank's acknowledgement as this call does for theirs.
         let acknowledged = work.shared.publications.acknowledge(&mut own.handle, |member| last_fetch[member] < next);
-        // A call that waits comes here again and again. If it woke others each time, two that wait would not let each other sleep.
+        // A call that waits comes here again and again. If it woke others each time, two that wait would not let each
+        // other sleep.
         self.unannounced |= acknowledged;
         while self.write_streams(work) {}
         self.missing_reader(work)
     }
 
-    /// For what this rank waits before its buffers may be written again: that its streams are written to their ends, and its
-    /// publications by reference read.
+    /// What this rank waits for before its buffers may be written again: that its streams are written to their ends,
+    /// and its publications by reference read.
     pub(super) fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
         let (publications, own) = (&work.shared.publications, self.workspace());
         let missing = match own.outgoing.first() {
@@ -104,8 +107,9 @@ impl Call {
         missing.map(|member| Wait::Reader { member })
     }
 
-    /// For a call that waits for a member: another one without which it does not end. It may be that other members, and so the first
-    /// one, wait for nothing but that this rank writes on, for which this one has to read: then nobody else would notice its end.
+    /// Another member without which a call that waits for a member does not end. It may be that other members, and so
+    /// the first one, wait for nothing but that this rank writes on, for which this one has to read: then nobody else
+    /// would notice its end.
     pub fn slow_reader(&mut self, work: &Work<'_>, wait: Wait) -> Option<Wait> {
         let (from, number, bytes) = match wait {
             Wait::Publication { member, number } => (member, number, 0),

@@ -1,4 +1,5 @@
-//! Starts calls in few steps, and ends those that combine what two ranks have published: persistent requests, and calls in the cache.
+//! Starts calls in few steps, and ends those that combine what two ranks have published: persistent requests, and calls
+//! in the cache.
 
 use std::ptr::NonNull;
 use std::sync::MutexGuard;
@@ -18,8 +19,8 @@ type Begun = (NonNull<Entry>, u64);
 type Ready = (usize, *mut u8);
 
 impl Call {
-    /// Starts the call with these numbers and tag 0, if the cache has it and these buffers can be used. The result describes the call, and is
-    /// valid until that has ended. What is done before the first publication is kept short.
+    /// Starts the call with these numbers and tag 0, if the cache has it and these buffers can be used. The result
+    /// describes the call, and is valid until that has ended. What is done before the first publication is kept short.
     ///
     /// # Safety
     /// The buffers are valid for their lengths until the call has ended.
@@ -44,7 +45,7 @@ impl Call {
     /// Starts `call`.
     ///
     /// # Safety
-    /// As for [`Call::start_cached`]; `call` has `quick`, allows the buffers, and is valid until the call has ended.
+    /// See [`Call::start_cached`]; `call` has `quick`, allows the buffers, and is valid until the call has ended.
     #[inline(always)] // As above.
     pub unsafe fn start_prepared(
         shared: &Shared,
@@ -60,7 +61,7 @@ impl Call {
     /// Begins a call, and makes what is known to be its first publication, if it has got an entry.
     ///
     /// # Safety
-    /// As for [`Call::start_prepared`].
+    /// See [`Call::start_prepared`].
     #[inline(always)] // As above.
     unsafe fn start_quick(
         shared: &Shared,
@@ -93,7 +94,8 @@ impl Call {
         Some(Self { entry, fingerprint, next, scratch, unannounced: is_quick, is_quick, looks: 0, claims: false })
     }
 
-    /// Begins a call whose first publication needs preparation. It makes its own `Start`: one that is passed would be moved in memory.
+    /// Begins a call whose first publication needs preparation. It makes its own `Start`: one that is passed would be
+    /// moved in memory.
     #[inline(never)]
     fn begin_unpublished(
         shared: &Shared,
@@ -111,11 +113,11 @@ impl Call {
     fn prepare(shared: &Shared, begun: Begun, call: &Prepared, input: *const u8, output: *mut u8) -> Option<Ready> {
         let (program, element) = (call.plan.program.as_ref()?, call.element);
         let mut started = Self::new(begun);
-        let aside = program.skips_copy(element).filter(|_| started.workspace().copies).map(|span| {
+        let copy = program.skips_copy(element).filter(|_| started.workspace().copies).map(|span| {
             let base = if let Buffer::Input(_) = span.buffer { input.cast_mut() } else { output };
             base.wrapping_add(span.offset * element)
         });
-        if !started.make_scratch(shared, aside, &call.plan, element) {
+        if !started.make_scratch(shared, copy, &call.plan, element) {
             started.withdraw(shared);
             return None;
         }
@@ -128,8 +130,8 @@ impl Call {
         self.is_quick && quick.pair.is_some()
     }
 
-    /// Executes the rest of a call that combines two operands after its first publication, if the peer has published its own. Returns
-    /// whether the call has ended; if not, it is to be advanced.
+    /// Executes the rest of a call that combines two operands after its first publication, if the peer has published
+    /// its own. Returns whether the call has ended; if not, it is to be advanced.
     ///
     /// # Safety
     /// `quick` and `output` are those of [`Call::start_cached`] or [`Call::start_prepared`].
@@ -141,7 +143,8 @@ impl Call {
             Some(Some(Publication { bytes, place: Place::Here(start) })) if pair.end <= bytes => {
                 let (own, peer) = (self.scratch.cast_const(), start.wrapping_add(pair.at));
                 let (left, right) = if pair.is_left { (own, peer) } else { (peer, own) };
-                // SAFETY: as for other combinations; `end` is that of the operand in the publication, and `scratch` is the other.
+                // SAFETY: as for other combinations; `end` is that of the operand in the publication, and `scratch` is
+                // the other.
                 unsafe { (pair.kernel)(output.wrapping_add(pair.into), left, right, pair.count) };
             }
             _ => return false,

@@ -40,8 +40,8 @@ pub struct First {
     pub next: usize,
 }
 
-/// What a call executes after its first publication, if it is one combination of what it has published with a publication of
-/// another member. As the program has the publication's copy, it waits for no reader.
+/// What a call executes after its first publication, if it is one combination of what it has published with a
+/// publication of another member. As the program has the publication's copy, it waits for no reader.
 #[derive(Clone, Copy)]
 pub struct Pair {
     /// The member, and the number of its publication.
@@ -63,8 +63,8 @@ pub struct Pair {
 }
 
 impl QuickStart {
-    /// Of a call with `digest` by `plan`, which has `program`, with elements of `element` bytes, which `kernel` combines, if one does.
-    /// `reads`: whether ranks read the memory of each other's processes.
+    /// The quick start of a call with `digest` by `plan`, which has `program`, with elements of `element` bytes, which
+    /// `kernel` combines, if one does. `reads`: whether ranks read the memory of each other's processes.
     pub fn new(
         plan: &Plan,
         program: &Program,
@@ -85,20 +85,21 @@ impl QuickStart {
 }
 
 impl First {
-    /// Of a plan with `program`, and elements of `element` bytes. None of a call that needs scratch memory, since it may not get any.
+    /// The first publication of a plan with `program` and elements of `element` bytes. `None` if the call needs scratch
+    /// memory, since it may not get any.
     fn of(plan: &Plan, program: &Program, element: usize) -> Option<Self> {
-        let aside = program.skips_copy(element);
-        if aside.is_none() && plan.scratch > 0 {
+        let copy = program.skips_copy(element);
+        if copy.is_none() && plan.scratch > 0 {
             return None;
         }
-        let at = usize::from(aside.is_some());
+        let at = usize::from(copy.is_some());
         let Some(&Op::Publish(span)) = program.ops.get(at) else { return None };
         let mut from = span;
-        if let Some(aside) = aside {
+        if let Some(copy) = copy {
             if from.buffer != Buffer::Scratch {
                 return None;
             }
-            (from.buffer, from.offset) = (aside.buffer, aside.offset + from.offset);
+            (from.buffer, from.offset) = (copy.buffer, copy.offset + from.offset);
         }
         let input = match from.buffer {
             Buffer::Input(_) => true,
@@ -108,13 +109,13 @@ impl First {
             Buffer::Scratch => return None,
         };
         let (offset, bytes) = (from.offset * element, from.len * element);
-        let scratch = aside.map_or(offset, |aside| aside.offset * element);
+        let scratch = copy.map_or(offset, |copy| copy.offset * element);
         (bytes <= INLINE_BYTES).then_some(Self { input, offset, bytes, scratch, span, next: at + 1 })
     }
 }
 
 impl Pair {
-    /// Of a program whose first publication is `first`, with elements of `element` bytes.
+    /// What a call of two ranks does after its first publication `first`, by `program`, with elements of `element` bytes.
     fn of(program: &Program, first: &First, element: usize, kernel: Kernel) -> Option<Self> {
         let [Op::Combine { operands, into }, Op::AwaitReaders] = &program.ops[first.next..] else { return None };
         let (own, peer, is_left) = match program.operands[operands.clone()] {

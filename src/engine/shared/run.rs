@@ -27,8 +27,8 @@ pub struct Work<'a> {
     pub binding: &'a Binding<'a>,
 }
 
-/// The state of a call that the calling thread executes. All methods are called with the same work. Ends when all operations are
-/// executed, or by [`Call::withdraw`].
+/// The state of a call that the calling thread executes. All methods are called with the same work. Ends when all
+/// operations are executed, or by [`Call::withdraw`].
 pub struct Call {
     /// Not used after the call has ended.
     pub(super) entry: NonNull<Entry>,
@@ -43,11 +43,13 @@ pub struct Call {
     pub(super) is_quick: bool,
     /// How often the call still looks for a publication before it returns what it waits for.
     pub looks: u32,
-    /// Whether the call excludes others after its end, until [`Claim::release`](super::Claim::release): that of a request does, until the wait for it has ended.
+    /// Whether the call excludes others after its end, until [`Claim::release`](super::Claim::release): that of a
+    /// request does, until the wait for it has ended.
     pub claims: bool,
 }
 
-// SAFETY: the workspace in the entry belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
+// SAFETY: the workspace in the entry belongs to the call until that has ended, and may be sent; `scratch` is in it or
+// in a buffer of the caller.
 unsafe impl Send for Call {}
 
 /// What a call needs to start.
@@ -68,7 +70,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Of the call in `work`.
+    /// What the call in `work` needs.
     #[inline]
     pub fn new(work: &Work<'_>) -> Self {
         let Work { shared, program, binding, .. } = *work;
@@ -77,7 +79,7 @@ impl Start {
         Self { line: (kind(digest), binding.tag), digest, counted, is_cached: false, memory, readers }
     }
 
-    /// Of a call with `quick`, all of which are counted.
+    /// What a call with `quick` needs. All of these are counted.
     #[inline(always)] // On the path of small collectives.
     pub(super) fn quick(call: &Prepared, quick: &QuickStart, tag: u64, is_cached: bool) -> Self {
         let QuickStart { memory, readers, .. } = *quick;
@@ -93,26 +95,21 @@ impl Call {
         let element = binding.call.element;
         // SAFETY: nothing is published.
         let mut call = Self::new(unsafe { Self::begin(shared, &mut shared.state(), &Start::new(work), None) }?);
-        let aside = program.skips_copy(element).filter(|_| call.workspace().copies);
-        let aside = aside.map(|span| call.pointer(work, &span));
-        if !call.make_scratch(shared, aside, &binding.call.plan, element) {
+        let copy = program.skips_copy(element).filter(|_| call.workspace().copies);
+        let copy = copy.map(|span| call.pointer(work, &span));
+        if !call.make_scratch(shared, copy, &binding.call.plan, element) {
             call.withdraw(shared);
             return Err(Refused::NoMemory);
         }
         Ok(call)
     }
 
-    /// Makes scratch memory, unless it is not needed because `aside` takes its place. Returns whether there is enough memory.
-    pub(super) fn make_scratch(
-        &mut self,
-        shared: &Shared,
-        aside: Option<*mut u8>,
-        plan: &Plan,
-        element: usize,
-    ) -> bool {
-        if let Some(aside) = aside {
+    /// Makes scratch memory, unless it is not needed because `copy` takes its place. Returns whether there is enough
+    /// memory.
+    pub(super) fn make_scratch(&mut self, shared: &Shared, copy: Option<*mut u8>, plan: &Plan, element: usize) -> bool {
+        if let Some(copy) = copy {
             // The first operation is the copy.
-            (self.scratch, self.next) = (aside, 1);
+            (self.scratch, self.next) = (copy, 1);
             return true;
         }
         let own = self.workspace();
@@ -163,7 +160,8 @@ impl Call {
         fingerprint: u64,
         first: Option<(*const u8, usize)>,
     ) {
-        // SAFETY: other threads read the entry only with the state's lock, which this one has, and the call uses it from now on.
+        // SAFETY: other threads read the entry only with the state's lock, which this one has, and the call uses it
+        // from now on.
         let entry = unsafe { &mut *entry.as_ptr() };
         let own = &mut entry.workspace;
         let Start { line: (_, tag), is_cached, memory, readers, .. } = *start;
@@ -214,7 +212,8 @@ impl Call {
         Ok(None)
     }
 
-    /// Executes operations as long as `allowed` says so of the next one, and none must wait. Returns what the call waits for.
+    /// Executes operations as long as `allowed` says so of the next one, and none must wait. Returns what the call
+    /// waits for.
     #[inline(always)] // On the path of small collectives.
     fn advance_while(&mut self, work: &Work<'_>, allowed: impl Fn(&Op) -> bool) -> Result<Option<Wait>> {
         if !self.workspace().has_entry
@@ -230,8 +229,8 @@ impl Call {
         Ok(None)
     }
 
-    /// As [`Call::advance`], for a thread that does not wait for the call: it does not call the caller's function, looks around, and
-    /// peers that sleep find what was published. Returns what was done.
+    /// [`Call::advance`] for a thread that does not wait for the call: it does not call the caller's function, looks
+    /// around, and peers that sleep find what was published. Returns what was done.
     pub fn progress(&mut self, work: &Work<'_>) -> Result<Progress> {
         let before = self.next;
         let progress = |call: &Self| if call.next == before { Progress::None } else { Progress::Some };
@@ -292,7 +291,8 @@ impl Call {
         Ok(None)
     }
 
-    /// Occupies an entry, where there was none when the call started. Returns what the call waits for, if there is none now.
+    /// Occupies an entry, where there was none when the call started. Returns what the call waits for, if there is none
+    /// now.
     #[cold]
     pub(super) fn acquire(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
         let (fingerprint, shared) = (self.fingerprint, work.shared);
@@ -308,7 +308,8 @@ impl Call {
         };
         let mut opened = open(allocator);
         if opened == Err(Full::Cells) {
-            // The call that ends next wakes this rank. One that has ended just now may not have seen that this one waits.
+            // The call that ends next wakes this rank. One that has ended just now may not have seen that this one
+            // waits.
             shared.awaits_memory.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             calls.leave(allocator);
@@ -324,8 +325,8 @@ impl Call {
         }
     }
 
-    /// Whether `wait` is over, or may be. The next wait may be of the same kind for another member: a member is waited for by
-    /// itself, so that its end is noticed.
+    /// Whether `wait` is over, or may be. The next wait may be of the same kind for another member: a member is waited
+    /// for by itself, so that its end is noticed.
     #[inline]
     pub fn is_ready(&mut self, work: &Work<'_>, wait: Wait) -> bool {
         let publications = &work.shared.publications;
@@ -348,15 +349,15 @@ impl Call {
                 self.is_ready(work, Wait::Piece { member: from, number, bytes }) || !self.is_delayed_by(work, member)
             }
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
-            Wait::Earlier { .. } => !matches!(self.acquire(work), Ok(Some(its)) if its == wait),
+            Wait::Earlier { .. } => !matches!(self.acquire(work), Ok(Some(other)) if other == wait),
             Wait::Reason { .. } => false,
             // The caller looks at the clock.
             Wait::Clock => true,
         }
     }
 
-    /// Looks for the peer in an entry that is not the expected one, and wakes peers that sleep. For a thread that has waited a
-    /// while.
+    /// Looks for the peer in an entry that is not the expected one, and wakes peers that sleep. For a thread that has
+    /// waited a while.
     #[cold]
     pub fn look_around(&mut self, work: &Work<'_>, wait: Wait) {
         self.announce(work);
@@ -410,12 +411,13 @@ impl Call {
 }
 
 impl Shared {
-    /// After the end of a call, whose memory in the publication table another one may have now: wakes this rank if one waits for it. Where ranks read each
-    /// other's memory, none does.
+    /// After the end of a call, whose memory in the publication table another one may have now: wakes this rank if one
+    /// waits for it. Where ranks read each other's memory, none does.
     #[inline]
     fn leave_memory(&self) {
         if !self.reads {
-            // Between the end and this look; a call that waits has the counterpart between its flag and its look at what has ended.
+            // Between the end and this look; a call that waits has the counterpart between its flag and its look at
+            // what has ended.
             fence(Ordering::SeqCst);
             if self.awaits_memory.load(Ordering::Relaxed) && self.awaits_memory.swap(false, Ordering::Relaxed) {
                 self.local.wake_self();

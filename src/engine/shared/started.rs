@@ -1,8 +1,9 @@
-//! Calls that were started, and for which no thread waits: who goes on with them, and when peers must wake this rank's device for them.
+//! Calls that were started, and for which no thread waits: who goes on with them, and when peers must wake this rank's
+//! device for them.
 //!
-//! Whoever progresses the context goes on with these calls. While a thread of the program is present, it does so, at the latest when it leaves;
-//! else a peer that publishes something wakes the device. So the rank [waits](Waiting) for [`STARTED`] as long as there are such calls and
-//! no thread is present.
+//! Whoever progresses the context goes on with these calls. While a thread of the program is present, it does so, at
+//! the latest when it leaves; else a peer that publishes something wakes the device. So the rank [waits](Waiting) for
+//! [`STARTED`] as long as there are such calls and no thread is present.
 
 use std::sync::{Arc, PoisonError, TryLockError};
 
@@ -50,8 +51,8 @@ struct State {
 }
 
 impl StartedCalls {
-    /// Adds a call, which stays until it has ended, or until [`StartedCalls::remove`]. What a peer has published before this returns may
-    /// have been noticed by nobody, so the caller then goes on with it once.
+    /// Adds a call, which stays until it has ended, or until [`StartedCalls::remove`]. What a peer has published before
+    /// this returns may have been noticed by nobody, so the caller then goes on with it once.
     pub fn add(&self, waiting: &Waiting, call: Arc<dyn BackgroundOperation>) {
         let mut state = self.state();
         state.fresh.push(call);
@@ -66,7 +67,8 @@ impl StartedCalls {
         self.retain(waiting, |own| Arc::as_ptr(own).cast() != call);
     }
 
-    /// Goes on with all of them, in the order of their starts, but with none after one with which there is more to do. Returns what was done.
+    /// Goes on with all of them, in the order of their starts, but with none after one with which there is more to do.
+    /// Returns what was done.
     pub fn progress(&self, waiting: &Waiting) -> Progress {
         let mut all = Progress::None;
         if self.is_empty() {
@@ -80,8 +82,8 @@ impl StartedCalls {
         all
     }
 
-    /// A thread of the program is present: peers need not wake the device, until [`StartedCalls::exit`]. Returns false if they need not
-    /// anyway; then there is nothing to exit.
+    /// A thread of the program is present: peers need not wake the device, until [`StartedCalls::exit`]. Returns false
+    /// if they need not anyway; then there is nothing to exit.
     #[inline]
     pub fn enter(&self, waiting: &Waiting) -> bool {
         let waits = waiting.waits_for(STARTED);
@@ -132,7 +134,8 @@ impl StartedCalls {
     }
 }
 
-/// A call that several threads go on with. One that finds it locked leaves its attempt to the thread that has locked it.
+/// A call that several threads go on with. One that finds it locked leaves its attempt to the thread that has locked
+/// it.
 #[derive(Default)]
 pub struct Attempted<T> {
     value: Mutex<T>,
@@ -141,7 +144,8 @@ pub struct Attempted<T> {
 }
 
 impl<T> Attempted<T> {
-    /// Locks it for anything else than an attempt. If it is to go on afterwards, call [`Attempted::attempt_if_wanted`] after the unlocking.
+    /// Locks it for anything else than an attempt. If it is to go on afterwards, call [`Attempted::attempt_if_wanted`]
+    /// after the unlocking.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,15 +155,17 @@ impl<T> Attempted<T> {
         let mut all = Progress::None;
         loop {
             self.wanted.store(1, Ordering::Release);
-            // Between this thread's store of the flag and its attempt to lock; the thread that has locked the value has the counterpart
-            // between its release of the lock and its load of the flag. So at least one of the two sees what the other has done.
+            // Between this thread's store of the flag and its attempt to lock; the thread that has locked the value has
+            // the counterpart between its release of the lock and its load of the flag. So at least one of the two sees
+            // what the other has done.
             fence(Ordering::SeqCst);
             let mut value = match self.value.try_lock() {
                 Ok(value) => value,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return all,
             };
-            // This attempt is for all threads that have set the flag: it sees what they have seen, and what was published before.
+            // This attempt is for all threads that have set the flag: it sees what they have seen, and what was
+            // published before.
             self.wanted.swap(0, Ordering::AcqRel);
             fence(Ordering::SeqCst);
             let progress = advance(&mut value);
@@ -185,7 +191,8 @@ impl<T> Attempted<T> {
 
 #[cfg(all(test, loom))]
 mod model {
-    //! A peer publishes what a started call waits for, while threads of this rank come and go. `scripts/loom.sh` runs it.
+    //! A peer publishes what a started call waits for, while threads of this rank come and go. `scripts/loom.sh` runs
+    //! it.
 
     use loom::thread::{JoinHandle, spawn};
 
@@ -279,7 +286,8 @@ mod model {
         loom.check(model);
     }
 
-    /// Runs `threads` of a rank while a peer publishes. The device wakes up last if it was woken; somebody must have seen it.
+    /// Runs `threads` of a rank while a peer publishes. The device wakes up last if it was woken; somebody must have
+    /// seen it.
     fn model(threads: [fn(&Rank); 2]) {
         in_every_order(move || {
             let rank = Rank::new(1);

@@ -15,8 +15,8 @@ pub struct SharedSteps {
 }
 
 impl SharedSteps {
-    /// Compiles those of `schedule`, whose reductions have these `weights`, if they compute means, for a rank of a host with the ranks
-    /// `members`, in ascending order. `None` if it has none.
+    /// Compiles those of `schedule`, whose reductions have these `weights`, if they compute means, for a rank of a host
+    /// with the ranks `members`, in ascending order. `None` if it has none.
     pub fn new(schedule: &Schedule, weights: &[Weights], members: &[Rank]) -> Option<Self> {
         let member = |rank: u32| members.binary_search(&(rank as Rank)).ok().map(|member| member as u32);
         let (mut own, mut steps, mut own_weights) = (Schedule::default(), Vec::new(), Vec::new());
@@ -43,7 +43,8 @@ impl SharedSteps {
             own_weights.extend(weights.get(index));
         }
         let mut program = Program::new(&own, &own_weights, members.len(), false)?;
-        // Streams are for ranks that cannot read each other's memory: a rank that waits for messages does not write on meanwhile.
+        // Streams are for ranks that cannot read each other's memory: a rank that waits for messages does not write on
+        // meanwhile.
         program.streams = false;
         debug_assert_eq!(program.ops.len(), steps.len(), "one operation for each step");
         Some(Self { program, indices: steps.into() })
@@ -52,7 +53,7 @@ impl SharedSteps {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::program::{COPIED_BYTES, MOST_ELEMENT_BYTES, Memory};
+    use super::super::program::{COPIED_BYTES, MAX_ELEMENT_BYTES, Memory};
     use super::*;
     use crate::collective::{Collective, Shape, Uses};
     use crate::publications::CELL_BYTES;
@@ -67,7 +68,7 @@ mod tests {
             let groups: Vec<u32> = (0..hosts).flat_map(|host| vec![host; members]).collect();
             for (algorithm, rank) in algorithms().flat_map(|algorithm| [0, 1, members].map(|rank| (algorithm, rank))) {
                 for (count, element, in_place) in
-                    [(COPIED_BYTES, 1, true), (7 * COPIED_BYTES, 8, false), (COPIED_BYTES, MOST_ELEMENT_BYTES, true)]
+                    [(COPIED_BYTES, 1, true), (7 * COPIED_BYTES, 8, false), (COPIED_BYTES, MAX_ELEMENT_BYTES, true)]
                 {
                     let inputs = usize::from(!in_place);
                     let shape = Shape::new(Collective::Allreduce, rank, groups.len(), count);

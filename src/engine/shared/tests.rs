@@ -95,7 +95,7 @@ fn program(call: &mut Prepared) -> &mut Program {
     Arc::get_mut(&mut call.plan).unwrap().program.as_mut().unwrap()
 }
 
-/// Of which long publications are by reference.
+/// Calls whose long publications are by reference.
 pub(super) fn by_reference(rank: usize, size: usize, count: usize) -> Prepared {
     let mut call = sum(rank, size, count);
     program(&mut call).streams = false;
@@ -147,7 +147,7 @@ fn ranks_reduce_what_all_have_published() {
     }
 }
 
-/// Of which all publications with one reader are by reference.
+/// Calls all of whose publications with one reader are by reference.
 fn sole_by_reference(rank: usize, size: usize, count: usize) -> Prepared {
     let mut call = sum(rank, size, count);
     program(&mut call).by_reference = 1..=usize::MAX;
@@ -162,7 +162,8 @@ fn two_ranks_reduce_what_both_publish_by_reference() {
     sums_by(sole_by_reference, 3, 1000, 20);
 }
 
-/// Streams of one ring, of several, and of a piece that is not full; and with more ranks than a cell has room for long rings.
+/// Streams of one ring, of several, and of a piece that is not full; and with more ranks than a cell has room for long
+/// rings.
 #[test]
 fn ranks_reduce_what_all_publish_piece_by_piece() {
     let all = [(2, (COPIED_BYTES >> 2) + 1, 5), (3, 700_003, 3), (9, 300_000, 2), (2, 5_000_001, 3)];
@@ -171,7 +172,8 @@ fn ranks_reduce_what_all_publish_piece_by_piece() {
     }
 }
 
-/// The buffer of a rank that has written its stream to the end belongs to the caller again, so it may be filled for the next call.
+/// The buffer of a rank that has written its stream to the end belongs to the caller again, so it may be filled for the
+/// next call.
 #[test]
 fn a_call_ends_only_when_its_stream_is_written() {
     const COUNT: usize = (COPIED_BYTES >> 2) + 70_000;
@@ -369,9 +371,9 @@ fn a_rank_that_only_looks_writes_on_and_wakes_its_reader() {
         let rung = || sys::poll(&[Pollable::Socket(groups[0].doorbell())], Duration::ZERO);
         assert!(!calls[0].is_ready(&works[0], wait));
         groups[0].waiting().begin(PUBLICATIONS);
-        let its = calls[1].advance(&works[1]).unwrap().unwrap();
+        let wait = calls[1].advance(&works[1]).unwrap().unwrap();
         assert!(calls[0].is_ready(&works[0], wait));
-        calls[1].look_around(&works[1], its);
+        calls[1].look_around(&works[1], wait);
         assert!(rung());
     });
 }

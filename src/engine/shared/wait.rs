@@ -1,4 +1,4 @@
-//! For what a call waits.
+//! What a call waits for.
 
 /// What a call waits for.
 #[allow(missing_docs)]
@@ -8,7 +8,8 @@ pub enum Wait {
     Publication { member: usize, number: u32 },
     /// The first `bytes` bytes of a publication of a member.
     Piece { member: usize, number: u32, bytes: usize },
-    /// As [`Wait::Piece`] of member `from`, or that `member`, which delays a stream of this rank, reads on.
+    /// A piece of the publication of member `from`, see [`Wait::Piece`], or that `member`, which delays a stream of
+    /// this rank, reads on.
     SlowReader { member: usize, from: usize, number: u32, bytes: usize },
     /// The end of a member's reads of this call's publications.
     Reader { member: usize },

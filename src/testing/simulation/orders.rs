@@ -7,7 +7,7 @@ use super::job::{Job, contexts, contexts_of_hosts, play_over, reliable};
 use super::requests::sum;
 use super::sleep;
 use crate::context::Context;
-use crate::engine::shared::program::LONGEST;
+use crate::engine::shared::program::MAX_LENGTHS;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::testing::loopback::{Network, Random};
 use crate::testing::tier::Tier;
@@ -94,10 +94,10 @@ fn requests_over_links_end_in_whatever_orders_they_were_started() {
 
 #[test]
 fn requests_in_shared_memory_end_in_whatever_orders_they_were_started() {
-    let before = LONGEST.replace(LONGEST_BYTES);
+    let before = MAX_LENGTHS.replace(LONGEST_BYTES);
     for found in [Sharing::Processes, Sharing::Segments] {
         let options = Job::options(false);
         play_all([1, 20, 300, 500], |network, size| contexts_of_hosts(network, &vec![1; size], &options, found));
     }
-    LONGEST.set(before);
+    MAX_LENGTHS.set(before);
 }

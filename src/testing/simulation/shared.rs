@@ -5,7 +5,7 @@ use super::job::{Job, Work, contexts_of_hosts, play_over, reliable};
 use super::requests::go_on_at_once;
 use super::seeds::{run, seeds};
 use crate::collective::{Collective, Shape};
-use crate::engine::shared::program::LONGEST;
+use crate::engine::shared::program::MAX_LENGTHS;
 use crate::error::Result;
 use crate::schedule::verify::tests::compiled::write_scan;
 use crate::schedule::{Builder, Schedule};
@@ -29,12 +29,12 @@ fn play(seed: u64) -> Result<(), String> {
     let max = [10, 80, 300][random.below(3)];
     let works: Vec<Work> =
         (0..1 + random.below(4)).map(|_| Work::Call(CollectiveCall::of_one_host(&mut random, size, max))).collect();
-    let before = LONGEST.replace(LONGEST_BYTES[random.below(LONGEST_BYTES.len())]);
+    let before = MAX_LENGTHS.replace(LONGEST_BYTES[random.below(LONGEST_BYTES.len())]);
     let network = Network::new(random.bits(), reliable());
     let found = FORMS[random.below(FORMS.len())];
     let contexts = contexts_of_hosts(&network, &vec![1; size], &Job::options(random.one_in(4)), found);
     let checked = Job::over(network, contexts, &works).check(None);
-    LONGEST.set(before);
+    MAX_LENGTHS.set(before);
     checked
 }
 
@@ -60,12 +60,12 @@ fn play_on_hosts(seed: u64) -> Result<(), String> {
         false => CollectiveCall::between_hosts(random, size, max),
     };
     let works: Vec<Work> = (0..1 + random.below(4)).map(|_| Work::Call(work(&mut random))).collect();
-    let before = LONGEST.replace(LONGEST_BYTES[random.below(LONGEST_BYTES.len())]);
+    let before = MAX_LENGTHS.replace(LONGEST_BYTES[random.below(LONGEST_BYTES.len())]);
     let network = Network::new(random.bits(), reliable());
     let found = FORMS[random.below(FORMS.len())];
     let contexts = contexts_of_hosts(&network, &hosts, &Job::options(random.one_in(4)), found);
     let checked = Job::over(network, contexts, &works).check(None);
-    LONGEST.set(before);
+    MAX_LENGTHS.set(before);
     checked
 }
 
@@ -79,7 +79,7 @@ fn random_jobs_of_several_hosts() {
 /// Copies, publications by reference or streams, in an allreduce of two hosts.
 #[test]
 fn hosts_combine_in_memory_whether_or_not_a_process_may_read_another() {
-    let before = LONGEST.replace((512, 512));
+    let before = MAX_LENGTHS.replace((512, 512));
     for (found, algorithm) in FORMS
         .into_iter()
         .flat_map(|found| ["hierarchical", "hierarchical_direct", "torus_2d", "torus_nd"].map(|name| (found, name)))
@@ -98,13 +98,13 @@ fn hosts_combine_in_memory_whether_or_not_a_process_may_read_another() {
             assert!(all_publish, "{algorithm}, {hosts:?}, {found:?}, {bytes} bytes");
         }
     }
-    LONGEST.set(before);
+    MAX_LENGTHS.set(before);
 }
 
 /// A scan of four ranks of one host, whose publications are longer than their rings, by the schedules of the algorithm
 /// or by others.
 fn scan_by_streams(other: Option<fn(&Shape<'_>) -> Result<Schedule>>) -> Result<(), String> {
-    let before = LONGEST.replace((0, 512));
+    let before = MAX_LENGTHS.replace((0, 512));
     let network = Network::new(1, reliable());
     let contexts = contexts_of_hosts(&network, &[1; 4], &Job::options(false), Sharing::Segments);
     let call = CollectiveCall::plain(Collective::Scan, "shared_flat", 4, 300);
@@ -112,7 +112,7 @@ fn scan_by_streams(other: Option<fn(&Shape<'_>) -> Result<Schedule>>) -> Result<
         call.replace_schedule(context, generate).unwrap();
     }
     let checked = Job::over(network, contexts, &[Work::Call(call)]).check(None);
-    LONGEST.set(before);
+    MAX_LENGTHS.set(before);
     checked
 }
 
@@ -132,7 +132,7 @@ fn streams_that_wait_for_each_other_time_out() {
 
 #[test]
 fn a_started_call_goes_on_as_soon_as_something_is_published() {
-    let before = LONGEST.replace((0, 512));
+    let before = MAX_LENGTHS.replace((0, 512));
     for (hosts, algorithm, found) in
         [([1, 1, 1, 1], "shared_flat", Sharing::Segments), ([1, 1, 2, 2], "hierarchical", Sharing::Processes)]
     {
@@ -141,5 +141,5 @@ fn a_started_call_goes_on_as_soon_as_something_is_published() {
         let ended = play_over(&network, &contexts, |network, context| go_on_at_once(network, context, algorithm, 300));
         assert!(ended.iter().all(|ended| ended.is_some()), "{algorithm}");
     }
-    LONGEST.set(before);
+    MAX_LENGTHS.set(before);
 }

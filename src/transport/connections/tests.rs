@@ -1,4 +1,5 @@
-//! What [`Connections`] makes of connectors of several transports: whom it asks, when, and what it does with what they say.
+//! What [`Connections`] makes of connectors of several transports: whom it asks, when, and what it does with what they
+//! say.
 
 use super::*;
 use crate::error::ErrorKind;
@@ -237,7 +238,8 @@ fn every_connector_is_asked_at_each_turn_if_none_makes_links_of_theirs() {
     assert_eq!(told(&log), ["a", "b", "c"].map(|name| format!("{name} wakes, slept: false")));
 }
 
-/// The connectors of two transports, of which the first makes its links out of the other's, and what the other waits for.
+/// The connectors of two transports, of which the first makes its links out of the other's, and what the other waits
+/// for.
 fn over() -> (Log, Fake, Fake, Waker, Connections) {
     let log = Log::default();
     let (a, b) = (Fake::over(&log, "a", &[]), Fake::new(&log, "b", &[]));

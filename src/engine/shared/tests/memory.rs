@@ -17,7 +17,7 @@ fn memory_for_what_is_read_is_as_large_as_that() {
                     let binding = binding(&sum, &inputs, &outputs, tag);
                     let work = work(&shared, &binding);
                     let mut call = Call::start(&work).ok().unwrap();
-                    // As if there were no memory for copies.
+                    // The rank behaves as if there were no memory for copies.
                     call.workspace().memory = Memory::default();
                     while let Some(wait) = call.advance(&work).unwrap() {
                         call.look_around(&work, wait);
@@ -25,7 +25,7 @@ fn memory_for_what_is_read_is_as_large_as_that() {
                     }
                     assert_eq!(output, [3f32; COUNT]);
                 }
-                // Of the two other ranks, in whole cache lines; all calls use the same.
+                // The staging memory has room for the two other ranks, in whole cache lines; all calls use the same.
                 assert_eq!(read(&shared), 2 * (4 * COUNT).next_multiple_of(64), "rank {rank}");
             });
         }

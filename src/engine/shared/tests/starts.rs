@@ -1,4 +1,4 @@
-//! Which calls start, and by what number they are told apart.
+//! Tests of starts: the calls that are accepted, and the numbers that distinguish them.
 
 use super::*;
 use crate::engine::numbers::{MOST, RECENT};
