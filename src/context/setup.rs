@@ -18,7 +18,7 @@ use crate::wire::fingerprint::Purpose;
 pub(super) const TAG: u64 = u64::MAX;
 
 /// Most bytes that rank 0 can broadcast.
-const MOST: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 impl Context {
     /// Gathers the contents, or errors, of all ranks. Returns this rank's content, and those of all ranks in their
@@ -39,10 +39,10 @@ impl Context {
         let mut bytes = [0; 8];
         self.spread(length.as_ref().map(|length| &length[..]), &mut bytes, limit)?;
         let bytes = usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX);
-        if bytes > MOST {
+        if bytes > MAX_BYTES {
             return Err(Error::new(
                 ErrorKind::Mismatch,
-                format!("rank 0 broadcasts {bytes} bytes; at most {MOST} are possible"),
+                format!("rank 0 broadcasts {bytes} bytes; at most {MAX_BYTES} are possible"),
             ));
         }
         let mut content = try_zeros(bytes, "the data that rank 0 broadcasts")?;

@@ -18,13 +18,13 @@ use crate::wire::fingerprint::Purpose;
 const SCRATCH: usize = 2 * usize::BITS as usize;
 
 /// Most bytes of an allocation.
-const MOST: usize = isize::MAX as usize;
+const MAX_COUNT: usize = isize::MAX as usize;
 
 /// Why the counts received are invalid, if they are.
 fn invalid_counts(shape: &Shape<'_>, element: usize) -> Option<String> {
     let elements = shape.counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
     match elements.saturating_mul(SCRATCH).saturating_mul(element) {
-        0..=MOST => shape.counts_differ(),
+        0..=MAX_COUNT => shape.counts_differ(),
         _ => Some(format!("the counts of all ranks together are {elements} elements, which no memory can hold")),
     }
 }

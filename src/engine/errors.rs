@@ -1,6 +1,7 @@
 //! Errors of calls that several executors give.
 
-use crate::engine::numbers::MOST;
+use crate::engine::numbers::MAX_RANGES;
+use crate::environment::SHARED_MEMORY;
 use crate::error::{Error, ErrorKind};
 use crate::wire::fingerprint::{COMPARISON, digest};
 
@@ -21,8 +22,8 @@ pub fn no_room(elements: usize, element: usize) -> Error {
 #[cold]
 pub fn uncounted(tag: u64) -> Error {
     let text = format!(
-        "more than {MOST} ranges of tags were used on this context, so the calls on tag {tag} are not counted, and in \
-         shared memory not told apart: use adjacent tags, a new context, or GLOO_RS_SHM=0"
+        "more than {MAX_RANGES} ranges of tags were used on this context, so the calls on tag {tag} are not counted, and in \
+         shared memory not told apart: use adjacent tags, a new context, or {SHARED_MEMORY}=0"
     );
     Error::new(ErrorKind::ResourceExhausted, text)
 }

@@ -15,7 +15,7 @@ use crate::wire::fingerprint::{MAX_NUMBER, next_number};
 pub(super) const RECENT: usize = 64;
 
 /// Entries for other lines, at most; about 30 bytes each.
-pub(super) const MOST: usize = 1 << 16;
+pub(super) const MAX_RANGES: usize = 1 << 16;
 
 /// What is counted: a [kind](crate::wire::fingerprint::kind), which is not 0, and a tag.
 type Line = (u8, u64);
@@ -118,7 +118,7 @@ impl Numbers {
     }
 
     fn insert(&mut self, first: Line, last: u64, number: u32) {
-        if self.others.len() < MOST {
+        if self.others.len() < MAX_RANGES {
             self.others.insert(first, (last, number));
         } else {
             self.dropped = true;
@@ -182,22 +182,22 @@ mod tests {
     fn beyond_the_most_entries_no_more_tags_are_counted_and_those_known_still_are() {
         let mut numbers = Numbers::default();
         let line = |index: usize| (1, 7 * index as u64);
-        let all = MOST + 10 * RECENT;
+        let all = MAX_RANGES + 10 * RECENT;
         for index in 0..all {
             numbers.next(line(index));
         }
-        assert!(numbers.dropped && numbers.others.len() == MOST);
+        assert!(numbers.dropped && numbers.others.len() == MAX_RANGES);
         for round in 2..4 {
-            for index in 0..MOST {
+            for index in 0..MAX_RANGES {
                 assert_eq!(numbers.next(line(index)), round, "{index}");
             }
         }
         assert_eq!((numbers.next((1, 3)), numbers.next((1, 3))), (0, 0), "it may be one that was forgotten");
         // Removing a tag in the middle of a range splits it.
         let mut numbers = Numbers { others: BTreeMap::from([((1, 0), (u64::MAX, 5))]), ..Numbers::default() };
-        for index in 0..2 * MOST as u64 {
+        for index in 0..2 * MAX_RANGES as u64 {
             assert!(matches!(numbers.next((1, 2 * index)), 0 | 6));
-            assert!(numbers.others.len() <= MOST);
+            assert!(numbers.others.len() <= MAX_RANGES);
         }
         assert!(numbers.dropped);
     }

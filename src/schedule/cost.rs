@@ -65,7 +65,7 @@ pub struct SharedMemory {
     /// The bytes of the largest publication by value of a rank that fetches nothing, in such a call.
     pub by_value_alone: f64,
     /// The bytes of the largest publication by reference in such a call; only longer ones are written piece by piece.
-    /// It is 0 if all are that are not by value.
+    /// 0 if every publication that is not by value is written so.
     pub by_reference: f64,
 }
 

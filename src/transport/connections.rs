@@ -158,8 +158,7 @@ impl Connections {
         &self.peers
     }
 
-    /// The same, to set the sockets at which peers find this rank, how many connections links have, or the numbers of
-    /// ranks in errors.
+    /// The ranks, for a caller that sets how many connections a link has, or the numbers of ranks in errors.
     pub fn peers_mut(&mut self) -> &mut Peers {
         &mut self.peers
     }

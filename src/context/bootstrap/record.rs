@@ -13,7 +13,7 @@ use crate::version::{VERSION_BYTES, Version};
 const BYTES: usize = 256;
 const HEADER: usize = VERSION_BYTES + 11;
 /// Most bytes of content.
-pub const MOST: usize = BYTES - HEADER;
+pub const MAX_CONTENT_BYTES: usize = BYTES - HEADER;
 
 /// Stands for the rank to blame where no rank is known to be.
 const NOBODY: u32 = u32::MAX;
@@ -46,7 +46,7 @@ fn write((rank, version): (Rank, Version), size: usize, own: &Result<Vec<u8>>) -
             (told.0, &told.1[..])
         }
     };
-    let content = &content[..content.len().min(MOST)];
+    let content = &content[..content.len().min(MAX_CONTENT_BYTES)];
     let (length, version) = ((content.len() as u16).to_le_bytes(), version.encode());
     let (rank, size) = ((rank as u32).to_le_bytes(), (size as u32).to_le_bytes());
     let mut record = [&version[..], &[kind], &length, &rank, &size, content].concat();
@@ -60,7 +60,7 @@ fn read(record: &[u8], rank: Rank, size: usize, own: (Rank, Version)) -> Result<
     let (_, rest) = take(rank, record, own)?;
     let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| rest[at + i])) as usize;
     let (length, its_rank, its_size) = (usize::from(u16::from_le_bytes([rest[1], rest[2]])), number(3), number(7));
-    if length > MOST {
+    if length > MAX_CONTENT_BYTES {
         return mismatch(format!(
             "the record of rank {rank} says that it has {length} bytes, more than a record can have"
         ));

@@ -18,7 +18,7 @@ fn fallible(fakes: &[&Fake], sources: Vec<Pollable>) -> Result<Connections> {
     Ok(connections)
 }
 
-/// Those of rank 0 of 3, of these connectors in order of preference.
+/// The connections of rank 0 of 3 over these connectors, in order of preference.
 fn connections(fakes: &[&Fake]) -> Connections {
     fallible(fakes, Vec::new()).unwrap()
 }
@@ -29,7 +29,7 @@ fn progress(connections: &mut Connections) -> Vec<String> {
     connections.progress(Instant::now(), &mut events);
     let text = |event| match event {
         ConnectorEvent::Established { rank, link, connection } => {
-            // So that it is not told that it is dropped.
+            // A fake link logs its drop, and this one is only named.
             std::mem::forget(link);
             format!("link {connection} to {rank}")
         }

@@ -1,7 +1,7 @@
 //! Tests of starts: the calls that are accepted, and the numbers that distinguish them.
 
 use super::*;
-use crate::engine::numbers::{MOST, RECENT};
+use crate::engine::numbers::{MAX_RANGES, RECENT};
 
 #[test]
 fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
@@ -49,7 +49,7 @@ fn two_calls_of_a_kind_on_a_tag_are_refused() {
 fn a_call_without_a_number_is_refused() {
     let shared = Shared::new(HostGroup::in_process(2).remove(0), Arc::default());
     // No two of these tags are adjacent.
-    for tag in (0..).step_by(2).take(MOST + RECENT + 1) {
+    for tag in (0..).step_by(2).take(MAX_RANGES + RECENT + 1) {
         shared.claim((1, tag), 1, true).unwrap();
         shared.release((1, tag));
     }
