@@ -174,7 +174,11 @@ mod tests {
     use super::*;
     use std::io::Write;
 
+    /// How long something is waited for that does not come.
     const SHORT: Duration = Duration::from_millis(50);
+    /// How long something is waited for that comes. Other tests fork: until such a child has ended, it has this process's
+    /// pipes open.
+    const LONG: Duration = Duration::from_secs(60);
 
     fn refused(path: &Path) -> String {
         read(path, 5, Until::after(SHORT)).unwrap_err().to_string()
@@ -186,7 +190,7 @@ mod tests {
         for (content, fits) in [(&b""[..], true), (b"12345", true), (b"123456", false)] {
             std::fs::write(&path, content).unwrap();
             match fits {
-                true => assert_eq!(read(&path, 5, Until::after(SHORT)).unwrap(), content),
+                true => assert_eq!(read(&path, 5, Until::after(LONG)).unwrap(), content),
                 false => assert_eq!(refused(&path), "it has more than 5 bytes"),
             }
         }
@@ -211,7 +215,7 @@ mod tests {
         assert!(refused(path).starts_with("this pipe's writer"), "its writer may write more");
         writer.write_all(b"45").unwrap();
         drop(writer);
-        assert_eq!(read(path, 5, Until::after(SHORT)).unwrap(), b"45");
+        assert_eq!(read(path, 5, Until::after(LONG)).unwrap(), b"45");
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"123456").unwrap();
         assert_eq!(refused(Path::new(&format!("/dev/fd/{}", reader.as_raw_fd()))), "it has more than 5 bytes");
@@ -227,7 +231,7 @@ mod tests {
             std::thread::sleep(SHORT);
             writer.write_all(b"123").unwrap();
         });
-        let work = move || read(Path::new(&path), 5, Until::after(Duration::from_secs(60)));
+        let work = move || read(Path::new(&path), 5, Until::after(LONG));
         let found = crate::sys::signal::interrupted(Duration::from_millis(1), work);
         assert_eq!(found.unwrap(), b"123");
         late.join().unwrap();
