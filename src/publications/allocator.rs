@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::layout::{CELL_BYTES, CELLS, ENTRIES, FEW_CELLS, FIRST_ENTRIES, SHORT_CELL_BYTES, SHORT_CELLS};
+use super::layout::{CELL_BYTES, CELLS, ENTRIES, FIRST_ENTRIES, MEDIUM, MEDIUM_CELL_BYTES, SHORT, SHORT_CELL_BYTES};
 use super::{EntryHandle, Members, PublicationTable, hash};
 use crate::wire::fingerprint::kind;
 
@@ -25,9 +25,8 @@ pub struct EntryAllocator {
     /// The entry that the next call tries first.
     next: usize,
     /// The entry whose call has used each cell last, and its stamp.
-    cells: [(usize, u64); CELLS + SHORT_CELLS],
-    /// Whether a publication for which there is no memory can be by reference. Then fewer long cells are used, since
-    /// they do not all fit into the caches.
+    cells: [(usize, u64); SHORT.end],
+    /// Whether a publication for which there is no memory can be by reference.
     reads: bool,
 }
 
@@ -59,11 +58,11 @@ pub enum Full {
 impl EntryAllocator {
     /// `reads`: whether readers can read the memory of the publisher's process.
     pub fn new(reads: bool) -> Self {
-        Self { entries: vec![Use::default(); FIRST_ENTRIES], next: 0, cells: [(0, 0); CELLS + SHORT_CELLS], reads }
+        Self { entries: vec![Use::default(); FIRST_ENTRIES], next: 0, cells: [(0, 0); SHORT.end], reads }
     }
 
     /// Occupies an entry for the call with this tag and fingerprint, and describes it in `handle`. `room`: bytes of its
-    /// publications that may be copied, and of rings: more than [`SHORT_CELL_BYTES`] if there are any. Returns whether
+    /// publications that may be copied, and of rings: more than [`MEDIUM_CELL_BYTES`] if there are any. Returns whether
     /// there is memory for so many copies; if not, all publications are by reference.
     ///
     /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in
@@ -119,7 +118,8 @@ impl EntryAllocator {
         (handle.used, handle.room) = (0, 0);
         handle.found = 0;
         if let Some(cell) = cell {
-            (handle.cell, handle.room) = (cell, if cell < CELLS { CELL_BYTES } else { SHORT_CELL_BYTES });
+            let room = if cell < MEDIUM.start { CELL_BYTES } else { MEDIUM_CELL_BYTES };
+            (handle.cell, handle.room) = (cell, if cell < SHORT.start { room } else { SHORT_CELL_BYTES });
             self.cells[cell] = (entry, hash);
         }
         self.entries[entry] = Use { hash, open: true, unread: true, readers: 0 };
@@ -197,14 +197,15 @@ impl EntryAllocator {
         behind
     }
 
-    /// A free cell, if there is one: a short one if that has enough `room`. Fails if there is none, and the call must
+    /// A free cell, if there is one: the shortest that has enough `room`. Fails if there is none, and the call must
     /// wait for one.
     #[inline(never)] // Inlined, it makes the smallest calls, which need no cell, save registers.
     fn free_cell(&mut self, table: &PublicationTable, call: (u64, u64), room: usize) -> Result<Option<usize>, Full> {
         let mut behind = None;
-        let short = if room <= SHORT_CELL_BYTES { CELLS..CELLS + SHORT_CELLS } else { 0..0 };
+        let short = if room <= SHORT_CELL_BYTES { SHORT } else { 0..0 };
+        let medium = if room <= MEDIUM_CELL_BYTES { MEDIUM } else { 0..0 };
         // The first that is free: calls that follow each other use two cells in turns, which stay in cache.
-        for cell in short.chain(0..if self.reads { FEW_CELLS } else { CELLS }) {
+        for cell in short.chain(medium).chain(0..CELLS) {
             let (entry, hash) = self.cells[cell];
             let last = self.entries[entry];
             if last.hash == hash && last.open {

@@ -7,7 +7,9 @@
 //! | [`CONSUMED_AT`] | how far the owner has read streams: for each member, for each of its cells, a word for each publication |
 //! | [`ENTRIES_AT`] | the entries |
 //! | [`RINGS_AT`] | rings of streams: for each cell, one for each publication |
-//! | [`CELLS_AT`] | the cells: memory for copies, first the long ones, then the short ones |
+//! | [`CELLS_AT`] | the cells: memory for copies, first the long ones, then the medium and the short ones |
+
+use std::ops::Range;
 
 use super::stores::Choice;
 use super::{Place, Publication};
@@ -26,13 +28,16 @@ pub const MAX_MEMBERS: usize = u64::BITS as usize;
 pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 /// Bytes of a publication that fit into the first cache line of an entry.
 pub const INLINE_BYTES: usize = 32;
-/// Long cells: calls whose publications are streams, or longer copies than a short cell has room for, at the same time.
+/// Long cells: calls whose publications are streams, or longer copies than a medium cell has room for, at the same time.
 pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 8 };
-/// The long cells that are used where there is another way than to wait for one.
-pub(super) const FEW_CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 /// Bytes of a long cell.
 pub const CELL_BYTES: usize = if cfg!(all(test, loom)) { 2 * LINE } else { 2 << 20 };
-/// Short cells. Their numbers follow those of the long ones, and they follow them in the table.
+/// Cells of medium length, for a training step's many requests of some tens of KiB. Their numbers follow those of the
+/// long ones, and they follow them in the table.
+pub(super) const MEDIUM_CELLS: usize = if cfg!(all(test, loom)) { 0 } else { 64 };
+/// Bytes of a medium cell.
+pub const MEDIUM_CELL_BYTES: usize = 128 << 10;
+/// Short cells. Their numbers follow those of the medium ones, and they follow them in the table.
 pub(super) const SHORT_CELLS: usize = if cfg!(all(test, loom)) { 0 } else { 256 };
 /// Bytes of a short cell.
 pub const SHORT_CELL_BYTES: usize = 16 << 10;
@@ -46,7 +51,12 @@ const RINGS_AT: usize = ENTRIES_AT + ENTRIES * size_of::<Entry>();
 const CELLS_AT: usize = (RINGS_AT + CELLS * MAX_PUBLICATIONS * size_of::<Ring>()).next_multiple_of(4096);
 /// Size of a table. Pages that are never written take no memory.
 pub const TABLE_BYTES: usize = SHORT_CELLS_AT + SHORT_CELLS * SHORT_CELL_BYTES;
-const SHORT_CELLS_AT: usize = CELLS_AT + CELLS * size_of::<Cell>();
+const MEDIUM_CELLS_AT: usize = CELLS_AT + CELLS * size_of::<Cell>();
+const SHORT_CELLS_AT: usize = MEDIUM_CELLS_AT + MEDIUM_CELLS * MEDIUM_CELL_BYTES;
+/// The numbers of the medium cells.
+pub(super) const MEDIUM: Range<usize> = CELLS..CELLS + MEDIUM_CELLS;
+/// The numbers of the short cells.
+pub(super) const SHORT: Range<usize> = MEDIUM.end..MEDIUM.end + SHORT_CELLS;
 
 /// The bits of a stamp that count publications.
 pub(super) const COUNT_MASK: u64 = 0xff;
@@ -280,11 +290,15 @@ impl View {
     /// Where the byte `at` of the cell is in the table.
     #[inline]
     pub fn place(&self, cell: usize, at: usize) -> usize {
-        assert!(cell < CELLS + SHORT_CELLS);
-        match cell.checked_sub(CELLS) {
-            Some(short) => SHORT_CELLS_AT + short * SHORT_CELL_BYTES + at,
-            None => CELLS_AT + cell * size_of::<Cell>() + at,
-        }
+        assert!(cell < SHORT.end);
+        let start = if cell < MEDIUM.start {
+            CELLS_AT + cell * CELL_BYTES
+        } else if cell < SHORT.start {
+            MEDIUM_CELLS_AT + (cell - MEDIUM.start) * MEDIUM_CELL_BYTES
+        } else {
+            SHORT_CELLS_AT + (cell - SHORT.start) * SHORT_CELL_BYTES
+        };
+        start + at
     }
 
     /// # Safety

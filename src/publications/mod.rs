@@ -31,7 +31,7 @@ pub use allocator::{EntryAllocator, Full, OpenEntry};
 #[cfg(any(test, fuzzing))]
 pub use layout::PLACES;
 pub use layout::{
-    CELL_BYTES, ENTRIES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, SHORT_CELL_BYTES, TABLE_BYTES,
+    CELL_BYTES, ENTRIES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, MEDIUM_CELL_BYTES, TABLE_BYTES,
 };
 pub use stream::{Incoming, Outgoing, PIECES};
 

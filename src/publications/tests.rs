@@ -1,4 +1,4 @@
-use super::layout::{FEW_CELLS, FIRST_ENTRIES, SHORT_CELLS};
+use super::layout::{CELLS, FIRST_ENTRIES, MEDIUM_CELLS, SHORT_CELL_BYTES, SHORT_CELLS};
 use super::*;
 
 /// Tables in ordinary memory.
@@ -130,12 +130,12 @@ fn entries_and_cells_are_reused_when_all_readers_have_finished() {
         }
         allocators[0].release(&handle, u64::MAX);
     };
-    const LONG: usize = SHORT_CELL_BYTES + 1;
+    const LONG: usize = MEDIUM_CELL_BYTES + 1;
     for call in 0..10 * FIRST_ENTRIES as u64 {
         run(&mut allocators, call + 1, 1..3, if call.is_multiple_of(2) { LONG } else { 64 });
     }
     // Member 2 reads no more: copies stop when the cells are used up.
-    for call in 0..FEW_CELLS as u64 {
+    for call in 0..CELLS as u64 {
         run(&mut allocators, 10_000 + call, 1..2, LONG);
     }
     let mut handle = EntryHandle::default();
@@ -146,7 +146,7 @@ fn entries_and_cells_are_reused_when_all_readers_have_finished() {
         "calls on other tags do not wait"
     );
     allocators[0].release(&handle, 0);
-    for call in FEW_CELLS as u64..FIRST_ENTRIES as u64 {
+    for call in CELLS as u64..FIRST_ENTRIES as u64 {
         let mut handle = open(&mut allocators[0], &tables[0], 10_000 + call, 0);
         publish(&tables[0], &mut handle, b"x");
         allocators[0].release(&handle, u64::MAX);
@@ -179,13 +179,17 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     for _ in 0..SHORT_CELLS {
         assert_eq!(begin(SHORT_CELL_BYTES), Ok(true));
     }
-    for _ in 0..FEW_CELLS - 1 {
+    for _ in 0..MEDIUM_CELLS - 1 {
         assert_eq!(begin(SHORT_CELL_BYTES + 1), Ok(true));
     }
-    assert_eq!(begin(64), Ok(true), "without a short cell, it takes a long one");
-    assert_eq!([64, SHORT_CELL_BYTES + 1].map(&mut begin), [Ok(false); 2]);
+    assert_eq!(begin(64), Ok(true), "without a short cell, it takes a medium one");
+    for _ in 0..CELLS - 1 {
+        assert_eq!(begin(MEDIUM_CELL_BYTES + 1), Ok(true));
+    }
+    assert_eq!(begin(64), Ok(true), "without a medium cell either, it takes a long one");
+    assert_eq!([64, SHORT_CELL_BYTES + 1, MEDIUM_CELL_BYTES + 1].map(&mut begin), [Ok(false); 3]);
     // Each search looks through all entries before, for which Miri takes a minute: it reads some of the cells.
-    for call in (0..SHORT_CELLS + FEW_CELLS).step_by(if cfg!(miri) { 13 } else { 1 }) {
+    for call in (0..SHORT_CELLS + MEDIUM_CELLS + CELLS).step_by(if cfg!(miri) { 13 } else { 1 }) {
         let mut reader_handle = EntryHandle::default();
         allocators[1].acquire(&tables[1], &mut reader_handle, call as u64, 1, 0).unwrap();
         tables[1].search(&mut reader_handle, 0);

@@ -3,7 +3,7 @@
 use std::ops::{Deref, RangeInclusive};
 
 use crate::collective::constants::Constants;
-use crate::publications::{CELL_BYTES, INLINE_BYTES, LINE, MAX_PUBLICATIONS, Members, PIECES, SHORT_CELL_BYTES};
+use crate::publications::{CELL_BYTES, INLINE_BYTES, LINE, MAX_PUBLICATIONS, MEDIUM_CELL_BYTES, Members, PIECES};
 use crate::schedule::compiled::{Compiled, Op, Operand};
 use crate::schedule::weights::Weights;
 use crate::schedule::{Buffer, Schedule, Span};
@@ -56,9 +56,6 @@ const ALONE: usize = 8;
 const RING_BYTES: usize = 1 << 20;
 /// Shortest ring that is better than reads by the operating system.
 const SHORTEST_RING_BYTES: usize = 32 << 10;
-
-// There are no streams in short cells.
-const _: () = assert!(SHORTEST_RING_BYTES > SHORT_CELL_BYTES);
 
 /// Bytes of the longest elements for which each publication of a program can have a ring, however many there are.
 pub const MAX_ELEMENT_BYTES: usize = 64;
@@ -162,8 +159,8 @@ impl Program {
         }
         let room = match *self.published {
             [only] if only * element <= INLINE_BYTES => 0,
-            // There are no streams in short cells.
-            _ if longer(copied) > 0 && ring > 0 => taken(copied, ring).max(SHORT_CELL_BYTES + 1),
+            // Only long cells have streams.
+            _ if longer(copied) > 0 && ring > 0 => taken(copied, ring).max(MEDIUM_CELL_BYTES + 1),
             _ => taken(copied, ring),
         };
         Memory { room, copied, ring }
