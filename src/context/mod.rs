@@ -132,8 +132,8 @@ impl BackgroundProgress for Shared {
         self.engine.serve();
     }
 
-    fn is_visited(&self) -> bool {
-        self.engine.is_visited()
+    fn visits(&self) -> usize {
+        self.engine.take_visits()
     }
 
     fn tick(&self) {

@@ -319,6 +319,7 @@ impl Request {
                 quick.is_some_and(|(memory, quick)| unsafe { call.finish(memory, quick, body.first.1) })
             });
             if !has_ended {
+                let _stay = context.engine().stay();
                 context.complete(&body.run(&times), None, &mut operation)?;
             }
             operation.keep(&self.claim);

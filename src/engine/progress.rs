@@ -28,6 +28,15 @@ const LAST_NAP: Duration = Duration::from_micros(200);
 /// The lock on a context's state.
 pub type Guard<'a> = MutexGuard<'a, Core>;
 
+/// See [`Engine::stay`].
+pub struct Stay<'a>(&'a AtomicUsize);
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A context's state, and how threads wait on it.
 pub struct Engine {
     /// The first field, so that it is dropped before what it watches.
@@ -40,10 +49,12 @@ pub struct Engine {
     polls: AtomicUsize,
     /// Whether a thread polls in shared memory without the lock, see [`Engine::poll_alone`].
     pub(super) is_polled_alone: AtomicBool,
-    /// How often a thread of the program has left something to the watch, or has begun to poll without disarming the
+    /// How often a thread of the program has left something to the watch, or has begun to wait without disarming the
     /// watch, and that number when the watch last looked, or progressed the context.
     visits: AtomicUsize,
     seen_visits: AtomicUsize,
+    /// Number of threads that stay, see [`Engine::stay`].
+    staying: AtomicUsize,
     /// Notified when an operation has completed for which a thread waits that does not poll.
     ended: Condvar,
     /// Wakes the polling thread if it sleeps.
@@ -68,6 +79,7 @@ impl Engine {
             is_polled_alone: AtomicBool::new(false),
             visits: AtomicUsize::new(0),
             seen_visits: AtomicUsize::new(0),
+            staying: AtomicUsize::new(0),
             ended: Condvar::new(),
             waker,
             sources,
@@ -231,7 +243,7 @@ impl Engine {
                 self.polls.store(1, Ordering::Relaxed);
                 // It would see what this thread sees, and wake up for it.
                 if guard.messenger.connections().is_quiet() {
-                    self.visits.fetch_add(1, Ordering::Relaxed);
+                    self.visit();
                 } else {
                     self.disarm();
                 }
@@ -382,7 +394,7 @@ impl Engine {
             // after one or two ticks without a wait.
             let urgent = !guard.is_lazy || guard.messenger.outgoing() > 0 || guard.has_runs();
             if urgent {
-                self.visits.fetch_add(1, Ordering::Relaxed);
+                self.visit();
             }
             self.arm_watch(&mut guard, watch.as_ref(), urgent);
         }
@@ -415,7 +427,7 @@ impl Engine {
     /// thread waits.
     #[inline]
     pub fn arm(&self) {
-        self.visits.fetch_add(1, Ordering::Relaxed);
+        self.visit();
         if self.watch.get().is_some_and(|watch| !watch.is_armed()) {
             self.hand_over(self.lock());
         }
@@ -444,11 +456,27 @@ impl Engine {
         self.polls.load(Ordering::Relaxed) > 0
     }
 
-    /// Tells the watch whether a thread of the program has been here since the last time, or since the watch last
-    /// progressed the context, so that it may soon be here again.
-    pub fn is_visited(&self) -> bool {
+    /// A thread of the program is here, and does what the watch would do else.
+    #[inline]
+    pub fn visit(&self) {
+        self.visits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A thread of the program waits for a request as long as the result exists, and does meanwhile what the watch would
+    /// do else.
+    #[inline]
+    pub fn stay(&self) -> Stay<'_> {
+        self.visit();
+        self.staying.fetch_add(1, Ordering::Relaxed);
+        Stay(&self.staying)
+    }
+
+    /// How often threads of the program have been here since the watch last asked, or last progressed the context;
+    /// `usize::MAX` if one stays.
+    pub fn take_visits(&self) -> usize {
         let visits = self.visits.load(Ordering::Relaxed);
-        self.seen_visits.swap(visits, Ordering::Relaxed) != visits
+        let visits = visits.wrapping_sub(self.seen_visits.swap(visits, Ordering::Relaxed));
+        if self.staying.load(Ordering::Relaxed) > 0 { usize::MAX } else { visits }
     }
 
     /// Progresses the context. The armed watch calls it when a descriptor is readable.
@@ -458,7 +486,8 @@ impl Engine {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // It gives way between two turns.
             Err(TryLockError::WouldBlock) if self.polls.load(Ordering::Relaxed) > 0 => self.lock_contended(),
-            Err(TryLockError::WouldBlock) => return,
+            // A thread of the program is here. It may have lost its core to the watch, which must not try again at once.
+            Err(TryLockError::WouldBlock) => return self.visit(),
         };
         if guard.polling {
             // That thread sees the same, and arms the watch at last. A descriptor that stays readable must not keep the

@@ -145,6 +145,22 @@ fn traffic_of_others_does_not_keep_the_lock_from_them() {
     });
 }
 
+/// The watch must neither try again at once, when the thread with the lock may have lost its core to it, nor take the
+/// work from a thread that waits for a request.
+#[test]
+fn threads_that_have_the_lock_or_stay_are_visits() {
+    let (engine, _readable) = busy();
+    let guard = engine.lock();
+    engine.take_visits();
+    std::thread::scope(|scope| scope.spawn(|| engine.serve()).join().unwrap());
+    assert_eq!((engine.take_visits(), engine.take_visits()), (1, 0));
+    drop(guard);
+    let stay = engine.stay();
+    assert_eq!([engine.take_visits(), engine.take_visits()], [usize::MAX; 2]);
+    drop(stay);
+    assert_eq!(engine.take_visits(), 0);
+}
+
 #[test]
 fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
     let (engine, _readable) = engine(Full { has_room: false }, false);

@@ -333,10 +333,10 @@ pub trait BackgroundProgress: Send + Sync {
     /// Makes progress: a descriptor of the context is readable, and its watch is armed.
     fn drive(&self);
 
-    /// Whether a thread of the program may soon make the progress itself, since it was here not long ago: the call of
-    /// `drive` may be delayed for a moment.
-    fn is_visited(&self) -> bool {
-        false
+    /// How often threads of the program were here since the last call of this or of `drive`. If they were, one may soon
+    /// make the progress itself, so `drive` may be called a moment later.
+    fn visits(&self) -> usize {
+        0
     }
 
     /// Called periodically while its watch is not armed.

@@ -6,6 +6,7 @@
 //! Where links are sockets and nothing is left to be done, the watch is armed only one or two [`TICK`](super::TICK)s
 //! after the last thread has left: the next call, if it follows soon, need not disarm it.
 
+mod deferral;
 mod thread;
 
 use std::io;

@@ -6,21 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::super::shared::{Entry, NEVER, Shared, WAKER};
 use super::super::{LINGER, TICK};
+use super::deferral::Deferral;
 use crate::net::gate::{self, Gate, Handshake, Refused};
 use crate::net::handshake::{Accepting, Acceptor, Fault, Handle, Proven};
 use crate::net::stream::Stream;
 use crate::sys;
 use crate::sys::poller::Event;
 use crate::transport::BackgroundProgress;
-
-/// How long a thread of the program that was just in a call may take to come again, before the device's thread does the
-/// work. To take the work from that thread costs more than what there is to do for a short call: a start and a wait of
-/// 16 requests would take five times as long.
-const GRACE: Duration = Duration::from_micros(300);
-
-/// Number of times in a row that the device's thread leaves the work to a thread that comes again and again. Meanwhile
-/// peers need not wake it. The program may do nothing but start calls.
-const MAX_DEFERRALS: u32 = 8;
 
 /// Timeout for the whole handshake of an incoming connection.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,7 +71,7 @@ impl Thread {
         let mut ready = [Event::default(); 64];
         let mut last_tick = Instant::now();
         let mut stop_at = None;
-        let mut deferrals = 0;
+        let mut deferral = Deferral::new(last_tick);
         loop {
             let draining = !self.shared.contexts().draining.is_empty();
             if self.shared.stop.load(Ordering::SeqCst) {
@@ -107,21 +99,22 @@ impl Thread {
                     _ => {}
                 }
             }
-            let mut defers = false;
-            for number in found[..n].iter().map(|event| event.number).filter(|number| contexts(*number)) {
-                let drive = |context: &dyn BackgroundProgress| {
-                    if deferrals < MAX_DEFERRALS && context.is_visited() {
-                        defers = true;
-                    } else {
-                        context.drive();
-                    }
-                };
-                self.serve(|entry| entry.number == number, drive);
-            }
-            deferrals = if defers { deferrals + 1 } else { 0 };
-            if defers {
+            let mut numbers = found[..n].iter().map(|event| event.number).filter(|number| contexts(*number)).peekable();
+            if numbers.peek().is_some() {
+                let mut deferred = None;
+                for number in numbers {
+                    let drive = |context: &dyn BackgroundProgress| {
+                        let visits = context.visits();
+                        if deferral.defers(visits) {
+                            deferred = Some(deferred.map_or(visits, |fewest: usize| fewest.min(visits)));
+                        } else {
+                            context.drive();
+                        }
+                    };
+                    self.serve(|entry| entry.number == number, drive);
+                }
                 // The listener's descriptor stays readable, so the thread sleeps instead of polling.
-                std::thread::sleep(GRACE);
+                deferral.delay(deferred, Instant::now()).into_iter().for_each(std::thread::sleep);
             }
             if self.shared.until_reminder().is_some_and(|time| time.is_zero()) {
                 // What a context has asked for until then, it is reminded of now.
@@ -190,6 +183,7 @@ impl Thread {
 mod tests {
     use std::sync::atomic::AtomicU32;
 
+    use super::super::deferral::{GRACE, MAX_TOTAL};
     use super::*;
     use crate::transport::device::{Device, DeviceOptions};
     use crate::transport::{Device as _, JobToken};
@@ -207,9 +201,9 @@ mod tests {
             self.drives.fetch_add(1, Ordering::Relaxed);
         }
 
-        fn is_visited(&self) -> bool {
+        fn visits(&self) -> usize {
             self.looks.fetch_add(1, Ordering::Relaxed);
-            true
+            1
         }
 
         fn tick(&self) {}
@@ -239,7 +233,9 @@ mod tests {
         }
         drop(watch);
         let looks = context.looks.load(Ordering::Relaxed);
-        assert!(looks >= 3 * MAX_DEFERRALS, "driven after {looks} looks");
+        // The doorbell is readable at once after each delay, so a thread comes once in somewhat more than the delay.
+        let fewest = 2 * MAX_TOTAL.div_duration_f64(GRACE) as u32;
+        assert!(looks >= fewest, "driven after {looks} looks");
     }
 
     #[test]
