@@ -49,8 +49,8 @@ pub struct Engine {
     polls: AtomicUsize,
     /// Whether a thread polls in shared memory without the lock, see [`Engine::poll_alone`].
     pub(super) is_polled_alone: AtomicBool,
-    /// How often a thread of the program has left something to the watch, or has begun to wait without disarming the
-    /// watch, and that number when the watch last looked, or progressed the context.
+    /// How often a thread of the program has left something to the watch, has begun to wait without disarming the watch,
+    /// or has had the lock when the watch came, and that number when the watch last looked, or progressed the context.
     visits: AtomicUsize,
     seen_visits: AtomicUsize,
     /// Number of threads that stay, see [`Engine::stay`].
@@ -456,14 +456,14 @@ impl Engine {
         self.polls.load(Ordering::Relaxed) > 0
     }
 
-    /// A thread of the program is here, and does what the watch would do else.
+    /// A thread of the program is here, and does what the watch would otherwise do.
     #[inline]
-    pub fn visit(&self) {
+    fn visit(&self) {
         self.visits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A thread of the program waits for a request as long as the result exists, and does meanwhile what the watch would
-    /// do else.
+    /// A thread of the program waits for a request as long as the result exists, and meanwhile does what the watch would
+    /// otherwise do.
     #[inline]
     pub fn stay(&self) -> Stay<'_> {
         self.visit();

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::layout::{CELL_BYTES, CELLS, ENTRIES, FIRST_ENTRIES, MEDIUM, MEDIUM_CELL_BYTES, SHORT, SHORT_CELL_BYTES};
-use super::{EntryHandle, Members, PublicationTable, hash};
+use super::{EntryHandle, Members, PublicationTable, hash, layout};
 use crate::wire::fingerprint::kind;
 
 /// The last call in an entry.
@@ -118,8 +118,7 @@ impl EntryAllocator {
         (handle.used, handle.room) = (0, 0);
         handle.found = 0;
         if let Some(cell) = cell {
-            let room = if cell < MEDIUM.start { CELL_BYTES } else { MEDIUM_CELL_BYTES };
-            (handle.cell, handle.room) = (cell, if cell < SHORT.start { room } else { SHORT_CELL_BYTES });
+            (handle.cell, handle.room) = (cell, layout::cell(cell).1);
             self.cells[cell] = (entry, hash);
         }
         self.entries[entry] = Use { hash, open: true, unread: true, readers: 0 };

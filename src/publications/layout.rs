@@ -58,6 +58,20 @@ pub(super) const MEDIUM: Range<usize> = CELLS..CELLS + MEDIUM_CELLS;
 /// The numbers of the short cells.
 pub(super) const SHORT: Range<usize> = MEDIUM.end..MEDIUM.end + SHORT_CELLS;
 
+/// Where the cell with this number is in the table, and how many bytes it has.
+#[inline]
+pub(super) fn cell(number: usize) -> (usize, usize) {
+    assert!(number < SHORT.end);
+    let (at, bytes, first) = if number < MEDIUM.start {
+        (CELLS_AT, CELL_BYTES, 0)
+    } else if number < SHORT.start {
+        (MEDIUM_CELLS_AT, MEDIUM_CELL_BYTES, MEDIUM.start)
+    } else {
+        (SHORT_CELLS_AT, SHORT_CELL_BYTES, SHORT.start)
+    };
+    (at + (number - first) * bytes, bytes)
+}
+
 /// The bits of a stamp that count publications.
 pub(super) const COUNT_MASK: u64 = 0xff;
 
@@ -95,6 +109,9 @@ pub(super) struct Entry {
 /// Memory for copies, in lines because loom watches each of them by itself.
 #[repr(C, align(64))]
 pub(super) struct Cell([Data<[u8; LINE]>; CELL_BYTES / LINE]);
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(size_of::<Cell>() == CELL_BYTES);
 
 /// A ring in a cell, through which the owner writes a publication piece by piece.
 #[repr(C, align(64))]
@@ -290,15 +307,7 @@ impl View {
     /// Where the byte `at` of the cell is in the table.
     #[inline]
     pub fn place(&self, cell: usize, at: usize) -> usize {
-        assert!(cell < SHORT.end);
-        let start = if cell < MEDIUM.start {
-            CELLS_AT + cell * CELL_BYTES
-        } else if cell < SHORT.start {
-            MEDIUM_CELLS_AT + (cell - MEDIUM.start) * MEDIUM_CELL_BYTES
-        } else {
-            SHORT_CELLS_AT + (cell - SHORT.start) * SHORT_CELL_BYTES
-        };
-        start + at
+        self::cell(cell).0 + at
     }
 
     /// # Safety
