@@ -329,11 +329,20 @@ impl Case<'_> {
         let publishing: f64 = published.iter().map(|&(number, bytes)| number * memory.publish(bytes, alone)).sum();
         let fetching: f64 = fetched.iter().map(|&(number, of, bytes)| fetch(number, of, bytes)).sum();
         let largest = published.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
+        // Where ranks share cores, the price of a path is that of all ranks on a core. Of these, the root alone does
+        // this.
+        let of_root = match self.shape.collective {
+            Reduce | Gather | Gatherv if alone => fetching + reducing,
+            Scatter | Scatterv if alone => publishing,
+            _ => 0.0,
+        };
+        let others = 1.0 - (self.network.cores as f64 / self.network.per_host as f64).min(1.0);
         signals * self.signal()
             + self.switches(signals)
             + publishing
             + fetching
             + reducing
             + memory.readers(largest, far > 0.0, alone)
+            - others * of_root
     }
 }

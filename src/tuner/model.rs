@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::collective::{Algorithm, Calls, Case, Collective, Constants, Shape, Uses};
-use crate::schedule::cost::{Cost, Network};
+use crate::schedule::cost::{Cost, Link, Network};
 use crate::schedule::simulate::{Options, simulate};
 use crate::tuner::file::Tuning;
 
@@ -83,8 +83,12 @@ impl Topology {
         // If the ranks of every host are consecutive, each host begins once.
         let begins = self.hosts.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
         let per_host = self.max_on_a_host().max(1);
+        let oversubscribed = per_host > self.cores.max(1);
+        // It was measured between two ranks while the others slept. In a call, a message to a rank that shares its core
+        // with others waits for a change of threads.
+        let least = if oversubscribed { constants.memory_signal_shared_us * 1e-6 } else { 0.0 };
         Network {
-            local: constants.local,
+            local: Link { latency: constants.local.latency.max(least), ..constants.local },
             remote: constants.remote,
             overhead: (constants.overhead_us * 1e-6).min(constants.remote.latency / 2.0),
             gap: constants.gap_us * 1e-6,
@@ -92,7 +96,7 @@ impl Topology {
             per_host,
             consecutive: begins <= hosts.len().max(1),
             cores: self.cores.max(1),
-            memory: constants.shared_memory(per_host > self.cores.max(1), per_host, per_host >= self.hosts.len()),
+            memory: constants.shared_memory(oversubscribed, per_host, per_host >= self.hosts.len()),
         }
     }
 }

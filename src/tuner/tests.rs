@@ -76,6 +76,23 @@ fn ranks_that_share_memory_use_it() {
 }
 
 /// With built-in constants.
+/// Messages looked cheap where the link was measured while the other ranks slept, and a root's reads dear where they
+/// counted for each rank on its core.
+#[test]
+fn ranks_that_share_cores_use_shared_memory_for_small_calls() {
+    for (ranks, latency_us) in [4, 16, 64].into_iter().flat_map(|ranks| [(ranks, 0.3), (ranks, 1.0), (ranks, 6.0)]) {
+        let topology = Topology { shared: true, ..Topology::one_host(ranks, 2) };
+        let local = Some(Link { latency: latency_us * 1e-6, bandwidth: 4e9 });
+        let tuner = Tuner::new(Tuning { local, ..Tuning::default() }, Overrides::default(), topology, MIB);
+        use Collective::*;
+        for collective in [Allgather, Allreduce, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scan, Scatter] {
+            let chosen = tuner.explain(collective, if collective == Barrier { 0 } else { 16 * ranks }).chosen;
+            let name = chosen.algorithm.name;
+            assert!(name.starts_with("shared_"), "{collective:?}, {ranks} ranks, {latency_us} µs: {name}");
+        }
+    }
+}
+
 #[test]
 fn ranks_of_several_caches_use_the_tree() {
     let together = Topology { shared: true, ..Topology::one_host(16, 16) };

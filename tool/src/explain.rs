@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use gloo_rs::collective::Collective;
-use gloo_rs::collective::constants::{Constant, TABLE};
+use gloo_rs::collective::constants::{self, Constant, TABLE};
 use gloo_rs::context::ContextOptions;
 use gloo_rs::environment::{self, SHARED_MEMORY};
 use gloo_rs::error::Error;
 use gloo_rs::publications::MAX_MEMBERS;
-use gloo_rs::schedule::cost::{Link, Network};
+use gloo_rs::schedule::cost::Link;
 use gloo_rs::tuner::model::{PricedAlgorithm, Topology};
 use gloo_rs::tuner::overrides::{self, Overrides};
 use gloo_rs::tuner::source::{self, Source};
@@ -148,8 +148,8 @@ impl Explain {
         let tuning = if measures { tuning.on_this_processor() } else { tuning };
         let tuner = Tuner::new(tuning, overrides, places, ContextOptions::default().max_segment_bytes);
         let Explanation { chosen, why, candidates } = tuner.explain(collective, bytes);
-        let Network { local, remote, gamma, .. } = *tuner.network();
-        let constants = |link: Link, known: bool| Constants {
+        let constants::Constants { local, remote, gamma, .. } = *tuner.constants();
+        let link = |link: Link, known: bool| Constants {
             latency_us: (link.latency * 1e9).round() / 1e3,
             bandwidth: link.bandwidth,
             built_in: !known,
@@ -169,8 +169,8 @@ impl Explain {
             ranks,
             hosts,
             cores,
-            local: constants(local, known.0),
-            remote: constants(remote, known.1),
+            local: link(local, known.0),
+            remote: link(remote, known.1),
             reduction_bytes_per_s: 1.0 / gamma.max(1e-18),
             reduction_built_in,
             constants: TABLE.iter().map(value).collect(),

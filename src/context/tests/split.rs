@@ -48,7 +48,7 @@ fn a_part_has_what_its_parent_has_and_outlives_it() {
         assert_eq!((whole.rank(), part.rank(), part.size()), (2 - rank, rank.saturating_sub(1), [1, 2, 2][rank]));
         assert_eq!((whole.timeout(), part.timeout()), (Duration::from_secs(77), Duration::from_secs(77)));
         assert_eq!(choices(whole), choices(&parents[0]));
-        assert_eq!(part.tuner().network().local, parent.tuner().network().local);
+        assert_eq!(part.tuner().constants().local, parent.tuner().constants().local);
         assert_eq!((part.hosts(), part.tuner().network().per_host), (&vec![0; part.size()][..], part.size()));
         assert!(Arc::ptr_eq(part.device(), parent.device()));
         assert!(part.shares_host(part.size() - 1).unwrap());
