@@ -43,6 +43,7 @@ use crate::engine::shared::{Line, Progress, Shared, excludes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
+use crate::publications::Members;
 use crate::slab::Slab;
 use crate::transport::Clock;
 use crate::types::Rank;
@@ -160,7 +161,12 @@ impl Core {
         steps.set_deadline(deadline, &self.clock);
         self.begun += u64::from(call.counted);
         let index = self.insert(Operation::new(id, Some((call, steps))));
-        self.operations[index].begin(&mut self.messenger);
+        let operation = &mut self.operations[index];
+        if let Some(shared) = self.shared.as_ref().filter(|_| operation.uses_memory()) {
+            // Another thread may sleep.
+            shared.wait_also_for(Members::MAX);
+        }
+        operation.begin(&mut self.messenger);
         Ok(index)
     }
 
@@ -353,9 +359,16 @@ impl Core {
     /// Says that no thread progresses the context until something wakes it; with `publications`, also what ranks
     /// publish in shared memory. Returns whether the context must be progressed once more before that.
     fn sleep(&mut self, publications: bool) -> bool {
-        let again = self.messenger.connections_mut().sleep(publications);
-        self.detect_other_calls();
-        again
+        if let Some(shared) = self.shared.as_ref().filter(|_| publications) {
+            shared.sleep(self.operations.iter().fold(0, |all, (_, operation)| all | operation.awaited()));
+        }
+        self.messenger.connections_mut().sleep(publications)
+    }
+
+    /// The call `index`, which its own thread executes, waits for publications of `members`. Look for them once more.
+    pub fn wait_in_memory(&mut self, index: u32, members: Members) {
+        self.operations[index].awaited = members;
+        self.shared.as_ref().inspect(|shared| shared.wait_also_for(members));
     }
 
     /// Whether something is left to be done: a run that is not over and not in its reduction function, or a started

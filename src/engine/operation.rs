@@ -6,6 +6,7 @@ use crate::engine::execution::{Execution, MEMORY, Reduction, Run};
 use crate::engine::prepared::{Identity, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Messenger;
+use crate::publications::Members;
 
 /// A run that the engine knows of.
 pub struct Operation {
@@ -16,12 +17,14 @@ pub struct Operation {
     /// The call, and what executes its steps in the engine. `None` if the thread that has made the call executes them:
     /// it says here for which peers it waits.
     steps: Option<(Arc<Prepared>, Box<Execution>)>,
+    /// The members whose publications that thread needs next.
+    pub awaited: Members,
 }
 
 impl Operation {
     /// One that has not failed.
     pub fn new(id: Identity, steps: Option<(Arc<Prepared>, Box<Execution>)>) -> Self {
-        Self { id, failed: None, steps }
+        Self { id, failed: None, steps, awaited: 0 }
     }
 
     /// Whether it has completed or failed.
@@ -42,6 +45,17 @@ impl Operation {
     /// Whether its steps wait in the engine for what a peer does in shared memory.
     pub fn waits_in_memory(&self) -> bool {
         self.failed.is_none() && self.steps().is_some_and(Execution::waits_in_memory)
+    }
+
+    /// The members whose publications it may need. If the engine executes its steps, these change while another thread
+    /// sleeps.
+    pub fn awaited(&self) -> Members {
+        if self.uses_memory() { Members::MAX } else { self.awaited }
+    }
+
+    /// Whether the engine executes steps on shared memory for it.
+    pub fn uses_memory(&self) -> bool {
+        self.steps().is_some_and(Execution::uses_memory)
     }
 
     fn steps(&self) -> Option<&Execution> {

@@ -328,12 +328,17 @@ impl Engine {
             yield_now();
             return guard;
         }
+        if idle.detects(guard.now) {
+            guard.detect_other_calls();
+            return guard;
+        }
         if !std::mem::replace(announced, true) && guard.sleep(true) {
             // One turn more: a rank that shares memory may have published something before it could see that this one
             // sleeps.
             return guard;
         }
-        let timers = [guard.messenger.connections().next_timer(), guard.messenger.connections().keep_alive()];
+        let connections = guard.messenger.connections();
+        let timers = [connections.next_timer(), connections.keep_alive(), idle.next_detection()];
         let until = timers.into_iter().flatten().fold(deadline, Ord::min);
         guard.sleeping = Some(spin);
         // Or else it would wake up together with this thread.
@@ -410,7 +415,9 @@ impl Engine {
         } else if urgent {
             loop {
                 let publications = guard.waits_in_memory();
-                if guard.sleep(publications) {
+                let again = guard.sleep(publications);
+                guard.detect_other_calls();
+                if again {
                     guard.serve();
                     self.notify(guard);
                 }

@@ -17,6 +17,10 @@ const LONG_TURN: Duration = Duration::from_micros(50);
 /// a hypervisor take is less than this part.
 const LOST_PART: u32 = 4;
 
+/// A thread that waits for this long looks whether other ranks make another call, and again whenever it has waited
+/// twice as long. To look takes microseconds: it reads what all ranks of the host have published.
+const FIRST_DETECTION: Duration = Duration::from_millis(1);
+
 /// Whose the cores are on which a rank may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
@@ -80,6 +84,8 @@ pub struct Idle {
     last: Option<Instant>,
     /// How long the core was somebody else's between two turns, in all.
     lost: Duration,
+    /// How often the time of [`Idle::next_detection`] has passed.
+    detections: u32,
 }
 
 impl Idle {
@@ -91,6 +97,21 @@ impl Idle {
             self.lost += turn;
         }
         waited < if self.lost.saturating_mul(LOST_PART) > waited { spin.min } else { spin.max }
+    }
+
+    /// When the thread looks next whether other ranks make another call; `None` before its first turn, and after ages.
+    pub fn next_detection(&self) -> Option<Instant> {
+        let times = 1u32.checked_shl(self.detections)?;
+        self.since?.checked_add(FIRST_DETECTION.checked_mul(times)?)
+    }
+
+    /// Whether the thread looks for that at `now`.
+    pub fn detects(&mut self, now: Instant) -> bool {
+        let before = self.detections;
+        while self.next_detection().is_some_and(|next| next <= now) {
+            self.detections += 1;
+        }
+        self.detections > before
     }
 
     /// The thread polls again, after it has done something else.
@@ -162,6 +183,21 @@ mod tests {
         // In any case it polls for the time for which it polls where cores are shared.
         assert_eq!(preempted(20, 90), Some(200));
         assert_eq!(sleeps_at(Spin::FOREVER, [0, 10, 100_000, 100_001].into_iter()), None);
+    }
+
+    #[test]
+    fn it_looks_for_other_calls_ever_more_rarely() {
+        let (start, mut idle) = (Instant::now(), Idle::default());
+        assert_eq!(idle.next_detection(), None);
+        let mut detects = |us: u64| {
+            let now = start + Duration::from_micros(us);
+            idle.polls_on(Spin::FOREVER, now);
+            idle.detects(now)
+        };
+        let at: Vec<u64> = (0..1000).map(|turn| turn * 100).filter(|us| detects(*us)).collect();
+        assert_eq!(at, [1000, 2000, 4000, 8000, 16_000, 32_000, 64_000]);
+        assert!(detects(1_000_000) && !detects(1_023_999) && detects(1_024_000));
+        assert!(detects(u64::pow(10, 15)) && !detects(u64::pow(10, 16)), "the time of the next does not come");
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct Compiled {
     pub published: Box<[usize]>,
     /// The members that read each publication.
     pub to: Box<[Members]>,
+    /// The members of which publications are read.
+    pub fetched: Members,
     /// The last operation that reads publications of each member.
     pub last_fetch: Box<[usize]>,
     /// The last operation that publishes, or reads publications.
@@ -99,7 +101,7 @@ impl Compiled {
         compiler.leave_out_copies();
         let scratch = compiler.scratch();
         let Compiler { ops, operands, contributions, .. } = compiler;
-        let (mut last_fetch, mut last_shared) = (vec![0; members], 0);
+        let (mut fetched_from, mut last_fetch, mut last_shared) = (0, vec![0; members], 0);
         for (index, op) in ops.iter().enumerate() {
             let fetched = match op {
                 Op::Combine { operands: range, .. } => &operands[range.clone()],
@@ -112,6 +114,7 @@ impl Compiled {
             for operand in fetched {
                 if let Operand::Peer { from, .. } = operand {
                     *last_fetch.get_mut(*from as usize)? = index;
+                    fetched_from |= Members::from(1u8).checked_shl(*from)?;
                     last_shared = index;
                 }
             }
@@ -122,6 +125,7 @@ impl Compiled {
             contributions: contributions.into(),
             published: published.into(),
             to: to.into(),
+            fetched: fetched_from,
             last_fetch: last_fetch.into(),
             last_shared,
             scratch,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::publications::Members;
 use crate::sync;
 use crate::sys::ForkMark;
 use crate::sys::shared_memory::Mapping;
@@ -41,9 +42,9 @@ pub trait LocalRanks: Send + Sync {
     /// The events for which this rank waits: a member that causes one of them must wake it.
     fn waiting(&self) -> &Waiting;
 
-    /// Wakes the members that wait for [`PUBLICATIONS`] or [`STARTED`], after this rank has published or acknowledged
-    /// something.
-    fn wake_others(&self);
+    /// Wakes those of `members` that wait for [`PUBLICATIONS`] or [`STARTED`], after this rank has published something
+    /// for them, or acknowledged what they have published. The bits of this rank and of no member are ignored.
+    fn wake_members(&self, members: Members);
 
     /// Wakes the device of this rank, which then looks for all events. A system call.
     fn wake_self(&self);
@@ -146,32 +147,51 @@ const ANSWER: u64 = 8;
 /// how often the rank has answered its doorbell, in units of [`ANSWER`], so that a peer need not ring twice. The word
 /// has a cache line of its own, because peers read it often.
 #[repr(align(64))]
-pub struct Waiting(sync::AtomicU64);
+pub struct Waiting {
+    events: sync::AtomicU64,
+    /// Members that need not ring for [`PUBLICATIONS`], a set of bits. In memory that is zero at first, none.
+    ignored: sync::AtomicU64,
+}
 
 impl Waiting {
     /// Called by the owner when it waits for `events`, too. It must look for them once more after this call.
     pub fn begin(&self, events: u64) {
-        if self.0.load(Ordering::Relaxed) & events != events {
+        if self.events.load(Ordering::Relaxed) & events != events {
             // Only then: the cache line stays with the peers that read it.
-            self.0.fetch_or(events, Ordering::Relaxed);
+            self.events.fetch_or(events, Ordering::Relaxed);
         }
         // Between this rank's store of the set and its loads of what it waits for; a peer has the counterpart between
         // its store of that and its load of the set. So at least one of the two sees the other's store.
         sync::fence(Ordering::SeqCst);
     }
 
+    /// Called by the owner before it waits for [`PUBLICATIONS`]: of `members` only, a set of bits.
+    pub fn wait_only_for(&self, members: u64) {
+        self.ignored.store(!members, Ordering::Relaxed);
+    }
+
+    /// Called by the owner, which may wait for [`PUBLICATIONS`] already: also of `members`. It must look for them once
+    /// more after this call.
+    pub fn wait_also_for(&self, members: u64) {
+        if self.ignored.load(Ordering::Relaxed) & members != 0 {
+            self.ignored.fetch_and(!members, Ordering::Relaxed);
+            // See `begin`.
+            sync::fence(Ordering::SeqCst);
+        }
+    }
+
     /// Called by the owner when it does not wait for `events` any more.
     #[inline]
     pub fn end(&self, events: u64) {
         if self.waits_for(events) {
-            self.0.fetch_and(!events, Ordering::Relaxed);
+            self.events.fetch_and(!events, Ordering::Relaxed);
         }
     }
 
     /// Whether the owner waits for one of `events`.
     #[inline]
     pub fn waits_for(&self, events: u64) -> bool {
-        self.0.load(Ordering::Relaxed) & events != 0
+        self.events.load(Ordering::Relaxed) & events != 0
     }
 
     /// Whether a peer that has stored what the owner may wait for must wake the owner.
@@ -182,21 +202,24 @@ impl Waiting {
         self.waits_for(events)
     }
 
-    /// Like [`Waiting::must_be_woken`], for a peer that rings a doorbell. `rung`, 0 at first, records for which answer
+    /// Whether the peer with number `member`, which has stored what the owner may wait for, and has a fence behind that
+    /// as [`Waiting::must_be_woken`] has, must ring the owner's doorbell. `rung`, 0 at first, records for which answer
     /// the peer has rung last.
     #[inline]
-    pub fn must_be_rung(&self, events: u64, rung: &sync::AtomicU64) -> bool {
-        self.must_be_woken(events) && {
+    pub fn must_be_rung(&self, events: u64, member: usize, rung: &sync::AtomicU64) -> bool {
+        let now = self.events.load(Ordering::Relaxed);
+        let waits = now & events;
+        waits != 0 && (waits != PUBLICATIONS || self.ignored.load(Ordering::Relaxed) >> member & 1 == 0) && {
             // One ring is enough until the owner answers: it then looks for all events.
-            let now = self.0.load(Ordering::Relaxed) / ANSWER + 1;
-            rung.load(Ordering::Relaxed) != now && rung.swap(now, Ordering::Relaxed) != now
+            let answer = now / ANSWER + 1;
+            rung.load(Ordering::Relaxed) != answer && rung.swap(answer, Ordering::Relaxed) != answer
         }
     }
 
     /// Called by the owner once it has made the doorbell unreadable: peers ring again from now on. It must look for all
     /// events after this call.
     pub fn answer(&self) {
-        self.0.fetch_add(ANSWER, Ordering::Relaxed);
+        self.events.fetch_add(ANSWER, Ordering::Relaxed);
         // See `begin`.
         sync::fence(Ordering::SeqCst);
     }
@@ -206,6 +229,6 @@ impl Waiting {
 impl Waiting {
     /// The state of a rank that does not wait.
     pub fn new() -> Self {
-        Self(sync::AtomicU64::new(0))
+        Self { events: sync::AtomicU64::new(0), ignored: sync::AtomicU64::new(0) }
     }
 }

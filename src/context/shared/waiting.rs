@@ -210,6 +210,7 @@ impl Context {
             let token = Token { owner: index, detail: 0 };
             rank.into_iter().for_each(|rank| guard.messenger.wait_for_publication(rank, bytes, token));
         }
+        guard.wait_in_memory(index, call.call.awaited(work, wait));
         let (mut guard, ready) = self.engine().wait_for(guard, rank, idle, until, |core| {
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {

@@ -60,6 +60,11 @@ impl Execution {
         self.part.as_ref()?.next(plan.shared_steps.as_ref()?)
     }
 
+    /// Whether it has steps on shared memory, which may wait for what a peer does there.
+    pub fn uses_memory(&self) -> bool {
+        self.part.is_some()
+    }
+
     /// Whether it waits for what a peer does in shared memory.
     pub fn waits_in_memory(&self) -> bool {
         self.part.as_ref().is_some_and(Part::waits)

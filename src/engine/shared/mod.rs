@@ -140,6 +140,8 @@ struct Workspace {
     copies: bool,
     /// Who reads what the call publishes.
     readers: Members,
+    /// Who may wait for what the call does.
+    peers: Members,
     /// How its publications use the publication table's memory.
     memory: Memory,
     handle: EntryHandle,
@@ -314,6 +316,17 @@ impl Shared {
     /// See [`StartedCalls::exit`].
     pub fn exit(&self) {
         self.pass_on(self.started.exit(self.local.waiting()));
+    }
+
+    /// Called before this rank sleeps: its calls for which threads wait need publications of `members` only.
+    pub fn sleep(&self, members: Members) {
+        self.started.sleep(self.local.waiting(), members);
+    }
+
+    /// A call for which a thread waits needs publications of `members`, too. That thread must look for them once more:
+    /// this rank may sleep.
+    pub fn wait_also_for(&self, members: Members) {
+        self.local.waiting().wait_also_for(members);
     }
 
     /// Whether a call has started, has not ended, and no thread waits for it.

@@ -142,7 +142,7 @@ impl Call {
     fn acknowledge_finished(&mut self, work: &Work<'_>) {
         let (last_fetch, next) = (&work.program.last_fetch, self.next);
         work.shared.publications.acknowledge(&mut self.workspace().handle, |member| last_fetch[member] < next);
-        work.shared.local.wake_others();
+        work.shared.local.wake_members(work.program.peers);
         self.unannounced = false;
     }
 }

@@ -20,6 +20,8 @@ pub struct Program {
     pub by_reference: RangeInclusive<usize>,
     /// The members that read this rank's publications.
     pub readers: Members,
+    /// These, and the members whose publications this rank reads: who may wait for what a call does.
+    pub peers: Members,
     /// If all that the first operation does is to copy these elements to scratch memory, so that others can read them:
     /// see [`Program::skips_copy`].
     copy: Option<Span>,
@@ -92,10 +94,12 @@ impl Program {
         let Compiled { ops, operands, published, to, .. } = &compiled;
         // More than two ranks, some of which share cores, would wait for each other's reads in the middle of the call.
         let reduces = ops.iter().any(|op| matches!(op, Op::Combine { operands, .. } if operands.len() > 1));
+        let readers = to.iter().fold(0, |all, to| all | to);
         Some(Self {
             by_reference: by_reference(&Constants::here(), compiled.fetches()),
             copy: first_copy(compiled.scratch, ops, operands, published),
-            readers: to.iter().fold(0, |all, to| all | to),
+            readers,
+            peers: readers | compiled.fetched,
             sole: to.iter().map(|to| members == 2 || to.count_ones() == 1 && !reduces).collect(),
             streams: true,
             compiled,

@@ -51,7 +51,7 @@ impl Call {
     /// Wakes peers that sleep, after a publication or an acknowledgement.
     pub fn announce(&mut self, work: &Work<'_>) {
         if std::mem::take(&mut self.unannounced) {
-            work.shared.local.wake_others();
+            work.shared.local.wake_members(work.program.peers);
         }
     }
 
@@ -119,6 +119,17 @@ impl Call {
         let slow_reader = |stream| work.shared.publications.slow_reader(stream).filter(|member| *member != from);
         let member = self.workspace().outgoing.iter().find_map(slow_reader)?;
         Some(Wait::SlowReader { member, from, number, bytes })
+    }
+
+    /// The members one of which must do something before a call with this wait goes on.
+    pub fn awaited(&mut self, work: &Work<'_>, wait: Wait) -> Members {
+        let of_wait = match wait {
+            // The member stands for all.
+            Wait::Earlier { .. } => Members::MAX,
+            Wait::SlowReader { member, from, .. } => 1 << member | 1 << from,
+            _ => wait.member().map_or(0, |member| 1 << member),
+        };
+        of_wait | self.slow_readers(work)
     }
 
     /// All members that delay streams of this rank.

@@ -17,6 +17,8 @@ pub struct QuickStart {
     pub memory: Memory,
     /// Who reads this rank's publications.
     pub readers: Members,
+    /// See [`Program::peers`].
+    pub peers: Members,
     /// The first publication, if it needs no preparation.
     pub first: Option<First>,
     /// The rest of the call.
@@ -78,6 +80,7 @@ impl QuickStart {
             kind: kind(digest),
             memory: program.memory(element, reads),
             readers: program.readers,
+            peers: program.peers,
             pair: first.zip(kernel).and_then(|(first, kernel)| Pair::of(program, &first, element, kernel)),
             first,
         }

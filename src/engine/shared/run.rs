@@ -67,6 +67,8 @@ pub struct Start {
     pub memory: Memory,
     /// Who reads this rank's publications.
     pub readers: Members,
+    /// Who may wait for what it does.
+    pub peers: Members,
 }
 
 impl Start {
@@ -75,15 +77,15 @@ impl Start {
     pub fn new(work: &Work<'_>) -> Self {
         let Work { shared, program, binding, .. } = *work;
         let Prepared { digest, counted, element, .. } = *binding.call;
-        let (memory, readers) = (program.memory(element, shared.reads), program.readers);
-        Self { line: (kind(digest), binding.tag), digest, counted, is_cached: false, memory, readers }
+        let (memory, readers, peers) = (program.memory(element, shared.reads), program.readers, program.peers);
+        Self { line: (kind(digest), binding.tag), digest, counted, is_cached: false, memory, readers, peers }
     }
 
     /// What a call with `quick` needs. All of these are counted.
     #[inline(always)] // On the path of small collectives.
     pub(super) fn quick(call: &Prepared, quick: &QuickStart, tag: u64, is_cached: bool) -> Self {
-        let QuickStart { memory, readers, .. } = *quick;
-        Self { line: (quick.kind, tag), digest: call.digest, counted: true, is_cached, memory, readers }
+        let QuickStart { memory, readers, peers, .. } = *quick;
+        Self { line: (quick.kind, tag), digest: call.digest, counted: true, is_cached, memory, readers, peers }
     }
 }
 
@@ -164,7 +166,7 @@ impl Call {
         // from now on.
         let entry = unsafe { &mut *entry.as_ptr() };
         let own = &mut entry.workspace;
-        let Start { line: (_, tag), is_cached, memory, readers, .. } = *start;
+        let Start { line: (_, tag), is_cached, memory, readers, peers, .. } = *start;
         // SAFETY: by the contract.
         let opened = unsafe {
             state.allocator.acquire_and_publish(
@@ -175,7 +177,8 @@ impl Call {
                 first,
             )
         };
-        (entry.fingerprint, entry.is_cached, own.readers, own.memory) = (fingerprint, is_cached, readers, memory);
+        (entry.fingerprint, entry.is_cached, own.memory) = (fingerprint, is_cached, memory);
+        (own.readers, own.peers) = (readers, peers);
         (own.has_entry, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
 
@@ -383,7 +386,7 @@ impl Call {
         let own = self.workspace();
         debug_assert!(own.outgoing.is_empty(), "the caller may free what is not written yet");
         shared.publications.acknowledge(&mut own.handle, |_| true);
-        shared.local.wake_others();
+        shared.local.wake_members(own.peers);
         self.set_stage(if self.claims { CLAIMED } else { ENDED });
         shared.leave_memory();
     }

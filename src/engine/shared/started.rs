@@ -3,11 +3,13 @@
 //!
 //! Whoever progresses the context goes on with these calls. While a thread of the program is present, it does so, at
 //! the latest when it leaves; else a peer that publishes something wakes the device. So the rank [waits](Waiting) for
-//! [`STARTED`] as long as there are such calls and no thread is present.
+//! [`STARTED`] as long as there are such calls and no thread is present. A thread that is present and sleeps does so
+//! until any peer publishes something, since these calls may wait for any.
 
 use std::sync::{Arc, PoisonError, TryLockError};
 
 use crate::engine::sync::{Mutex, MutexGuard};
+use crate::publications::Members;
 use crate::sync::{AtomicU32, Ordering, fence};
 use crate::transport::local::{STARTED, Waiting};
 
@@ -31,6 +33,9 @@ pub enum Progress {
 }
 
 type Calls = Vec<Arc<dyn BackgroundOperation>>;
+
+/// Every member.
+const ALL: Members = Members::MAX;
 
 /// The calls of a context. Every method is passed what this rank waits for.
 #[derive(Default)]
@@ -59,7 +64,15 @@ impl StartedCalls {
         state.calls += 1;
         if state.present == 0 {
             waiting.begin(STARTED);
+        } else {
+            waiting.wait_also_for(ALL);
         }
+    }
+
+    /// Called before a thread of the program sleeps that waits for publications of `members`.
+    pub fn sleep(&self, waiting: &Waiting, members: Members) {
+        let state = self.state();
+        waiting.wait_only_for(if state.calls == 0 { members } else { ALL });
     }
 
     /// Removes a call, if it is there. No thread is going on with it afterwards, nor will.
@@ -95,7 +108,10 @@ impl StartedCalls {
 
     #[cold]
     fn enter_and_end(&self, waiting: &Waiting) {
-        self.state().present += 1;
+        let mut state = self.state();
+        state.present += 1;
+        // Another thread may sleep.
+        waiting.wait_also_for(ALL);
         waiting.end(STARTED);
     }
 
@@ -198,6 +214,7 @@ mod model {
 
     use super::*;
     use crate::sync::AtomicU64;
+    use crate::transport::local::PUBLICATIONS;
 
     /// How often a thread may lose its core where it does not wait.
     const PREEMPTIONS: usize = 3;
@@ -249,6 +266,13 @@ mod model {
             self.call.progress();
         }
 
+        /// Sleeps, and needs no publication itself. What wakes it does what the device does.
+        fn sleeps(&self) {
+            self.started.sleep(&self.waiting, 0);
+            self.waiting.begin(PUBLICATIONS);
+            self.started.progress(&self.waiting);
+        }
+
         fn comes_and_goes(&self) {
             if self.started.enter(&self.waiting) {
                 self.started.exit(&self.waiting);
@@ -267,7 +291,8 @@ mod model {
         fn is_served(&self) {
             for number in 1..=self.call.all {
                 self.call.published.store(number, Ordering::Relaxed);
-                if self.waiting.must_be_rung(STARTED, &self.rung_at) {
+                fence(Ordering::SeqCst);
+                if self.waiting.must_be_rung(PUBLICATIONS | STARTED, 1, &self.rung_at) {
                     // The kernel orders what comes before the ring and after it was taken.
                     self.rung.swap(1, Ordering::AcqRel);
                 }
@@ -327,6 +352,29 @@ mod model {
                 rank.comes_and_goes();
             },
             Rank::comes_and_goes,
+        ]);
+    }
+
+    #[test]
+    fn a_call_goes_on_though_a_thread_sleeps_that_needs_nothing() {
+        model([Rank::start, Rank::sleeps]);
+        // The thread came when there was another call.
+        model([Rank::start, |rank| {
+            rank.started.enter_and_end(&rank.waiting);
+            rank.sleeps();
+        }]);
+    }
+
+    #[test]
+    fn a_call_goes_on_though_a_thread_comes_while_one_sleeps_that_needs_nothing() {
+        model([
+            |rank| {
+                rank.sleeps();
+                rank.start();
+            },
+            |rank| {
+                rank.started.enter(&rank.waiting);
+            },
         ]);
     }
 

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use super::Processes;
 use super::allocations::Views;
 use super::ptracer;
 use super::segment::{self, Lane, OwnSegment, PeerSegment, Secret};
 use crate::error::{Error, Result};
+use crate::publications::{MAX_MEMBERS, Members, each};
 use crate::sys::process::Descriptor;
 use crate::sys::shared_memory::{Mapping, SharedMemory};
 use crate::sys::{ForkMark, RawSocket};
@@ -39,6 +41,8 @@ pub struct HostGroup {
     members: Box<[Member]>,
     ranks: Box<[u32]>,
     index: usize,
+    /// The members but this rank, of those that may publish.
+    others: Members,
     own: Arc<OwnSegment>,
     mapping: Mapping,
     reads_memory: bool,
@@ -81,6 +85,7 @@ impl HostGroup {
         let index = ranks.iter().position(|r| *r as usize == rank).expect("pushed above");
         let mark = Arc::new(ForkMark::new().map_err(failed)?);
         Ok(Self {
+            others: (0..count.min(MAX_MEMBERS)).filter(|other| *other != index).fold(0, |all, other| all | 1 << other),
             members: members.into(),
             ranks,
             index,
@@ -155,7 +160,8 @@ impl HostGroup {
     #[inline]
     pub(super) fn wake(&self, index: usize) {
         if let Some(peer) = self.peer(index) {
-            peer.wake(&self.own, MESSAGES);
+            fence(Ordering::SeqCst);
+            peer.wake(&self.own, self.index, MESSAGES);
         }
     }
 
@@ -231,9 +237,10 @@ impl LocalRanks for HostGroup {
         self.own.waiting()
     }
 
-    fn wake_others(&self) {
-        for peer in self.members.iter().filter_map(|member| member.segment.as_ref()) {
-            peer.wake(&self.own, PUBLICATIONS | STARTED);
+    fn wake_members(&self, members: Members) {
+        fence(Ordering::SeqCst);
+        for peer in each(members & self.others).filter_map(|index| self.peer(index)) {
+            peer.wake(&self.own, self.index, PUBLICATIONS | STARTED);
         }
     }
 
@@ -318,16 +325,16 @@ mod tests {
     fn a_member_that_sleeps_is_woken_and_one_that_polls_is_not() {
         let groups = HostGroup::in_process(2);
         let rung = || sys::poll(&[Pollable::Socket(groups[1].doorbell())], Duration::ZERO);
-        groups[0].wake_others();
+        groups[0].wake_members(Members::MAX);
         assert!(!rung());
         groups[1].waiting().begin(PUBLICATIONS);
-        groups[0].wake_others();
-        groups[0].wake_others();
+        groups[0].wake_members(Members::MAX);
+        groups[0].wake_members(Members::MAX);
         assert!(rung() && !sys::poll(&[Pollable::Socket(groups[0].doorbell())], Duration::ZERO));
         groups[1].waiting().end(PUBLICATIONS);
         groups[1].clear_doorbell();
         assert!(!rung());
-        groups[0].wake_others();
+        groups[0].wake_members(Members::MAX);
         assert!(!rung());
         groups[0].wake(1);
         assert!(rung(), "a new rank waits for messages");
@@ -335,6 +342,34 @@ mod tests {
         groups[1].clear_doorbell();
         groups[0].wake(1);
         assert!(!rung());
+    }
+
+    #[test]
+    fn a_member_that_sleeps_is_woken_only_by_those_for_which_it_waits() {
+        let groups = HostGroup::in_process(4);
+        let rung = |index: usize| sys::poll(&[Pollable::Socket(groups[index].doorbell())], Duration::ZERO);
+        let waiting = groups[0].waiting();
+        waiting.wait_only_for(1 << 2);
+        waiting.begin(PUBLICATIONS);
+        groups[1].wake_members(Members::MAX);
+        groups[2].wake_members(Members::MAX & !1);
+        assert!(!rung(0));
+        groups[2].wake_members(1);
+        assert!(rung(0) && (1..4).all(|index| !rung(index)));
+        groups[0].clear_doorbell();
+        groups[3].wake_members(1);
+        assert!(!rung(0));
+        waiting.wait_also_for(1 << 3);
+        groups[3].wake_members(1);
+        assert!(rung(0));
+        groups[0].clear_doorbell();
+        waiting.wait_only_for(0);
+        groups[1].wake(0);
+        assert!(rung(0), "it waits for messages of all");
+        groups[0].clear_doorbell();
+        waiting.begin(STARTED);
+        groups[1].wake_members(1);
+        assert!(rung(0), "calls for which no thread waits need publications of all");
     }
 
     #[test]

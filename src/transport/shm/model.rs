@@ -11,7 +11,7 @@ use super::registration::Registration;
 use super::ring::{Consumer, Line, Producer, has_room};
 use crate::publications::model::{Member, Memory};
 use crate::publications::{EntryHandle, Incoming, LINE, Members, Outgoing, Place, Publication};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, fence};
 use crate::transport::local::{MESSAGES, PUBLICATIONS, Waiting};
 
 /// An event for which a rank waits.
@@ -53,7 +53,8 @@ impl Shared {
 
     /// Wakes the owner like `PeerSegment::wake`.
     fn wake(&self) {
-        if self.waiting.must_be_rung(EVENT, &self.rung_at) {
+        fence(Ordering::SeqCst);
+        if self.waiting.must_be_rung(EVENT, 1, &self.rung_at) {
             // The kernel orders what comes before the ring and after it was taken.
             self.rung.swap(true, Ordering::AcqRel);
         }
@@ -214,6 +215,42 @@ fn who_sleeps_is_woken_by_a_publication() {
     });
 }
 
+/// So is one that has ignored that member before; and one of which a thread sleeps that ignores the member, if another
+/// thread waits for it.
+#[test]
+fn who_waits_for_one_member_is_woken_by_it() {
+    const MEMBER: usize = 0;
+    let wait_only: fn(&Waiting) = |waiting| {
+        waiting.wait_only_for(1 << MEMBER);
+        waiting.begin(PUBLICATIONS);
+    };
+    for wait in [wait_only, |waiting| waiting.wait_also_for(1 << MEMBER)] {
+        model(move || {
+            let (memory, shared) = (Memory::new(2), Shared::new());
+            shared.waiting.wait_only_for(0);
+            shared.waiting.begin(PUBLICATIONS);
+            let mut publisher = Member::new(&memory, MEMBER);
+            let publisher = {
+                let shared = shared.clone();
+                loom::thread::spawn(move || {
+                    let mut handle = publisher.open(1, 0);
+                    publisher.publish(&mut handle, &[1]);
+                    fence(Ordering::SeqCst);
+                    if shared.waiting.must_be_rung(PUBLICATIONS, MEMBER, &shared.rung_at) {
+                        shared.rung.store(true, Ordering::Relaxed);
+                    }
+                })
+            };
+            let mut reader = Member::new(&memory, 1);
+            let mut handle = reader.open(1, 0);
+            wait(&shared.waiting);
+            let seen = reader.table.find(&mut handle, MEMBER, 0).is_some();
+            publisher.join().unwrap();
+            assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
+        });
+    }
+}
+
 /// A rank that sleeps until its readers have finished is woken.
 #[test]
 fn who_sleeps_is_woken_by_an_acknowledgement() {
@@ -254,9 +291,10 @@ impl Doorbell {
         Self { waiting: Waiting::new(), rung_at: AtomicU64::new(0), rung, rings }
     }
 
-    /// Wakes the owner like `HostGroup::wake_others`.
+    /// Wakes the owner like `HostGroup::wake_members`.
     fn wake(&self) {
-        if self.waiting.must_be_rung(PUBLICATIONS, &self.rung_at) {
+        fence(Ordering::SeqCst);
+        if self.waiting.must_be_rung(PUBLICATIONS, 1, &self.rung_at) {
             *self.rung.lock().unwrap() = true;
             self.rings.notify_one();
         }

@@ -257,10 +257,10 @@ impl PeerSegment {
         if self.has_exited() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
     }
 
-    /// Rings the peer's doorbell out of `own`, this rank's segment, if the peer waits for one of `events`. Called after
-    /// one of them.
-    pub fn wake(&self, own: &OwnSegment, events: u64) {
-        if self.header().waiting.must_be_rung(events, &self.rung) {
+    /// Rings the peer's doorbell out of `own`, the segment of this rank, which is the member at `index`, if the peer
+    /// waits for one of `events`. Called after one of them, with a sequentially consistent fence between.
+    pub fn wake(&self, own: &OwnSegment, index: usize, events: u64) {
+        if self.header().waiting.must_be_rung(events, index, &self.rung) {
             own.doorbell.ring(&self.doorbell);
         }
     }
