@@ -150,17 +150,23 @@ impl Call {
             self.announce(work);
         }
         let bytes = into.len * work.binding.call.element;
-        let mut is_unmapped = false;
+        let (mut is_unmapped, mut missing) = (false, None);
         for operand in operands {
             let source = match (self.locate(work, operand, bytes)?, operand) {
                 (Some(source), _) => source,
                 (None, Operand::Peer { from, publication, .. }) => {
-                    return Ok(Some(Wait::Publication { member: *from as usize, number: *publication }));
+                    // All are needed. Ranks tend to come in their order, since they are woken in it: whoever waits for
+                    // the last one, and sleeps, wakes up once in place of once for each.
+                    missing = Some(Wait::Publication { member: *from as usize, number: *publication });
+                    continue;
                 }
                 (None, Operand::Own(_)) => return Err(no_operation()),
             };
             is_unmapped |= bytes > 0 && matches!(source, Source::There { .. });
             sources.push(source);
+        }
+        if missing.is_some() {
+            return Ok(missing);
         }
         if bytes == 0 {
             // A stream is read to its end all the same.

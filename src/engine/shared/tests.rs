@@ -347,6 +347,28 @@ fn a_wait_for_readers_is_for_one_at_a_time_so_that_the_end_of_each_is_noticed() 
     });
 }
 
+#[test]
+fn a_call_that_needs_several_publications_waits_for_the_last_that_is_missing() {
+    on_three_ranks(4, |groups, works, calls| {
+        let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+        assert_eq!(wait, Wait::Publication { member: 2, number: 0 });
+        assert_eq!(calls[0].awaited(&works[0], wait), 1 << 2);
+        calls[2].advance(&works[2]).unwrap();
+        assert!(calls[0].is_ready(&works[0], wait));
+        let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+        assert_eq!(wait, Wait::Publication { member: 1, number: 0 });
+        assert_eq!(calls[0].awaited(&works[0], Wait::Earlier { member: 1 }), Members::MAX, "it stands for all");
+        // Of the two that sleep, one waits for no publication of rank 0.
+        let rung = |rank: usize| sys::poll(&[Pollable::Socket(groups[rank].doorbell())], Duration::ZERO);
+        for (rank, members) in [(1, 1 << 0), (2, 1 << 1)] {
+            groups[rank].waiting().wait_only_for(members);
+            groups[rank].waiting().begin(PUBLICATIONS);
+        }
+        calls[0].look_around(&works[0], wait);
+        assert!(rung(1) && !rung(2));
+    });
+}
+
 /// Two ranks of which one, after it has published `count` elements, does nothing until the other waits for it.
 fn stream(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut [Call], Wait)) {
     let groups = HostGroup::in_process(2);
