@@ -2,10 +2,11 @@
 
 mod mixed;
 
+use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
@@ -25,6 +26,8 @@ struct Pair {
     devices: [Arc<dyn Device>; 2],
     /// Advances the time.
     step: Box<dyn Fn() -> Instant>,
+    /// Whether messages are written to the receiver's memory: then a link may break where one is cancelled.
+    places: bool,
 }
 
 /// Number of steps before a test fails; for TCP, with steps of a millisecond, half a minute.
@@ -101,7 +104,7 @@ fn over_ibverbs() -> Option<Pair> {
         std::thread::sleep(Duration::from_millis(1));
         Instant::now()
     };
-    Some(pair([device(), device()], Box::new(step)))
+    Some(Pair { places: true, ..pair([device(), device()], Box::new(step)) })
 }
 
 #[cfg(not(all(feature = "ibverbs", target_os = "linux")))]
@@ -109,11 +112,17 @@ fn over_ibverbs() -> Option<Pair> {
     None
 }
 
-/// The seed of the next network in memory: each behaves differently.
-static SEED: AtomicU64 = AtomicU64::new(7);
+thread_local! {
+    /// The seed of the next network in memory: each behaves differently, and in each run of a test the same.
+    static SEED: Cell<u64> = Cell::new(std::thread::current().name().map_or(7, |name| {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        hasher.finish()
+    }));
+}
 
 fn over_memory(reads_above: Option<usize>, places_above: Option<usize>) -> Pair {
-    over_network(SEED.fetch_add(1, Ordering::Relaxed), reads_above, places_above)
+    over_network(SEED.replace(SEED.get().wrapping_add(1)), reads_above, places_above)
 }
 
 /// Like [`over_memory`], with the network of this seed.
@@ -126,7 +135,7 @@ fn over_network(seed: u64, reads_above: Option<usize>, places_above: Option<usiz
         network.step(network.now() + Duration::from_micros(100));
         network.now()
     };
-    pair(nodes, Box::new(step))
+    Pair { places: places_above.is_some(), ..pair(nodes, Box::new(step)) }
 }
 
 /// By queue pairs of a simulated fabric, with so many ports on each side.
@@ -153,7 +162,7 @@ fn over_queue_pairs(rails: usize) -> Pair {
         left.progress();
         network.now()
     };
-    pair(nodes, Box::new(step))
+    Pair { places: true, ..pair(nodes, Box::new(step)) }
 }
 
 fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
@@ -168,7 +177,7 @@ fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
     for (connector, peer) in connections.iter_mut().zip([1, 0]) {
         connector.set_peer(peer, addresses[peer].clone()).unwrap();
     }
-    Pair { connections, devices, step }
+    Pair { connections, devices, step, places: false }
 }
 
 /// Runs a check for each kind of link.
@@ -471,7 +480,7 @@ struct Ranks {
 }
 
 impl Ranks {
-    fn new(Pair { connections, devices, step }: Pair) -> Self {
+    fn new(Pair { connections, devices, step, .. }: Pair) -> Self {
         let mut rank = 0;
         let messengers = connections.map(|connector| {
             rank += 1;
@@ -908,33 +917,49 @@ fn no_memory_is_used_after_the_end_of_a_link_that_places_messages() {
 #[test]
 fn a_message_whose_send_is_cancelled_still_arrives() {
     each(|pair| {
-        let mut ranks = Ranks::new(pair);
-        for late in [false, true] {
-            let (mut sent, mut got) = (noise(11, 200_000), vec![0; 200_000]);
-            let expected = sent.clone();
-            // SAFETY: the send is cancelled before its vector is changed, the receive is waited for; the vectors are
-            // not dropped before that.
-            unsafe {
-                if !late {
-                    ranks.messengers[1].recv(recv(&mut got, 0, 3, 2));
-                }
-                ranks.messengers[0].send(send(&sent, 1, 3, 1));
-                (0..20).for_each(|_| ranks.progress());
-                ranks.messengers[0].cancel(1);
-                sent.fill(0);
-                if late {
-                    ranks.messengers[1].recv(recv(&mut got, 0, 3, 2));
-                }
-            }
-            assert_eq!(ranks.done(1, 2), expected.len());
-            assert!(got == expected);
-            ranks.events[0].clear();
-        }
-        (0..200).for_each(|_| ranks.progress());
-        for messenger in &ranks.messengers {
-            assert_eq!(messenger.remaining_state(), None);
-        }
+        let places = pair.places;
+        assert!(cancelled(pair).is_ok() || places);
     });
+}
+
+#[test]
+fn a_link_that_places_messages_may_break_where_a_send_is_cancelled() {
+    let broken: Vec<u64> = (0..60).filter(|seed| cancelled(over_network(*seed, None, Some(1000))).is_err()).collect();
+    assert!((1..20).contains(&broken.len()), "{broken:?}");
+}
+
+/// Whether messages arrive whose sends are cancelled while they are in flight, or why the link has broken.
+fn cancelled(pair: Pair) -> Result<(), Error> {
+    let mut ranks = Ranks::new(pair);
+    for late in [false, true] {
+        let (mut sent, mut got) = (noise(11, 200_000), vec![0; 200_000]);
+        let expected = sent.clone();
+        // SAFETY: the send is cancelled before its vector is changed, the receive is waited for; the vectors are
+        // not dropped before that.
+        unsafe {
+            if !late {
+                ranks.messengers[1].recv(recv(&mut got, 0, 3, 2));
+            }
+            ranks.messengers[0].send(send(&sent, 1, 3, 1));
+            (0..20).for_each(|_| ranks.progress());
+            ranks.messengers[0].cancel(1);
+            sent.fill(0);
+            if late {
+                ranks.messengers[1].recv(recv(&mut got, 0, 3, 2));
+            }
+        }
+        match ranks.end(1, 2) {
+            Outcome::Failed(error) if error.kind() == crate::error::ErrorKind::ConnectionLost => return Err(error),
+            outcome => assert!(matches!(outcome, Outcome::Done { rank: 0, bytes: 200_000 }), "{outcome:?}"),
+        }
+        assert!(got == expected);
+        ranks.events[0].clear();
+    }
+    (0..200).for_each(|_| ranks.progress());
+    for messenger in &ranks.messengers {
+        assert_eq!(messenger.remaining_state(), None);
+    }
+    Ok(())
 }
 
 #[test]
@@ -1015,7 +1040,7 @@ fn puts_and_gets_pass() {
 fn malformed_bytes_end_the_link_and_the_error_names_the_rank() {
     each(|mut pair| {
         let [a, mut b] = pair.links();
-        let Pair { connections: [connector, _other], devices: _devices, step } = pair;
+        let Pair { connections: [connector, _other], devices: _devices, step, .. } = pair;
         let mut messenger = Messenger::new(0, 2, connector, None);
         messenger.established(1, a, 77);
         assert_eq!(b.send(&[IoSlice::new(&noise(9, 40))]).unwrap(), 40);
