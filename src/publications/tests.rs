@@ -29,6 +29,9 @@ impl Drop for Memory {
 }
 
 const COPIED: usize = 1 << 16;
+/// The length of a publication that is copied, but not into the entry.
+const LONG: usize = 5 * LINE + 100;
+const _: () = assert!(LONG > INLINE_BYTES);
 
 fn open(allocator: &mut EntryAllocator, table: &PublicationTable, call: u64, room: usize) -> EntryHandle {
     let mut handle = EntryHandle::default();
@@ -58,7 +61,7 @@ fn what_a_member_publishes_the_others_find() {
     let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
     let [mut one, mut other] = [0, 1].map(|i| open(&mut allocators[i], &tables[i], 1, 4096));
     assert_eq!(found(&tables[1], &mut other, 0, 0), None);
-    let long = vec![3; 100];
+    let long = vec![3; LONG];
     publish(&tables[0], &mut one, b"small");
     publish(&tables[0], &mut one, &long);
     publish(&tables[0], &mut one, &[]);
@@ -166,7 +169,7 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     let memory = Memory::new(2);
     let tables = memory.tables();
     let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
-    let bytes = |call: usize| [call as u8; 100];
+    let bytes = |call: usize| [call as u8; LONG];
     let mut handles = Vec::new();
     let mut begin = |room: usize| {
         let call = handles.len();
@@ -253,7 +256,7 @@ fn a_withdrawn_publication_does_not_stand() {
     let tables = memory.tables();
     let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
     let [mut one, mut other] = [0, 1].map(|i| open(&mut allocators[i], &tables[i], 1, 0));
-    publish(&tables[0], &mut one, &[0; 100]);
+    publish(&tables[0], &mut one, &[0; LONG]);
     assert!(found(&tables[1], &mut other, 0, 0).is_some() && tables[1].stands(&other, 0));
     tables[0].withdraw(&one);
     assert!(!tables[1].stands(&other, 0));
@@ -267,14 +270,15 @@ fn nonsense_in_a_table_is_refused() {
     let tables = memory.tables();
     let mut allocators = [EntryAllocator::default(), EntryAllocator::default()];
     let [mut one, mut other] = [0, 1].map(|i| open(&mut allocators[i], &tables[i], 1, 4096));
-    publish(&tables[0], &mut one, &[1; 100]);
+    publish(&tables[0], &mut one, &[1; LONG]);
     assert!(found(&tables[1], &mut other, 0, 0).is_some());
     let (start, other) = (memory.0[0].addr(), std::cell::RefCell::new(other));
-    let words = proptest::collection::vec((0usize..24, prop_oneof![any::<u64>(), 0u64..64, Just(u64::MAX)]), 0..20);
+    let words = proptest::collection::vec((0usize..60, prop_oneof![any::<u64>(), 0u64..64, Just(u64::MAX)]), 0..20);
     proptest!(ProptestConfig::with_cases(if cfg!(miri) { 20 } else { 2000 }), |(words in words, number in 0u32..300)| {
         for (word, value) in words {
-            // Words of the entry: everything but the stamp, so that the reader goes on.
-            let at = PLACES[1] + (1 + word % 20) * 8;
+            // Words of the entry, to the descriptors of some publications: everything but the stamp, so that the reader
+            // goes on.
+            let at = PLACES[1] + (1 + word % 52) * 8;
             // SAFETY: within the table.
             unsafe { (*memory.0[0].add(at).cast::<std::sync::atomic::AtomicU64>()).store(value, Ordering::Relaxed) };
         }
@@ -296,12 +300,12 @@ fn members_that_are_threads_exchange_many_calls() {
                 let mut allocator = EntryAllocator::default();
                 for call in 1..=CALLS {
                     let mut handle = EntryHandle::default();
-                    let room = if call % 3 == 0 { 128 } else { 0 };
+                    let room = if call % 3 == 0 { LONG.next_multiple_of(LINE) } else { 0 };
                     while allocator.acquire(table, &mut handle, call, call, room).is_err() {
                         std::thread::yield_now();
                     }
-                    let length = if room > 0 { 100 } else { 8 };
-                    publish(table, &mut handle, &[(call as u8).wrapping_add(table.index() as u8); 100][..length]);
+                    let length = if room > 0 { LONG } else { 8 };
+                    publish(table, &mut handle, &[(call as u8).wrapping_add(table.index() as u8); LONG][..length]);
                     for member in (0..3).filter(|member| *member != table.index()) {
                         let publication = loop {
                             if let Some(publication) = found(table, &mut handle, member, 0) {

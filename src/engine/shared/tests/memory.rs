@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn memory_for_what_is_read_is_as_large_as_that() {
-    const COUNT: usize = 50;
+    const COUNT: usize = 100;
     let read = |own: &Shared| own.state().staging.iter().map(Scratch::bytes).sum::<usize>();
     std::thread::scope(|scope| {
         for (rank, group) in HostGroup::in_process(3).into_iter().enumerate() {
