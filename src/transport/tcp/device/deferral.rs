@@ -26,24 +26,30 @@ pub struct Deferral {
     next: Duration,
     /// The sum of the delays in a row.
     total: Duration,
+    /// The fewest visits of a context whose work is left in this look; `None` if no work is left.
+    fewest: Option<usize>,
 }
 
 impl Deferral {
     /// No work was left before `now`.
     pub fn new(now: Instant) -> Self {
-        Self { looked: now, next: GRACE, total: Duration::ZERO }
+        Self { looked: now, next: GRACE, total: Duration::ZERO, fewest: None }
     }
 
-    /// Whether work is left to threads that have come so many times since the last look.
-    pub fn defers(&self, visits: usize) -> bool {
-        visits > 0 && self.total < MAX_TOTAL
+    /// Whether the work of a context is left to its threads, which have come so many times since the last look.
+    pub fn defers(&mut self, visits: usize) -> bool {
+        let defers = visits > 0 && self.total < MAX_TOTAL;
+        if defers {
+            self.fewest = Some(self.fewest.map_or(visits, |fewest| fewest.min(visits)));
+        }
+        defers
     }
 
-    /// After a look: for how long work is left to threads that have come `visits` times since the last look; `None` if
-    /// it is not. The delays become longer as long as threads come once in [`GRACE`] on average.
-    pub fn delay(&mut self, visits: Option<usize>, now: Instant) -> Option<Duration> {
+    /// At the end of a look: for how long work is left; `None` if none is. The delays become longer as long as threads
+    /// come once in [`GRACE`] on average.
+    pub fn delay(&mut self, now: Instant) -> Option<Duration> {
         let interval = now.duration_since(std::mem::replace(&mut self.looked, now));
-        let Some(visits) = visits else {
+        let Some(visits) = self.fewest.take() else {
             self.total = Duration::ZERO;
             return None;
         };
@@ -67,11 +73,11 @@ mod tests {
         let mut all = Vec::new();
         let mut last = GRACE;
         while deferral.defers(visits(last)) {
-            last = deferral.delay(Some(visits(last)), *now).unwrap();
+            last = deferral.delay(*now).unwrap();
             *now += last;
             all.push(last);
         }
-        assert_eq!(deferral.delay(None, *now), None);
+        assert_eq!(deferral.delay(*now), None);
         all
     }
 
@@ -100,5 +106,11 @@ mod tests {
         let all = delays(&mut deferral, &mut now, |delay| usize::from(delay <= 2 * GRACE));
         assert!(all.iter().all(|delay| *delay <= 2 * GRACE) && all.contains(&GRACE), "{all:?}");
         assert!(delays(&mut deferral, &mut now, |_| 0).is_empty(), "none comes");
+        // Of several contexts, that whose threads come the most rarely counts.
+        for (visits, delay) in [([1, 9], GRACE), ([9, 9], 2 * GRACE), ([9, 1], GRACE)] {
+            assert_eq!(visits.map(|visits| deferral.defers(visits)), [true; 2]);
+            now += 2 * GRACE;
+            assert_eq!(deferral.delay(now), Some(delay));
+        }
     }
 }

@@ -101,20 +101,18 @@ impl Thread {
             }
             let mut numbers = found[..n].iter().map(|event| event.number).filter(|number| contexts(*number)).peekable();
             if numbers.peek().is_some() {
-                let mut deferred = None;
                 for number in numbers {
-                    let drive = |context: &dyn BackgroundProgress| {
-                        let visits = context.visits();
-                        if deferral.defers(visits) {
-                            deferred = Some(deferred.map_or(visits, |fewest: usize| fewest.min(visits)));
-                        } else {
-                            context.drive();
-                        }
-                    };
-                    self.serve(|entry| entry.number == number, drive);
+                    self.serve(
+                        |entry| entry.number == number,
+                        |context| {
+                            if !deferral.defers(context.visits()) {
+                                context.drive();
+                            }
+                        },
+                    );
                 }
                 // The listener's descriptor stays readable, so the thread sleeps instead of polling.
-                deferral.delay(deferred, Instant::now()).into_iter().for_each(std::thread::sleep);
+                deferral.delay(Instant::now()).into_iter().for_each(std::thread::sleep);
             }
             if self.shared.until_reminder().is_some_and(|time| time.is_zero()) {
                 // What a context has asked for until then, it is reminded of now.
