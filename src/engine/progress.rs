@@ -328,7 +328,9 @@ impl Engine {
             yield_now();
             return guard;
         }
-        if idle.detects(guard.now) {
+        // Without shared memory, the messages of a call say which it is.
+        let detects = guard.shared.is_some();
+        if detects && idle.detects(guard.now) {
             guard.detect_other_calls();
             return guard;
         }
@@ -338,7 +340,8 @@ impl Engine {
             return guard;
         }
         let connections = guard.messenger.connections();
-        let timers = [connections.next_timer(), connections.keep_alive(), idle.next_detection()];
+        let detection = idle.next_detection().filter(|_| detects);
+        let timers = [connections.next_timer(), connections.keep_alive(), detection];
         let until = timers.into_iter().flatten().fold(deadline, Ord::min);
         guard.sleeping = Some(spin);
         // Or else it would wake up together with this thread.
