@@ -1,7 +1,6 @@
 //! Compares every kernel of every level that this CPU supports with a reference that processes one element at a time by
 //! other means.
 
-mod reference;
 mod several;
 
 use half::{bf16, f16};
@@ -9,50 +8,13 @@ use proptest::prelude::*;
 
 use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::level::{LEVELS, Level};
-use reference::{quotient, reference, specials};
-
 use super::{cpu_features, divide, kernel};
+use crate::testing::reductions::{Random, quotient, reference, specials, supported};
 use crate::types::DataType::{self, *};
 use crate::types::ReduceOp;
 
 fn levels() -> impl Iterator<Item = &'static Level> {
     LEVELS.iter().filter(|level| (level.available)())
-}
-
-/// All pairs of a type and an operation that it supports.
-fn supported() -> impl Iterator<Item = (DataType, ReduceOp)> {
-    let pairs = DataType::ALL.iter().flat_map(|&dtype| ReduceOp::ALL.iter().map(move |&op| (dtype, op)));
-    pairs.filter(|(dtype, op)| op.supports(*dtype))
-}
-
-/// Splitmix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// `count` elements, half of them special values, the others random bits.
-    fn elements(&mut self, dtype: DataType, specials: &[Vec<u8>], count: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for _ in 0..count {
-            if self.next() & 1 == 0 {
-                bytes.extend_from_slice(&specials[self.below(specials.len())]);
-            } else {
-                let random = [self.next().to_le_bytes(), self.next().to_le_bytes()].concat();
-                bytes.extend_from_slice(&random[..dtype.size()]);
-            }
-        }
-        bytes
-    }
 }
 
 /// The buffers of a call that are identical.

@@ -1,6 +1,6 @@
-//! What only this crate's own tests and its fuzz targets link: simulation of whole jobs, links in memory and a provider
-//! of verbs in memory, the suite that every transport must pass, bodies of fuzz targets, and what several modules'
-//! tests share. The tests of a module that look inside it stand beside it.
+//! What only this crate's own tests and its fuzz targets link: simulation of whole jobs, links in memory, a provider of
+//! verbs in memory, the suite that every transport must pass, bodies of fuzz targets, and what several modules' tests
+//! share. The tests of a module that look inside it stand beside it.
 
 #[cfg(test)]
 mod conformance;
@@ -12,6 +12,8 @@ pub(crate) mod fake_ibverbs;
 pub mod fuzz;
 pub(crate) mod links;
 pub mod loopback;
+#[cfg(test)]
+pub(crate) mod reductions;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod seccomp;
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! A reference implementation: one element at a time, on bytes, by other means than the kernels.
+//! What tests of reductions share: a reference implementation, one element at a time, on bytes, by other means than the
+//! kernels; and elements to reduce.
 
 use half::{bf16, f16};
 
@@ -172,5 +173,41 @@ pub fn specials(dtype: DataType) -> Vec<Vec<u8>> {
             let values = [0, 1, 2, 3, 7, -1, -2, -3, highest, highest - 1, -highest, -highest - 1];
             values.iter().map(|value| value.to_le_bytes()[..dtype.size()].to_vec()).collect()
         }
+    }
+}
+
+/// All pairs of a type and an operation that it supports.
+pub fn supported() -> impl Iterator<Item = (DataType, ReduceOp)> {
+    let pairs = DataType::ALL.iter().flat_map(|&dtype| ReduceOp::ALL.iter().map(move |&op| (dtype, op)));
+    pairs.filter(|(dtype, op)| op.supports(*dtype))
+}
+
+/// Splitmix64 (Steele, Lea, Flood 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// `count` elements, half of them special values, the others random bits.
+    pub fn elements(&mut self, dtype: DataType, specials: &[Vec<u8>], count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            if self.next() & 1 == 0 {
+                bytes.extend_from_slice(&specials[self.below(specials.len())]);
+            } else {
+                let random = [self.next().to_le_bytes(), self.next().to_le_bytes()].concat();
+                bytes.extend_from_slice(&random[..dtype.size()]);
+            }
+        }
+        bytes
     }
 }
