@@ -277,6 +277,10 @@ test-systems: setup-systems prefix ## lints for macOS and Windows; what is linke
 	$(heading) "macOS and Windows"
 	@scripts/test-systems.sh $(local_prefix)
 
+test-ptx: setup-systems ## the kernels for GPUs are what their source compiles to, and NVIDIA's assemblers take them; needs no GPU
+	$(heading) "Kernels for NVIDIA's GPUs"
+	@scripts/ptx.sh check
+
 test-demo: setup-demo prefix ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)

@@ -116,6 +116,8 @@ if [ "$tier" = more ]; then
   step "macOS and Windows: lints for one, a job on the other"
   as_user make prefix
   with_cargo scripts/test-systems.sh build/prefix quick
+  step "the kernels for GPUs"
+  as_user make test-ptx
   step "emulated machines: their devices, between two"
   with_cargo scripts/test-ibverbs.sh build/prefix two verbs
   step "PyTorch's backend"

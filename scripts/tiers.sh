@@ -20,11 +20,11 @@ models=(test-loom test-doc)
 
 # NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
 shards=(
-  "fresh-more: test-fresh-more test-deb | Dockerfile scripts/container.sh scripts/cross scripts/deb.sh scripts/fuzz.sh scripts/pinned.sh scripts/test-aarch64.sh
-    scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
+  "fresh-more: test-fresh-more test-deb | Dockerfile scripts/container.sh scripts/cross scripts/deb.sh scripts/cuda.txt scripts/fuzz.sh scripts/pinned.sh scripts/ptx.sh
+    scripts/test-aarch64.sh scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
   "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/gloo_compat/CMakeLists.txt c_tests/gloo_compat/headers.sh
     c_tests/gloo_compat/mpi.sh c_tests/launchers.sh c_tests/rxe c_tests/with_tls.sh c_tests/with_redis.sh cmake examples/tls scripts"
-  "systems: test-systems test-features test-deny | src/sys Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
+  "systems: test-systems test-features test-deny test-ptx | src/sys src/cuda Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
   "torch: test-torch test-bench | examples/torch include/gloo benches"
   "links: setup test-ibverbs-two test-ibverbs-more test-c-more | src/transport/ibverbs c_tests"
   "threads: setup test-threads test-loom test-aarch64 test-endurance | src/engine src/publications src/transport src/reduce"
@@ -71,7 +71,7 @@ shard() { # K
 }
 run_test() {
   TIER=test LOWEST=3 scripts/tier.sh "${first[@]}" -- "${rust[@]}" -- "${package[@]}" -- "${miri[@]}" -- "${models[@]}"
-  echo "NOT TESTED: CUDA. This version has no CUDA part, so nothing on a GPU was run."
+  echo "NOT TESTED: GPUs. No call takes their memory yet. Kernels for them were interpreted on the CPU; nothing was run on a GPU."
 }
 
 case ${1:-} in
