@@ -17,7 +17,7 @@ pub type Mean = unsafe fn(into: *mut u8, left: *const u8, right: *const u8, coun
 
 /// The parts of both operands in the result of a [`Mean`].
 #[inline(always)]
-pub(super) fn shares([left, right]: [u32; 2]) -> [f32; 2] {
+pub fn shares([left, right]: [u32; 2]) -> [f32; 2] {
     let all = f64::from(left) + f64::from(right);
     [left, right].map(|contributions| (f64::from(contributions) / all) as f32)
 }

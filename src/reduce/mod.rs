@@ -40,7 +40,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use mean::{Mean, Pairwise, mean_n};
+pub use mean::{Mean, Pairwise, mean_n, shares};
 pub use several::KernelN;
 pub use stores::{Stores, copy, last_level_cache};
 

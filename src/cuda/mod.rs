@@ -1,0 +1,4 @@
+//! NVIDIA's GPUs.
+
+pub mod kernels;
+mod tests;

@@ -1,0 +1,3 @@
+//! What a GPU would do, without one.
+
+pub(crate) mod ptx;
