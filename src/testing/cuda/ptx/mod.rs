@@ -12,6 +12,7 @@ mod execute;
 mod functions;
 mod memory;
 mod parse;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
