@@ -17,7 +17,7 @@ pub enum Order {
 }
 
 /// A thread that has executed so many instructions is taken for one that does not end.
-const MOST_STEPS: u64 = 1 << 24;
+const MOST_STEPS: u64 = 1 << 22;
 
 impl Kernel {
     /// Launches the kernel, and returns when it has ended. `parameters` has the bytes of each parameter.

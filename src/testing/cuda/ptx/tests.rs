@@ -263,7 +263,7 @@ fn branches() {
     let error = run("$L__1: bra $L__1;", &mut [0]).unwrap_err().to_string();
     assert!(
         error.starts_with("k, block 0, thread 0, line ")
-            && error.ends_with("bra $L__1; is reached after 16777216 instructions"),
+            && error.ends_with("bra $L__1; is reached after 4194304 instructions"),
         "{error}"
     );
 }
