@@ -23,8 +23,8 @@ use crate::transport::local::{MESSAGES, Waiting};
 /// What proves that a segment is the one of a certain context: only ranks of its job can compute it.
 pub type Secret = [u8; 32];
 
-/// The version of what segments contain.
-const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x04");
+/// The version of what segments contain, the table of publications included.
+const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x05");
 
 /// Bytes of the table, in which a rank publishes data of collectives.
 pub use crate::publications::TABLE_BYTES;
@@ -309,4 +309,16 @@ pub(super) fn lane(mapping: &Mapping, index: usize) -> *const Lane {
 pub(super) fn table(mapping: &Mapping) -> *mut u8 {
     // SAFETY: every mapping of a whole segment contains the table.
     unsafe { mapping.start().add(TABLE_AT) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Ranks of two builds must not read each other's memory wrongly: who changes a length changes the version.
+    #[test]
+    fn the_version_changes_with_the_layout() {
+        let version = VERSION.to_le_bytes()[7];
+        assert_eq!((version, TABLE_BYTES, size_of::<Header>(), size_of::<Lane>()), (5, 37_261_312, 4096, 4_526_080));
+    }
 }
