@@ -79,6 +79,12 @@ pub struct EntryHandle {
 /// A set of members: bit `n` stands for member `n`.
 pub type Members = u64;
 
+/// Of so many members all but the one at `index`; those beyond [`MAX_MEMBERS`] do not publish, and have no bit.
+pub fn all_but(index: usize, members: usize) -> Members {
+    let all = Members::MAX >> (MAX_MEMBERS - members.clamp(1, MAX_MEMBERS));
+    all & !Members::from(1u8).checked_shl(index as u32).unwrap_or(0)
+}
+
 /// A number for each member.
 #[derive(Clone, Debug)]
 struct PerMember([u16; MAX_MEMBERS]);
@@ -142,7 +148,7 @@ impl PublicationTable {
         );
         // SAFETY: the caller guarantees the memory.
         let views: Box<[View]> = members.iter().map(|base| unsafe { View::new(*base) }).collect();
-        let others = (u64::MAX >> (MAX_MEMBERS - members.len())) & !(1 << index);
+        let others = all_but(index, members.len());
         Self { own: views[index], members: views, index, others, stores: stores::Choice::default() }
     }
 

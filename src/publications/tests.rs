@@ -55,6 +55,12 @@ fn found(table: &PublicationTable, handle: &mut EntryHandle, member: usize, numb
 }
 
 #[test]
+fn members_beyond_the_most_have_no_bit() {
+    assert_eq!([all_but(0, 1), all_but(0, 2), all_but(1, 3)], [0, 0b10, 0b101]);
+    assert_eq!([all_but(63, MAX_MEMBERS), all_but(70, 100)], [u64::MAX >> 1, u64::MAX]);
+}
+
+#[test]
 fn what_a_member_publishes_the_others_find() {
     let memory = Memory::new(2);
     let tables = memory.tables();

@@ -10,7 +10,7 @@ use super::allocations::Views;
 use super::ptracer;
 use super::segment::{self, Lane, OwnSegment, PeerSegment, Secret};
 use crate::error::{Error, Result};
-use crate::publications::{MAX_MEMBERS, Members, each};
+use crate::publications::{Members, all_but, each};
 use crate::sys::process::Descriptor;
 use crate::sys::shared_memory::{Mapping, SharedMemory};
 use crate::sys::{ForkMark, RawSocket};
@@ -85,7 +85,7 @@ impl HostGroup {
         let index = ranks.iter().position(|r| *r as usize == rank).expect("pushed above");
         let mark = Arc::new(ForkMark::new().map_err(failed)?);
         Ok(Self {
-            others: (0..count.min(MAX_MEMBERS)).filter(|other| *other != index).fold(0, |all, other| all | 1 << other),
+            others: all_but(index, count),
             members: members.into(),
             ranks,
             index,
