@@ -43,7 +43,7 @@ FAMILIES = {
         "the slowest rank has the result", "until that last rank has it", False, True,
     ),
     "rotation": Family(
-        # The longest by itself: with 64 ranks, no program ends it in the time of a launch.
+        # The longest rotation has a launch of its own: with 64 ranks, no program ends it together with the others in time.
         "Calls in rotation", (2, 4, 16, 64), [([pattern for pattern in ROTATIONS if pattern != LONGEST], "8"), ([LONGEST], "8")],
         "Allreduces of so many different lengths, from 8 bytes on by 4, one after the other, or (mixed) a barrier, an allreduce of one "
         "float32 and a reduce of one float64: a call's time", "times the mean of such calls, each in a loop of its own", True,

@@ -358,7 +358,7 @@ fn a_call_that_needs_several_publications_waits_for_the_last_that_is_missing() {
         let wait = calls[0].advance(&works[0]).unwrap().unwrap();
         assert_eq!(wait, Wait::Publication { member: 1, number: 0 });
         assert_eq!(calls[0].awaited(&works[0], Wait::Earlier { member: 1 }), Members::MAX, "it stands for all");
-        // Of the two that sleep, one waits for no publication of rank 0.
+        // Ranks 1 and 2 sleep, and rank 2 waits for publications of rank 1 only.
         let rung = |rank: usize| sys::poll(&[Pollable::Socket(groups[rank].doorbell())], Duration::ZERO);
         for (rank, members) in [(1, 1 << 0), (2, 1 << 1)] {
             groups[rank].waiting().wait_only_for(members);

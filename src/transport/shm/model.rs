@@ -215,8 +215,8 @@ fn who_sleeps_is_woken_by_a_publication() {
     });
 }
 
-/// So is one that has ignored that member before; and one of which a thread sleeps that ignores the member, if another
-/// thread waits for it.
+/// A rank that waits for one member is woken by it, though it has ignored that member before, and though one of its
+/// threads sleeps that ignores the member, if another one waits for it.
 #[test]
 fn who_waits_for_one_member_is_woken_by_it() {
     const MEMBER: usize = 0;

@@ -40,7 +40,7 @@ impl Value for bool {
 
 /// The only NaN that operations on float32 return.
 const NAN_F32: u32 = 0x7FFF_FFFF;
-/// The same for float16.
+/// The only NaN that operations on float16 return.
 const NAN_F16: u16 = 0x7FFF;
 /// What an operation on float64 returns if no operand is NaN.
 const NAN_F64: u64 = 0xFFF8_0000_0000_0000;
@@ -233,7 +233,7 @@ pub(super) fn function(name: &str) -> Option<Function> {
 
 /// `into` with the lowest `bits` bits of `from` at `position`.
 fn insert_bits(from: u64, into: u64, position: u64, bits: u64) -> u64 {
-    // Of these two the lowest 8 bits count.
+    // PTX uses the lowest 8 bits of both operands.
     let (position, bits) = (position & 0xFF, bits & 0xFF);
     let mask = if position < 32 { ((1u64 << bits.min(32)) - 1) << position } else { 0 };
     (into & !mask | (from << position.min(32)) & mask) & 0xFFFF_FFFF

@@ -106,7 +106,7 @@ mod tests {
         let all = delays(&mut deferral, &mut now, |delay| usize::from(delay <= 2 * GRACE));
         assert!(all.iter().all(|delay| *delay <= 2 * GRACE) && all.contains(&GRACE), "{all:?}");
         assert!(delays(&mut deferral, &mut now, |_| 0).is_empty(), "none comes");
-        // Of several contexts, that whose threads come the most rarely counts.
+        // The delay follows the context whose threads come the most rarely.
         for (visits, delay) in [([1, 9], GRACE), ([9, 9], 2 * GRACE), ([9, 1], GRACE)] {
             assert_eq!(visits.map(|visits| deferral.defers(visits)), [true; 2]);
             now += 2 * GRACE;
