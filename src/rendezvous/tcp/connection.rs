@@ -19,8 +19,9 @@ use crate::sys::{self, AsRaw};
 /// Time limit for one attempt to connect, so that an address that drops packets leaves time for the next one.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Minimum time for an attempt, so that a call with timeout zero makes one.
-const MIN_TIMEOUT: Duration = Duration::from_millis(100);
+/// Minimum time for an attempt, so that a call with timeout zero makes one. A server on another continent, or on a host
+/// with much to do, answers within it.
+const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest time without progress in the middle of a request or a reply.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
