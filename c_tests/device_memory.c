@@ -23,12 +23,15 @@ static void device_memory(void) {
   gloo_rs_buffer_t *bound = NULL;
   gloo_rs_pair_t *pair = NULL;
   float host[4] = {1, 2, 3, 4}, out[4];
-  char *device = reserve(), *managed = reserve();
+  char *device = reserve(), *managed = reserve(), *again = reserve();
   int i, calls;
   void *driver;
 
   /* Without the driver the process has no device memory. */
   CHECK_OK(gloo_rs_allreduce(context, host, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM));
+  CHECK_INT(mprotect(again, BYTES, PROT_READ | PROT_WRITE), 0);
+  CHECK_OK(gloo_rs_allreduce(context, again, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM));
+  CHECK_INT(mprotect(again, BYTES, PROT_NONE), 0);
 
   /* A program may begin to use CUDA late. */
   driver = dlopen(FAKE_CUDA, RTLD_NOW);
@@ -52,12 +55,16 @@ static void device_memory(void) {
   /* No elements, no memory. */
   CHECK_OK(gloo_rs_allreduce(context, device, device, 0, GLOO_RS_FLOAT32, GLOO_RS_SUM));
 
-  /* Nothing was sent, and the context is as it was; memory that is known to be the host's costs no query. */
+  /* Nothing was sent, and the context is as it was; the driver is asked once for each buffer. */
   for (i = 0, calls = calls_of_driver(); i < 10; i++) {
     CHECK_OK(gloo_rs_allreduce(context, host, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM));
     CHECK(out[3] == 8);
   }
-  CHECK_INT(calls_of_driver(), calls);
+  CHECK_INT(calls_of_driver(), calls + 10 * 2);
+
+  /* What was the host's may come back as a device's, at the same address. */
+  set_device_memory(again, BYTES, 0);
+  REFUSED(gloo_rs_allreduce(context, again, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "input 0");
 
   /* The host reaches managed memory. */
   CHECK_INT(mprotect(managed, BYTES, PROT_READ | PROT_WRITE), 0);
@@ -70,6 +77,7 @@ static void device_memory(void) {
   gloo_rs_context_destroy(context);
   munmap(device, BYTES);
   munmap(managed, BYTES);
+  munmap(again, BYTES);
   dlclose(driver);
 }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The library's cargo features that this machine can build: redis and tls, which need a C compiler, and uv and ibverbs where what they need is
+# The library's cargo features that this machine can build: cuda, which needs nothing, redis and tls, which need a C compiler, and uv and ibverbs where what they need is
 # there. To be sourced, for its functions; or run:
 #   scripts/features.sh          prints the features, separated by commas
 #   scripts/features.sh say      prints in a sentence which are left out, and why
@@ -15,7 +15,7 @@ has_rdma_core_needs() {
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0
 
 set -euo pipefail
-features=redis,tls
+features=cuda,redis,tls
 left_out=()
 if has_libclang >/dev/null; then features+=,uv; else left_out+=("uv, which needs libclang-dev"); fi
 if [ "$(uname -s)" = Linux ] && has_rdma_core_needs >/dev/null; then

@@ -72,7 +72,7 @@ echo "--- no crate is compiled twice"
 # Which crates cargo has compiled, by the call that CMake makes. It compiles nothing now: else the call is another one.
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 artifacts=$(CMAKE="$root/cmake/rdma-core.sh" cargo build --quiet --release --locked --target "$host" --target-dir build/cmake/cargo \
-  -p gloo_rs -p gloo-rs-tool --no-default-features --features=redis,tls,uv,ibverbs --message-format json | grep '^{"reason":"compiler-artifact"')
+  -p gloo_rs -p gloo-rs-tool --no-default-features --features=cuda,redis,tls,uv,ibverbs --message-format json | grep '^{"reason":"compiler-artifact"')
 if grep -m 1 -F '"fresh":false' <<<"$artifacts"; then fail "cargo had to compile that again"; fi
 twice=$(grep -vF '"kind":["custom-build"]' <<<"$artifacts" | sed -E 's/.*"package_id":"([^"]*)".*"kind":\[("[^]]*)\].*/\1 \2/' | sort | uniq -d | sed -E 's/.*#([a-z0-9_-]+)@.*/\1/')
 # Which build scripts use, too: for those they are compiled without optimisation.
@@ -199,10 +199,10 @@ lacking() {
 }
 lacks_libnl="libnl-3.0, for ibverbs (Debian: libnl-3-dev) libnl-route-3.0, for ibverbs (Debian: libnl-route-3-dev)"
 within=(env PKG_CONFIG_LIBDIR=/nowhere)
-refused "lacks: $lacks_libnl Or do without: -DGLOO_RS_CARGO_FEATURES=\"redis;tls;uv\""
+refused "lacks: $lacks_libnl Or do without: -DGLOO_RS_CARGO_FEATURES=\"cuda;redis;tls;uv\""
 within=(lacking python3 pkg-config --)
 refused "lacks: libclang with clang's headers, or its folder in the variable LIBCLANG_PATH, for uv and ibverbs (Debian: libclang-dev)\
- python3, for ibverbs (Debian: python3) pkg-config, for ibverbs (Debian: pkg-config) Or do without: -DGLOO_RS_CARGO_FEATURES=\"redis;tls\""
+ python3, for ibverbs (Debian: python3) pkg-config, for ibverbs (Debian: pkg-config) Or do without: -DGLOO_RS_CARGO_FEATURES=\"cuda;redis;tls\""
 lacking python3 pkg-config -- cmake -S . -B "$at/refused" -DGLOO_RS_CARGO_FEATURES="redis;tls" >/dev/null
 within=(lacking cc gcc clang --)
 refused "lacks: a C compiler, for everything (Debian: gcc, libc6-dev)"
@@ -246,7 +246,7 @@ calls_cargo_for() { # BUILD ARGUMENTS
 }
 cmake -S cmake/test/subdirectory -B "$at/default" -DGLOO_RS="$root" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" >/dev/null
 if cmake --build "$at/default" --target help | grep -w gloo_rs_tool; then fail "the tool is built although nobody asked for it"; fi
-calls_cargo_for default "-p gloo_rs --no-default-features --features=redis,tls "
+calls_cargo_for default "-p gloo_rs --no-default-features --features=cuda,redis,tls "
 
 echo "--- projects that export what links gloo_rs, and others that find it"
 mkdir -p "$at/export/gloo_rs"

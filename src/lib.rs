@@ -4,8 +4,7 @@
 #[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod collective;
 pub mod context;
-#[cfg(test)]
-mod cuda;
+pub mod cuda;
 pub mod engine;
 pub mod environment;
 pub mod error;

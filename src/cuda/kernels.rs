@@ -11,7 +11,11 @@ use crate::types::{DataType, ReduceOp};
 
 /// The kernels, for `cuModuleLoadData`, with the zero byte that ends a string in C. Drivers of CUDA 12.1 or newer take it,
 /// for GPUs from compute capability 7.0 on.
+#[cfg(any(test, feature = "cuda"))]
 pub const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+/// A build without the feature finds no driver that could load them.
+#[cfg(not(any(test, feature = "cuda")))]
+pub const PTX: &str = "\0";
 
 /// The most inputs of a launch. More inputs are reduced by several launches, of which each but the first begins with
 /// the result of the one before. Then the result must not be in the place of an input of a later launch.

@@ -202,7 +202,7 @@ impl BufferBounds {
         let address = pointer.addr();
         address & self.unaligned == 0
             && address.wrapping_sub(1) <= self.max
-            && memory::check_host(pointer, String::new).is_ok()
+            && matches!(memory::is_device(pointer), Ok(false))
     }
 }
 

@@ -26,7 +26,10 @@ pub mod process;
 #[cfg(not(target_os = "linux"))]
 #[path = "absent/process.rs"]
 pub mod process;
-#[cfg(all(feature = "ibverbs", target_os = "linux"))]
+#[cfg(all(unix, not(miri)))]
+pub mod shared_library;
+#[cfg(not(all(unix, not(miri))))]
+#[path = "absent/shared_library.rs"]
 pub mod shared_library;
 #[cfg(target_os = "linux")]
 pub mod shared_memory;
@@ -36,7 +39,6 @@ pub mod shared_memory;
 pub mod socket;
 pub mod topology;
 
-use std::ffi::{CStr, c_void};
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -165,29 +167,6 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     #[cfg(not(target_os = "linux"))]
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(bytes)
-}
-
-/// Calls `body` with the address of `symbol` in `library`; `None` if this process has not loaded the library, or it has
-/// no such symbol. The library stays loaded during the call.
-#[cfg(unix)]
-pub fn with_loaded_symbol<T>(library: &CStr, symbol: &CStr, body: impl FnOnce(*mut c_void) -> T) -> Option<T> {
-    // SAFETY: strings that end with NUL. With RTLD_NOLOAD no code of the library runs.
-    let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        return None;
-    }
-    // SAFETY: an open handle.
-    let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
-    let result = (!address.is_null()).then(|| body(address));
-    // SAFETY: opened above, and closed once.
-    unsafe { libc::dlclose(handle) };
-    result
-}
-
-/// `None`: of the libraries that are asked for, this system has none.
-#[cfg(not(unix))]
-pub fn with_loaded_symbol<T>(_library: &CStr, _symbol: &CStr, _body: impl FnOnce(*mut c_void) -> T) -> Option<T> {
-    None
 }
 
 #[cfg(all(test, target_os = "linux", not(miri)))]

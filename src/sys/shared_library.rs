@@ -24,6 +24,13 @@ impl SharedLibrary {
         NonNull::new(handle).map(|handle| Self { handle }).ok_or_else(last_error)
     }
 
+    /// The library with this name, if this process has loaded it. None of its code runs.
+    pub fn loaded(name: &CStr) -> Option<Self> {
+        // SAFETY: `name` is a string that ends with zero.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        NonNull::new(handle).map(|handle| Self { handle })
+    }
+
     /// The address of the function or variable with this name, in its newest version; `None` if there is none.
     pub fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: the library is loaded, and `name` ends with zero.
@@ -42,7 +49,7 @@ fn last_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
@@ -50,6 +57,12 @@ mod tests {
     fn symbols_of_a_library_are_found() {
         let library = SharedLibrary::open("libc.so.6").expect("the C library");
         assert!(library.symbol(c"getpid").is_some() && library.symbol(c"no_such_function").is_none());
+    }
+
+    #[test]
+    fn only_a_library_that_is_loaded_is_found_so() {
+        assert!(SharedLibrary::loaded(c"libc.so.6").is_some_and(|library| library.symbol(c"getpid").is_some()));
+        assert!(SharedLibrary::loaded(c"libno_such_library.so.1").is_none());
     }
 
     #[test]
