@@ -1,4 +1,5 @@
-/* Pointers to device memory are refused, where CUDA's driver is loaded to tell them. */
+/* Pointers to device memory are recognised, where CUDA's driver is loaded to tell them. This driver has nothing else, so
+ * collectives cannot use the memory. */
 #define _DEFAULT_SOURCE /* for MAP_ANONYMOUS */
 #include "harness.h"
 
@@ -24,9 +25,14 @@ static void device_memory(void) {
   gloo_rs_pair_t *pair = NULL;
   float host[4] = {1, 2, 3, 4}, out[4];
   char *device = reserve(), *managed = reserve(), *again = reserve();
+  gloo_rs_collective_options_t options;
+  gloo_rs_request_t *request = NULL;
+  const void *input;
+  void *output;
   int i, calls;
   void *driver;
 
+  gloo_rs_collective_options_init(&options, sizeof options);
   /* Without the driver the process has no device memory. */
   CHECK_OK(gloo_rs_allreduce(context, host, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM));
   CHECK_INT(mprotect(again, BYTES, PROT_READ | PROT_WRITE), 0);
@@ -42,11 +48,25 @@ static void device_memory(void) {
   set_device_memory(device, BYTES, 0);
 
 #define REFUSED(call, text) CHECK_FAILS(call, GLOO_RS_ERROR_UNSUPPORTED, text " (0x")
+  options.data_type = GLOO_RS_FLOAT32;
+  options.inputs = &input;
+  options.outputs = &output;
+  options.num_inputs = options.num_outputs = 1;
+  options.count = 4;
+  input = device;
+  output = out;
   REFUSED(gloo_rs_allreduce(context, device, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "input 0");
   REFUSED(gloo_rs_allreduce(context, host, device + BYTES - 16, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "output 0");
-  CHECK_CONTAINS(gloo_rs_last_error_message(), "is memory of a CUDA device; copy it to host memory first");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "): memory of a CUDA device: ");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), strstr(gloo_rs_built_features(), "cuda") != NULL
+                                                   ? "CUDA's driver has no function cuDriverGetVersion, which that of CUDA"
+                                                   : "this build cannot access it: it has no feature cuda");
+  REFUSED(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), "input 0");
+  REFUSED(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &request), "input 0");
+  CHECK(request == NULL);
   REFUSED(gloo_rs_broadcast(context, device, 4, GLOO_RS_FLOAT32, 0), "output 0");
-  REFUSED(gloo_rs_reduce_local(device, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "input 0");
+  REFUSED(gloo_rs_reduce_local(device, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "input");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "is memory of a CUDA device; copy it to host memory first");
   REFUSED(gloo_rs_unbound_buffer_create(context, device, 16, &buffer), "data");
   CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
   REFUSED(gloo_rs_pair_create_send_buffer(pair, 1, device, 16, &bound), "data");
@@ -61,6 +81,19 @@ static void device_memory(void) {
     CHECK(out[3] == 8);
   }
   CHECK_INT(calls_of_driver(), calls + 10 * 2);
+
+  /* Who says that it is the host's has nobody asked. */
+  options.memory = GLOO_RS_MEMORY_HOST;
+  input = host;
+  calls = calls_of_driver();
+  CHECK_OK(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options));
+  CHECK(out[3] == 8);
+  CHECK_INT(calls_of_driver(), calls);
+  options.memory = GLOO_RS_MEMORY_DEVICE;
+  REFUSED(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options), "input 0");
+  options.memory = (gloo_rs_memory_t)3;
+  CHECK_INVALID(gloo_rs_collective(context, GLOO_RS_ALLREDUCE, &options),
+                "memory is 3, which is not a value of its enumeration");
 
   /* What was the host's may come back as a device's, at the same address. */
   set_device_memory(again, BYTES, 0);

@@ -16,8 +16,9 @@
  *   the bytes and the operation.
  * - Pointers must be NULL or valid until the function returns. NULL is refused with GLOO_RS_ERROR_INVALID_ARGUMENT.
  *   Strings are UTF-8 and end with a NUL byte.
- * - Memory is host memory. A pointer to device memory (CUDA) is refused with GLOO_RS_ERROR_UNSUPPORTED where the library can
- *   detect it. Managed and pinned host memory are accepted.
+ * - Buffers of collectives are host memory or memory of CUDA devices; see gloo_rs_memory_t. All other memory is host memory:
+ *   a pointer to memory of a device is refused with GLOO_RS_ERROR_UNSUPPORTED where the library can detect it. Managed and
+ *   pinned memory are host memory.
  * - Structs, lists and results have the alignment of their C types. Inputs and outputs of collectives have the alignment of
  *   their elements: that of the parts for complex numbers, and the size of the element for all other types. Misaligned pointers
  *   are refused. The memory of gloo_rs_buffer_t and gloo_rs_unbound_buffer_t may have any alignment.
@@ -97,7 +98,7 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_INVALID_OPERATION = 2,
   /// The timeout expired before the operation completed.
   GLOO_RS_ERROR_TIMEOUT = 3,
-  /// The operating system reported an error of a file, a socket or an interface.
+  /// The operating system reported an error of a file, a socket or an interface, or CUDA's driver one of a GPU.
   GLOO_RS_ERROR_IO = 4,
   /// The connection to a peer broke, the peer's process ended, or the peer's context failed.
   GLOO_RS_ERROR_CONNECTION_LOST = 5,
@@ -259,6 +260,19 @@ typedef enum gloo_rs_op_t {
   /// Bitwise exclusive or; integers and GLOO_RS_BOOL only.
   GLOO_RS_XOR = 7,
 } gloo_rs_op_t;
+
+/// Where the buffers of a call are. Managed and pinned memory of CUDA count as host memory, and may be used as memory of
+/// devices too. A call on memory of devices is synchronous: the caller has waited for all of its own work on the
+/// buffers, and the result is there when the call returns.
+typedef enum gloo_rs_memory_t {
+  /// Each buffer is either host memory or memory of a CUDA device. CUDA's driver is asked which, once it is loaded in
+  /// the process.
+  GLOO_RS_MEMORY_AUTO = 0,
+  /// Host memory; nobody is asked. Memory of a device makes the process crash.
+  GLOO_RS_MEMORY_HOST = 1,
+  /// Memory of CUDA devices. Another buffer is refused with GLOO_RS_ERROR_INVALID_ARGUMENT.
+  GLOO_RS_MEMORY_DEVICE = 2,
+} gloo_rs_memory_t;
 
 /// The collectives of gloo_rs_collective and gloo_rs_collective_prepare. Each does what the function of its name does,
 /// with the same lengths of buffers and the same forms in place. These comments say how many inputs and outputs
@@ -817,6 +831,10 @@ typedef struct gloo_rs_collective_options_t {
   const size_t *dims;
   /// Length of `dims`. Used by allreduce.
   size_t num_dims;
+  /// Where the buffers are; GLOO_RS_MEMORY_AUTO by default. Ranks need not agree. Used by all but barrier.
+  enum gloo_rs_memory_t memory;
+  /// Must be 0.
+  uint32_t reserved;
 } gloo_rs_collective_options_t;
 
 #ifdef __cplusplus
@@ -834,9 +852,9 @@ uint32_t gloo_rs_version_number(void);
 /// Returns the version of the library that the program runs with: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls`, `uv` and
-/// `ibverbs` unless they were left out. Whether this host has a device for the last, gloo_rs_ibverbs_devices says. A
-/// static string.
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `cuda`, `redis`, `tls`,
+/// `uv` and `ibverbs` unless they were left out. Whether this host has a device for the last, gloo_rs_ibverbs_devices
+/// says. A static string.
 const char *gloo_rs_built_features(void);
 
 /// Returns the names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas. Each is a

@@ -71,7 +71,7 @@ shard() { # K
 }
 run_test() {
   TIER=test LOWEST=3 scripts/tier.sh "${first[@]}" -- "${rust[@]}" -- "${package[@]}" -- "${miri[@]}" -- "${models[@]}"
-  echo "NOT TESTED: GPUs. No call takes their memory yet. Kernels for them were interpreted on the CPU; nothing was run on a GPU."
+  echo "NOT TESTED: GPUs. Their driver was simulated, and kernels for them were interpreted on the CPU; nothing was run on a GPU."
 }
 
 case ${1:-} in

@@ -16,7 +16,7 @@ pub enum ErrorKind {
     InvalidOperation,
     /// The deadline passed first.
     Timeout,
-    /// The operating system refused; a file, a socket, an interface.
+    /// The operating system refused; a file, a socket, an interface. Or CUDA's driver did.
     Io,
     /// A peer is gone, or its connection broke.
     ConnectionLost,

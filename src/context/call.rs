@@ -8,6 +8,7 @@ use crate::collective::{Collective, Shape};
 use crate::engine::prepared::Function;
 use crate::engine::{Binding, Combine, Prepared, UserFunction};
 use crate::error::{Error, Result};
+use crate::memory::Memory;
 use crate::reduce;
 use crate::types::{DataType, ElementType, ReduceOp};
 
@@ -40,6 +41,10 @@ pub struct Call<'a> {
     pub inputs: &'a [*const u8],
     /// One pointer for each output of the shape.
     pub outputs: &'a [*mut u8],
+    /// Where the buffers are.
+    pub memory: Memory,
+    /// Whether the only output is a part of the only input, which no other call allows.
+    pub own_block: bool,
     /// Distinguishes concurrent calls of one collective on one context. The same on all ranks.
     pub tag: u64,
     /// Replaces the context's timeout.
@@ -59,6 +64,8 @@ impl<'a> Call<'a> {
             reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &[],
             outputs: &[],
+            memory: Memory::Auto,
+            own_block: false,
             tag: 0,
             timeout: None,
             max_segment_bytes: None,

@@ -20,6 +20,7 @@ mod setup;
 mod share_counts;
 mod shared;
 mod split;
+mod staging;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tuning;
@@ -42,6 +43,7 @@ use std::time::{Duration, Instant};
 use crate::collective::Constants;
 use crate::context::rounds::Rounds;
 use crate::context::versions::Versions;
+use crate::cuda::gpus::Gpus;
 use crate::engine::cache::CallCache;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::shared::Shared as SharedMemory;
@@ -208,6 +210,8 @@ pub struct Context {
     /// The prepared calls, unless all ranks share memory: `shared_memory` has them then.
     cache: Mutex<CallCache>,
     plans: PlanCache,
+    /// The GPUs in whose memory buffers of calls are, from the first such call on.
+    gpus: OnceLock<Arc<Gpus>>,
     rounds: Rounds,
     versions: Versions,
     shared: Arc<Shared>,
@@ -277,6 +281,7 @@ impl Context {
             allocations,
             cache: Mutex::default(),
             plans: PlanCache::default(),
+            gpus: OnceLock::new(),
             rounds: Rounds::default(),
             shared,
         }))

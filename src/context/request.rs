@@ -11,6 +11,7 @@ use crate::context::call::Call;
 use crate::context::operation::Operation;
 use crate::context::run::Run;
 use crate::context::shared::{Begun, SharedCall};
+use crate::context::staging::Staging;
 use crate::engine::cache::CallKey;
 use crate::engine::plan::boxed;
 use crate::engine::prepared::Function;
@@ -40,6 +41,8 @@ struct Body {
     function: Option<Function>,
     inputs: Box<[*const u8]>,
     outputs: Box<[*mut u8]>,
+    /// Whose buffers these are, where they are not the caller's.
+    staging: Option<Staging>,
     /// The first of each; null if there is none.
     first: (*const u8, *mut u8),
     tag: u64,
@@ -103,6 +106,31 @@ impl Context {
         cached: Option<Arc<Prepared>>,
     ) -> Result<Request> {
         call.check_buffers()?;
+        if self.is_staged(call)? {
+            let staging = self.stage(call)?;
+            let on_host = staging.call(call);
+            let key = self.key_of(&on_host);
+            let cached = self.check(&on_host, key.as_ref())?;
+            let mut request = self.request_on_host(&on_host, key.as_ref(), cached)?;
+            if !staging.is_quick() {
+                request.quick = None;
+            }
+            // Nobody else has the body yet.
+            if let Some(body) = Arc::get_mut(&mut request.body) {
+                body.staging = Some(staging);
+            }
+            return Ok(request);
+        }
+        self.request_on_host(call, key, cached)
+    }
+
+    /// [`Context::request_checked`] for a call that the host makes as it is.
+    fn request_on_host(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+        key: Option<&CallKey<'_>>,
+        cached: Option<Arc<Prepared>>,
+    ) -> Result<Request> {
         let prepared = cached.map_or_else(|| self.prepare(call, key), Ok)?;
         {
             let guard = self.lock()?;
@@ -121,6 +149,7 @@ impl Context {
             function: call.function(),
             inputs: boxed(call.inputs)?,
             outputs: boxed(call.outputs)?,
+            staging: None,
             first,
             tag: call.tag,
             timeout: call.timeout,
@@ -170,42 +199,40 @@ impl Request {
 
     /// Waits until the call that was started is complete, or has failed. The request is inactive afterwards.
     pub fn wait(&self) -> Result<()> {
-        if self.wait_quick(|| ()) { Ok(()) } else { self.wait_any(|| ()) }
+        if self.wait_quick() { Ok(()) } else { self.wait_any() }
     }
 
-    /// The wait for a call that has ended in few steps: calls `last` while the buffers are still the library's. For
-    /// another one, does nothing and returns false: [`Request::wait_any`] waits, or fails.
+    /// The wait for a call that has ended in few steps. For another one, does nothing and returns false:
+    /// [`Request::wait_any`] waits, or fails.
     #[inline(always)] // On the path of small collectives.
-    pub(crate) fn wait_quick(&self, last: impl FnOnce()) -> bool {
+    pub(crate) fn wait_quick(&self) -> bool {
         let is_quick = self.quick.as_ref().is_some_and(|shared| !shared.is_inherited());
         let has_ended = is_quick && self.enter(State::Complete).is_ok();
         if has_ended {
-            last();
+            if let Some(staging) = &self.body.staging {
+                // SAFETY: by the contract of `Context::request`, the output is valid until the request is inactive.
+                unsafe { staging.copy_own_block() };
+            }
             self.leave_inactive();
         }
         has_ended
     }
 
-    /// Waits for any call. After a success, calls `last` while the buffers are still the library's.
+    /// Waits for any call.
     #[inline(never)]
-    pub(crate) fn wait_any(&self, last: impl FnOnce()) -> Result<()> {
+    pub(crate) fn wait_any(&self) -> Result<()> {
         transport::check_process(self.body.context.device().as_ref())?;
         self.enter_active("wait")?;
-        self.complete(last)
+        self.complete()
     }
 
     /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what
     /// can be done without waiting. Once the timeout has expired, fails as the wait does.
     pub fn test(&self) -> Result<bool> {
-        self.test_and(|| ())
-    }
-
-    /// [`Request::test`] that, if the call is complete, calls `last` while the buffers are still the library's.
-    pub(crate) fn test_and(&self, last: impl FnOnce()) -> Result<bool> {
         transport::check_process(self.body.context.device().as_ref())?;
         self.enter_active("test")?;
         if self.is_complete()? {
-            return self.complete(last).map(|()| true);
+            return self.complete().map(|()| true);
         }
         self.leave(State::Active);
         Ok(false)
@@ -238,6 +265,8 @@ impl Request {
     /// Returns whether the call has ended.
     fn begin_any(&self, begun: Option<Operation>) -> Result<bool> {
         let (body, context) = (&*self.body, &*self.body.context);
+        // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended.
+        body.stage(|staging| unsafe { staging.copy_in() })?;
         let mut run = context.run_of(body.binding(), body.timeout, context.engine().now());
         let is_prepared = body.executed().is_some() && !context.compares_calls();
         let operation = if is_prepared { None } else { context.begin_rounds_of(&mut run)? };
@@ -308,7 +337,7 @@ impl Request {
     }
 
     /// Waits for the run, and ends it. The request becomes inactive.
-    fn complete(&self, last: impl FnOnce()) -> Result<()> {
+    fn complete(&self) -> Result<()> {
         let (body, context) = (&*self.body, &self.body.context);
         let running = body.running.lock().take();
         let result = running.map_or(Ok(()), |(mut operation, times)| {
@@ -325,12 +354,13 @@ impl Request {
             operation.keep(&self.claim);
             Ok(())
         });
-        if result.is_ok() {
+        let result = result.and_then(|()| {
             // SAFETY: the outputs are valid for their lengths in the shape, by the contract of `Context::request`,
             // until the request is inactive.
             unsafe { body.call.settle(&body.outputs) };
-            last();
-        }
+            // SAFETY: as above; the call has ended.
+            body.stage(|staging| unsafe { staging.copy_out() })
+        });
         self.leave_inactive();
         result
     }
@@ -395,6 +425,16 @@ impl Body {
     fn run(&self, times: &Times) -> Run<'_> {
         let Times { at, deadline, timeout } = *times;
         Run { deadline, timeout, ..self.context.run_of(self.binding(), self.timeout, at) }
+    }
+
+    /// Copies what the call reads or has written, where its buffers are not the caller's. A failure breaks the context.
+    fn stage(&self, copy: impl FnOnce(&Staging) -> Result<()>) -> Result<()> {
+        let Some(staging) = &self.staging else { return Ok(()) };
+        self.context.check_process()?;
+        copy(staging).map_err(|error| {
+            let text = self.call.describe(self.context.rank, self.tag);
+            self.context.fail_staged(&(text, self.call.collective().name()), &error)
+        })
     }
 
     /// Goes on with the call that is `running`, without waiting.

@@ -80,8 +80,58 @@ impl Context {
         key: Option<&CallKey<'_>>,
         cached: Option<Arc<Prepared>>,
     ) -> Result<()> {
-        let started = self.engine().now();
         call.check_buffers()?;
+        if self.is_staged(call)? {
+            // SAFETY: by the contract.
+            return unsafe { self.run_staged(call, key, cached) };
+        }
+        // SAFETY: by the contract.
+        unsafe { self.run_on_host(call, key, cached) }
+    }
+
+    /// [`Context::run_checked`] for a call on buffers of the library.
+    ///
+    /// # Safety
+    /// See [`Context::run_checked`].
+    #[cold]
+    unsafe fn run_staged(
+        &self,
+        call: &Call<'_>,
+        key: Option<&CallKey<'_>>,
+        cached: Option<Arc<Prepared>>,
+    ) -> Result<()> {
+        let staging = self.stage(call)?;
+        let failed = |error: Error| self.fail_staged(&self.text_of(call), &error);
+        // SAFETY: by the contract, the buffers are valid until this returns.
+        unsafe { staging.copy_in() }.map_err(failed)?;
+        let on_host = staging.call(call);
+        // SAFETY: the buffers of the library are there until this returns, and the caller guarantees the others.
+        unsafe {
+            if on_host.shape == call.shape {
+                self.run_on_host(&on_host, key, cached)?;
+            } else {
+                // With another number of buffers it is another call.
+                let key = self.key_of(&on_host);
+                let cached = self.check(&on_host, key.as_ref())?;
+                self.run_on_host(&on_host, key.as_ref(), cached)?;
+            }
+        }
+        // SAFETY: as above; the call has ended.
+        unsafe { staging.copy_out() }.map_err(failed)
+    }
+
+    /// [`Context::run_checked`] for a call that the host makes as it is.
+    ///
+    /// # Safety
+    /// See [`Context::run_checked`].
+    #[inline]
+    unsafe fn run_on_host(
+        &self,
+        call: &Call<'_>,
+        key: Option<&CallKey<'_>>,
+        cached: Option<Arc<Prepared>>,
+    ) -> Result<()> {
+        let started = self.engine().now();
         let prepared = match cached {
             Some(prepared) => {
                 let binding = call.binding(&prepared);

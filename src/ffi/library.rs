@@ -30,14 +30,15 @@ pub extern "C" fn gloo_rs_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls`, `uv` and
-/// `ibverbs` unless they were left out. Whether this host has a device for the last, gloo_rs_ibverbs_devices says. A
-/// static string.
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `cuda`, `redis`, `tls`,
+/// `uv` and `ibverbs` unless they were left out. Whether this host has a device for the last, gloo_rs_ibverbs_devices
+/// says. A static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn gloo_rs_built_features() -> *const c_char {
     static FEATURES: LazyLock<CString> = LazyLock::new(|| {
         let features = [
             ("tcp", true),
+            ("cuda", cfg!(all(feature = "cuda", unix))),
             ("redis", cfg!(feature = "redis")),
             ("tls", cfg!(feature = "tls")),
             ("uv", cfg!(feature = "uv")),

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::collective::{self, OutputCopy, gloo_rs_collective_options_t, gloo_rs_collective_t, guard_kind};
+use super::collective::{self, gloo_rs_collective_options_t, gloo_rs_collective_t, guard_kind};
 use super::context::{Waits, gloo_rs_context_t};
 use super::guard::guard;
 use super::handle::{self, Handle};
@@ -42,20 +42,7 @@ impl Handle for gloo_rs_request_t {
 /// The object behind a request's handle.
 pub struct RequestHandle {
     request: Request,
-    /// Memory of `request`, if an output is a part of the input.
-    output_copy: Option<OutputCopy>,
     waits: Waits,
-}
-
-impl RequestHandle {
-    /// What remains to be done with the buffers when a call is complete.
-    fn last(&self) {
-        if let Some(output_copy) = &self.output_copy {
-            // SAFETY: the request calls this when its call has ended and before it is inactive; until then, the header
-            // demands, the outputs are valid for writes.
-            unsafe { output_copy.copy_out() };
-        }
-    }
 }
 
 /// Prepares a call of the collective `kind` with `options` as a request, which is inactive. The caller frees `*request`
@@ -79,8 +66,8 @@ pub unsafe extern "C" fn gloo_rs_collective_prepare(
         let handle = unsafe { handle::get(context, "context") }?;
         // SAFETY: the header demands that the pointers in `options` are valid as their comments say, and the buffers
         // whenever the request is active.
-        let (request, output_copy) = unsafe { collective::request(&handle.context, collective, &options) }?;
-        handle::create(RequestHandle { request, output_copy, waits: handle.waits.clone() }, out);
+        let request = unsafe { collective::request(&handle.context, collective, &options) }?;
+        handle::create(RequestHandle { request, waits: handle.waits.clone() }, out);
         Ok(())
     };
     // SAFETY: C initialises arguments; any number is accepted.
@@ -111,9 +98,9 @@ pub unsafe extern "C" fn gloo_rs_wait(request: *mut gloo_rs_request_t) -> gloo_r
     guard("gloo_rs_wait", || {
         // SAFETY: the header demands that `request` is NULL or a live handle.
         let handle = unsafe { handle::get(request, "request") }?;
-        match handle.request.wait_quick(|| handle.last()) {
+        match handle.request.wait_quick() {
             true => Ok(()),
-            false => handle.waits.during(|| handle.request.wait_any(|| handle.last())),
+            false => handle.waits.during(|| handle.request.wait_any()),
         }
     })
 }
@@ -127,7 +114,7 @@ pub unsafe extern "C" fn gloo_rs_test(request: *mut gloo_rs_request_t, done: *mu
     guard("gloo_rs_test", || {
         // SAFETY: the header demands that `request` is NULL or a live handle, and `done` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(request, "request")?, Out::new(done, "done")?) };
-        out.set(handle.waits.during(|| handle.request.test_and(|| handle.last()))?);
+        out.set(handle.waits.during(|| handle.request.test())?);
         Ok(())
     })
 }

@@ -18,7 +18,7 @@ pub enum gloo_rs_status_t {
     GLOO_RS_ERROR_INVALID_OPERATION = 2,
     /// The timeout expired before the operation completed.
     GLOO_RS_ERROR_TIMEOUT = 3,
-    /// The operating system reported an error of a file, a socket or an interface.
+    /// The operating system reported an error of a file, a socket or an interface, or CUDA's driver one of a GPU.
     GLOO_RS_ERROR_IO = 4,
     /// The connection to a peer broke, the peer's process ended, or the peer's context failed.
     GLOO_RS_ERROR_CONNECTION_LOST = 5,

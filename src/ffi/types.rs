@@ -3,9 +3,10 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use super::enumeration::{number, unknown};
+use super::enumeration::{self, number, unknown};
 use super::pointer;
 use crate::error::{Error, Result};
+use crate::memory::Memory;
 use crate::types::{DataType, ElementType, ReduceOp};
 use crate::wait_mode::WaitMode;
 
@@ -77,6 +78,23 @@ pub enum gloo_rs_op_t {
 
 pub use gloo_rs_op_t::*;
 
+/// Where the buffers of a call are. Managed and pinned memory of CUDA count as host memory, and may be used as memory of
+/// devices too. A call on memory of devices is synchronous: the caller has waited for all of its own work on the
+/// buffers, and the result is there when the call returns.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum gloo_rs_memory_t {
+    /// Each buffer is either host memory or memory of a CUDA device. CUDA's driver is asked which, once it is loaded in
+    /// the process.
+    GLOO_RS_MEMORY_AUTO = 0,
+    /// Host memory; nobody is asked. Memory of a device makes the process crash.
+    GLOO_RS_MEMORY_HOST = 1,
+    /// Memory of CUDA devices. Another buffer is refused with GLOO_RS_ERROR_INVALID_ARGUMENT.
+    GLOO_RS_MEMORY_DEVICE = 2,
+}
+
+pub use gloo_rs_memory_t::*;
+
 /// # Safety
 /// The number is initialised.
 pub(super) unsafe fn data_type(data_type: MaybeUninit<gloo_rs_data_type_t>) -> Result<DataType> {
@@ -109,6 +127,18 @@ pub(super) unsafe fn element_type(
 pub(super) unsafe fn op(op: MaybeUninit<gloo_rs_op_t>) -> Result<ReduceOp> {
     // SAFETY: by the contract, `op` is initialised.
     ReduceOp::try_from(unsafe { number(op) })
+}
+
+/// # Safety
+/// The number is initialised.
+pub(super) unsafe fn memory(memory: MaybeUninit<gloo_rs_memory_t>) -> Result<Memory> {
+    let known = [
+        (GLOO_RS_MEMORY_AUTO, Memory::Auto),
+        (GLOO_RS_MEMORY_HOST, Memory::Host),
+        (GLOO_RS_MEMORY_DEVICE, Memory::Device),
+    ];
+    // SAFETY: by the contract, `memory` is initialised.
+    unsafe { enumeration::known(memory, "memory", &known) }
 }
 
 /// Returns the bytes of one element of `data_type`; 0 for numbers that are no type.

@@ -46,6 +46,7 @@ pub struct Args {
 }
 
 const FEATURES: &[(&str, bool)] = &[
+    ("cuda", cfg!(all(feature = "cuda", unix))),
     ("redis", cfg!(feature = "redis")),
     ("tls", cfg!(feature = "tls")),
     ("uv", cfg!(feature = "uv")),

@@ -5,7 +5,7 @@ use crate::context::Call;
 use crate::error::{Error, Result};
 use crate::ffi::pointer::check_range;
 use crate::memory;
-use crate::reserve::{try_collect, try_with_capacity, try_zeros};
+use crate::reserve::{try_collect, try_with_capacity};
 use crate::types::{DataType, ElementType};
 
 /// How the inputs are placed relative to the outputs.
@@ -78,44 +78,12 @@ pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
 pub(super) fn check_local(input: *const u8, inout: *const u8, count: usize, dtype: DataType) -> Result<()> {
     let input_range = Range::new(false, 0, input, count, dtype.into())?;
     let inout_range = Range::new(true, 0, inout, count, dtype.into())?;
+    for (pointer, name) in [(input, "input"), (inout, "inout")] {
+        if count > 0 {
+            memory::check_host(pointer, || name.to_owned())?;
+        }
+    }
     if input == inout { Ok(()) } else { input_range.check_disjoint(&inout_range) }
-}
-
-/// An output buffer of the library for a call whose one output is a part of its input; its elements are copied to that
-/// output at the end. Schedules are verified only for outputs that are disjoint from the inputs.
-pub(crate) struct OutputCopy {
-    memory: Vec<u128>,
-    output: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: whoever calls `copy_out` guarantees that `output` may be written then, on whichever thread.
-unsafe impl Send for OutputCopy {}
-// SAFETY: as above; no other method uses the pointer.
-unsafe impl Sync for OutputCopy {}
-
-impl OutputCopy {
-    /// Allocates a buffer in place of the output of `call`.
-    pub(super) fn new(call: &Call<'_>) -> Result<Self> {
-        let bytes = call.shape.output_len(0) * call.dtype.size();
-        let memory = try_zeros::<u128>(bytes.div_ceil(size_of::<u128>()), "an output that is a part of the input")?;
-        Ok(Self { memory, output: call.outputs[0], bytes })
-    }
-
-    /// The library's buffer. No other pointer to it may be in use.
-    pub(super) fn pointer(&mut self) -> *mut u8 {
-        self.memory.as_mut_ptr().cast()
-    }
-
-    /// Copies the elements to the caller's output.
-    ///
-    /// # Safety
-    /// The output is valid for writes of its elements, and the call does not run.
-    pub(crate) unsafe fn copy_out(&self) {
-        // SAFETY: by the contract, `output` is valid for writes of `bytes`. `memory` has at least `bytes`, and the
-        // library has allocated it, so the two do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(self.memory.as_ptr().cast(), self.output, self.bytes) };
-    }
 }
 
 /// A buffer's address range, and its name in errors.
@@ -140,9 +108,6 @@ impl Range {
             return Err(Error::invalid(format!(
                 "{kind} {index} ({pointer:p}) is not aligned to the {align} bytes of {dtype}"
             )));
-        }
-        if bytes > 0 {
-            memory::check_host(pointer, || format!("{kind} {index}"))?;
         }
         Ok(Self { start, end: start + bytes, output, index })
     }

@@ -25,14 +25,13 @@ pub use options::*;
 pub use reducing::*;
 
 use self::buffers::Form;
-pub(super) use self::buffers::OutputCopy;
 pub(super) use self::kind::guard_kind;
 use super::context::gloo_rs_context_t;
 use super::enumeration::{from_number, number};
 use super::error::remember;
 use super::guard::{guard, guarded};
 use super::status::{GLOO_RS_OK, gloo_rs_status_t};
-use super::types::{element_type, op};
+use super::types::{element_type, memory, op};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction, Request};
@@ -103,7 +102,7 @@ unsafe fn lists<'a>(
     }
 }
 
-/// A request of `options`, and what to do when it is complete.
+/// A request of `options`.
 ///
 /// # Safety
 /// The lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string. Whenever the
@@ -113,12 +112,11 @@ pub(super) unsafe fn request(
     context: &Arc<Context>,
     collective: Collective,
     options: &gloo_rs_collective_options_t,
-) -> Result<(Request, Option<OutputCopy>)> {
+) -> Result<Request> {
     check_used(options, collective)?;
-    let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, output_copy| {
-        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is
-        // active; the one in `output_copy`, which is returned, as long as the caller keeps it.
-        Ok((unsafe { context.request_checked(call, key, cached) }?, output_copy))
+    let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached| {
+        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is active.
+        unsafe { context.request_checked(call, key, cached) }
     };
     // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a
     // string.
@@ -302,22 +300,17 @@ unsafe fn run(
     lists: Lists<'_>,
     key: Option<Key>,
 ) -> Result<()> {
-    let run = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached, output_copy: Option<OutputCopy>| {
-        // SAFETY: the call has passed all checks, every output is disjoint from all other buffers, and by the contract,
-        // they are valid until this returns.
-        unsafe { context.run_checked(call, key, cached) }?;
-        if let Some(output_copy) = output_copy {
-            // SAFETY: the call has returned. By the contract, only this call accesses the output until it returns.
-            unsafe { output_copy.copy_out() };
-        }
-        Ok(())
+    let run = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached| {
+        // SAFETY: the call has passed all checks, every output is disjoint from all other buffers or known to be a part
+        // of one, and by the contract, they are valid until this returns.
+        unsafe { context.run_checked(call, key, cached) }
     };
     // SAFETY: by the contract.
     unsafe { checked(context, collective, options, lists, key, run) }
 }
 
-/// Checks a call, and passes it on to `then`, with what it is looked up by, an equal call that was prepared before, and
-/// the library's buffer for an output that is a part of the input. Arguments as for [`run`].
+/// Checks a call, and passes it on to `then`, with what it is looked up by, and an equal call that was prepared before.
+/// Arguments as for [`run`].
 ///
 /// # Safety
 /// Lists in `options` are NULL or valid for reads of their lengths, and `algorithm` is NULL or a string.
@@ -328,7 +321,7 @@ unsafe fn checked<R>(
     options: &gloo_rs_collective_options_t,
     lists: Lists<'_>,
     key: Option<Key>,
-    then: impl FnOnce(&Call<'_>, Option<&CallKey<'_>>, Option<Arc<Prepared>>, Option<OutputCopy>) -> Result<R>,
+    then: impl FnOnce(&Call<'_>, Option<&CallKey<'_>>, Option<Arc<Prepared>>) -> Result<R>,
 ) -> Result<R> {
     let Lists { inputs, outputs, num_counts } = lists;
     let (rank, size) = (context.rank(), context.size());
@@ -368,6 +361,8 @@ unsafe fn checked<R>(
         reduction,
         tag: options.tag,
         timeout: pointer::timeout(options.timeout_ms)?,
+        // SAFETY: C initialised `memory`, or it has its default.
+        memory: unsafe { memory(options.memory) }?,
         max_segment_bytes: (options.max_segment_bytes > 0).then_some(options.max_segment_bytes),
         dtype,
         ..Call::new(shape, DataType::Uint8)
@@ -397,12 +392,8 @@ unsafe fn checked<R>(
         replaced = buffers::without_null(call.inputs, outputs)?;
         (call.inputs, call.outputs) = (&replaced.0, &replaced.1);
     }
-    if form == Form::OwnBlock {
-        let mut output_copy = OutputCopy::new(&call)?;
-        let output = [output_copy.pointer()];
-        return then(&Call { outputs: &output, ..call }, key.as_ref(), cached, Some(output_copy));
-    }
-    then(&call, key.as_ref(), cached, None)
+    call.own_block = form == Form::OwnBlock;
+    then(&call, key.as_ref(), cached)
 }
 
 fn repeat(count: usize, size: usize) -> Result<Vec<usize>> {

@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 use crate::ffi::enumeration::number;
 use crate::ffi::options::{self, Options};
 use crate::ffi::status::GLOO_RS_TIMEOUT_DEFAULT;
-use crate::ffi::types::{GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, gloo_rs_data_type_t, gloo_rs_op_t};
+use crate::ffi::types::{
+    GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_MEMORY_AUTO, GLOO_RS_SUM, gloo_rs_data_type_t, gloo_rs_memory_t, gloo_rs_op_t,
+};
 
 /// Options of every collective, for gloo_rs_collective and gloo_rs_collective_prepare. Initialise with
 /// gloo_rs_collective_options_init. A field that the collective does not use must keep its default; otherwise the call
@@ -102,6 +104,10 @@ pub struct gloo_rs_collective_options_t {
     pub dims: *const usize,
     /// Length of `dims`. Used by allreduce.
     pub num_dims: usize,
+    /// Where the buffers are; GLOO_RS_MEMORY_AUTO by default. Ranks need not agree. Used by all but barrier.
+    pub memory: MaybeUninit<gloo_rs_memory_t>,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 pub(super) const DEFAULTS: gloo_rs_collective_options_t = gloo_rs_collective_options_t {
@@ -130,6 +136,8 @@ pub(super) const DEFAULTS: gloo_rs_collective_options_t = gloo_rs_collective_opt
     num_groups: 0,
     dims: std::ptr::null(),
     num_dims: 0,
+    memory: MaybeUninit::new(GLOO_RS_MEMORY_AUTO),
+    reserved: 0,
 };
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -188,8 +196,11 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
         true => Err(unused(collective, field)),
         false => Ok(()),
     };
-    // SAFETY: C initialised both fields, or they have their defaults; any number is a valid `u32`.
-    let (data_type, op) = unsafe { (number(options.data_type), number(options.op)) };
+    if options.reserved != 0 {
+        return Err(Error::invalid(format!("reserved is {}; it must be 0", options.reserved)));
+    }
+    // SAFETY: C initialised these fields, or they have their defaults; any number is a valid `u32`.
+    let (data_type, op, memory) = unsafe { (number(options.data_type), number(options.op), number(options.memory)) };
     check(data_type != GLOO_RS_DATA_TYPE_UNSET as u32, "data_type", WITH_BUFFERS)?;
     check(options.element_bytes != 0, "element_bytes", WITH_BUFFERS)?;
     check(op != GLOO_RS_SUM as u32, "op", REDUCING)?;
@@ -209,7 +220,8 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
     check(!options.groups.is_null(), "groups", GROUPED)?;
     check(options.num_groups != 0, "num_groups", GROUPED)?;
     check(!options.dims.is_null(), "dims", PLACES)?;
-    check(options.num_dims != 0, "num_dims", PLACES)
+    check(options.num_dims != 0, "num_dims", PLACES)?;
+    check(memory != GLOO_RS_MEMORY_AUTO as u32, "memory", WITH_BUFFERS)
 }
 
 #[cold]

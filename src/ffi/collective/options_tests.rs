@@ -38,6 +38,7 @@ const FIELDS: &[(&str, Set)] = &[
     ("num_groups", |options| options.num_groups = 1),
     ("dims", |options| options.dims = ptr::dangling()),
     ("num_dims", |options| options.num_dims = 1),
+    ("memory", |options| options.memory = MaybeUninit::new(GLOO_RS_MEMORY_DEVICE)),
 ];
 
 /// By field, the collectives that its comment says it is used by.
@@ -52,7 +53,7 @@ fn documented() -> BTreeMap<String, Vec<Collective>> {
         }
         let Some(name) = line.strip_prefix("pub ").and_then(|rest| rest.split(':').next()) else { continue };
         let comment = std::mem::take(&mut comment);
-        if name == "struct_size" {
+        if ["struct_size", "reserved"].contains(&name) {
             continue;
         }
         let (_, users) = comment.rsplit_once(" Used by ").unwrap_or_else(|| panic!("{name} is used by nobody"));
@@ -111,5 +112,8 @@ fn an_unset_collective_has_every_default() {
     assert_eq!(options.timeout_ms, GLOO_RS_TIMEOUT_DEFAULT);
     for &collective in Collective::ALL {
         assert!(super::check_used(&options, collective).is_ok());
+        let reserved = gloo_rs_collective_options_t { reserved: 1, ..options };
+        let error = super::check_used(&reserved, collective).unwrap_err();
+        assert_eq!(error.message(), "reserved is 1; it must be 0");
     }
 }

@@ -149,6 +149,8 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         num_groups: recv_counts.len(),
         dims: null_if(tag & 2 == 0, send_counts.as_ptr()),
         num_dims: send_counts.len(),
+        // Bits that decide about nothing else yet.
+        memory: from_number((tag >> 2 & 3) as u32),
         ..DEFAULTS
     };
     let collective = input.pick(Collective::ALL)?;
@@ -167,7 +169,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     let made =
         unsafe { handle::get(context, "context").and_then(|handle| request(&handle.context, collective, &options)) };
     assert_eq!(made.is_ok(), result.is_ok() && !refused, "a request is refused where the call is, and only there");
-    if let Ok((request, _output_copy)) = made {
+    if let Ok(request) = made {
         request.start().and_then(|()| request.wait()).expect("as the plain call");
     }
     if let Err(error) = result {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::idle;
 use super::job::play;
 use crate::collective::{Collective, Shape};
-use crate::context::{Call, Context, ContextOptions, Reduction};
+use crate::context::{Call, Context, ContextOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
 use crate::testing::loopback::LinkModel;
-use crate::types::{DataType, Rank, ReduceOp};
+use crate::types::{DataType, Rank};
 
 const SIZE: usize = 3;
 const COLLECTIVES: [Collective; 3] = [Collective::Gatherv, Collective::Scatterv, Collective::Alltoallv];
@@ -68,15 +68,11 @@ impl MismatchedCall {
         let input = vec![0i64; shape.input_len(0)];
         let mut output = vec![0i64; shape.output_len(0)];
         let call = Call {
-            shape,
             algorithm: Some(self.collective.algorithms()[0].name),
-            dtype: DataType::Int64.into(),
-            reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &[input.as_ptr().cast()][..shape.inputs],
             outputs: &[output.as_mut_ptr().cast()][..shape.outputs],
-            tag: 0,
-            timeout: None,
             max_segment_bytes: Some(8 * self.segment),
+            ..Call::new(shape, DataType::Int64)
         };
         // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
         unsafe { context.run(&call) }

@@ -9,7 +9,7 @@ use super::job::{Job, Work, contexts_on, reliable};
 use super::messages::Messages;
 use super::{Body, idle, sleep};
 use crate::collective::{Collective, Shape};
-use crate::context::{Call, Context, Reduction};
+use crate::context::{Call, Context};
 use crate::error::Result;
 use crate::schedule::Action;
 use crate::testing::fake_ibverbs::{DeviceModel, Fabric, LeftBehind, fabric_node};
@@ -17,7 +17,7 @@ use crate::testing::loopback::{Network, NodeStatus, Random};
 use crate::testing::tier::Tier;
 use crate::transport::ibverbs::rail::PathOptions;
 use crate::transport::{Counters, Device};
-use crate::types::{DataType, ReduceOp};
+use crate::types::DataType;
 
 /// The time of a step of a packet.
 const DELAY: Range<Duration> = Duration::from_micros(1)..Duration::from_micros(20);
@@ -192,15 +192,11 @@ fn allreduce(context: &Context) -> Result<()> {
 
 fn allreduce_by(context: &Context, algorithm: Option<&str>, input: &[f32], output: &mut [f32]) -> Result<()> {
     let call = Call {
-        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len()),
         algorithm,
-        dtype: DataType::Float32.into(),
-        reduction: Reduction::Op(ReduceOp::Sum),
         inputs: &[input.as_ptr().cast()],
         outputs: &[output.as_mut_ptr().cast()],
         tag: 3,
-        timeout: None,
-        max_segment_bytes: None,
+        ..Call::new(Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len()), DataType::Float32)
     };
     // SAFETY: both buffers have so many numbers, and live until the call returns.
     unsafe { context.run(&call) }

@@ -4,6 +4,8 @@
 
 mod calls;
 mod concurrent;
+#[cfg(all(target_os = "linux", not(any(miri, loom))))]
+mod cuda;
 mod disagreement;
 mod exhaustive;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]

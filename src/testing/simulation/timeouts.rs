@@ -52,15 +52,13 @@ impl TestCall {
         let input = vec![0u8; shape.input_len(0) * dtype.size()];
         let mut output = vec![0u8; shape.output_len(0) * dtype.size()];
         let call = Call {
-            shape,
             algorithm,
-            dtype: dtype.into(),
             reduction: Reduction::Op(op),
             inputs: &[input.as_ptr()][..shape.inputs],
             outputs: &[output.as_mut_ptr()],
             tag: 3,
             timeout,
-            max_segment_bytes: None,
+            ..Call::new(shape, dtype)
         };
         // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
         unsafe { context.run(&call) }
@@ -144,15 +142,10 @@ fn a_root_that_makes_no_call_is_named_with_the_call() {
     let gatherv = |context: &Context| {
         let shape = Shape { outputs: 0, ..Shape::new(Collective::Gatherv, context.rank(), 3, 2) };
         let call = Call {
-            shape,
             algorithm: Some("binomial"),
-            dtype: DataType::Uint32.into(),
-            reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &[[0u32; 2].as_ptr().cast()],
-            outputs: &[],
-            tag: 0,
             timeout: Some(TIMEOUT),
-            max_segment_bytes: None,
+            ..Call::new(shape, DataType::Uint32)
         };
         // SAFETY: the array has two elements, as the shape says, and lives until the call returns.
         unsafe { context.run(&call) }

@@ -1,0 +1,478 @@
+//! Collectives on buffers in the memory of GPUs, by the simulated driver: every collective, with buffers in all kinds of
+//! memory; and what happens when calls of the driver fail.
+
+use std::sync::Arc;
+
+use super::job::{contexts, play_over, reliable};
+use crate::collective::{Collective, CollectiveContract, Shape};
+use crate::context::{Call, Context, ContextOptions};
+use crate::cuda::driver::number::ERROR_OUT_OF_MEMORY;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Memory;
+use crate::schedule::Buffer;
+use crate::schedule::verify::{Contract, Expect, Leaf};
+use crate::testing::cuda::driver::{Kind, Machine, Objects, Pace};
+use crate::testing::loopback::Network;
+use crate::testing::reductions::Random;
+use crate::testing::tier::Tier;
+use crate::types::{DataType, Rank, ReduceOp};
+
+use super::calls::collectives;
+
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    Host,
+    Driver(Kind),
+}
+
+/// A buffer of numbers.
+struct Numbers {
+    /// The memory of a buffer on the host, which is accessed by its address.
+    _host: Vec<i64>,
+    len: usize,
+    address: u64,
+    place: Place,
+}
+
+impl Numbers {
+    fn new(machine: &Machine, place: Place, mut content: Vec<i64>) -> Self {
+        let address = match place {
+            Place::Host => content.as_mut_ptr().expose_provenance() as u64,
+            Place::Driver(kind) => machine.allocate(kind, 8 * content.len()),
+        };
+        if place != Place::Host && !content.is_empty() {
+            let bytes: Vec<u8> = content.iter().flat_map(|value| value.to_ne_bytes()).collect();
+            machine.write(address, &bytes);
+        }
+        Self { len: content.len(), _host: content, address, place }
+    }
+
+    fn content(&self, machine: &Machine) -> Vec<i64> {
+        if self.place == Place::Host {
+            let numbers = std::ptr::with_exposed_provenance::<i64>(self.address as usize);
+            // SAFETY: the vector has these numbers, and no call accesses them.
+            return unsafe { std::slice::from_raw_parts(numbers, self.len) }.to_vec();
+        }
+        if self.len == 0 {
+            return Vec::new();
+        }
+        let bytes = machine.read(self.address, 8 * self.len);
+        bytes.chunks(8).map(|value| i64::from_ne_bytes(value.try_into().unwrap())).collect()
+    }
+
+    fn free(&self, machine: &Machine) {
+        if self.place != Place::Host {
+            machine.free(self.address);
+        }
+    }
+}
+
+/// A collective call by all ranks.
+struct Case {
+    collective: Collective,
+    size: usize,
+    root: Rank,
+    count: usize,
+    counts: Vec<usize>,
+    in_place: bool,
+    /// Buffers where a rank may have several.
+    several: usize,
+    op: ReduceOp,
+    /// Whether the call is made by a persistent request.
+    by_request: bool,
+    memory: Memory,
+    seed: u64,
+}
+
+impl Case {
+    fn random(random: &mut Random, collective: Collective, size: usize) -> Self {
+        let in_place = random.below(3) == 0;
+        Self {
+            collective,
+            size,
+            root: random.below(size),
+            count: random.below(30),
+            counts: (0..size).map(|_| random.below(20)).collect(),
+            in_place,
+            several: 1 + random.below(3),
+            op: [ReduceOp::Sum, ReduceOp::Sum, ReduceOp::Average][random.below(3)],
+            by_request: random.below(2) == 0,
+            memory: Memory::Auto,
+            seed: random.next(),
+        }
+    }
+
+    fn shape(&self, rank: Rank) -> Shape<'_> {
+        use Collective::*;
+        let is_root = rank == self.root;
+        let (mut inputs, mut outputs) = match self.collective {
+            Barrier => (0, 0),
+            Allreduce => (self.several, self.several),
+            Reduce => (self.several, usize::from(is_root)),
+            ReduceScatter | Allgather => (self.several, 1),
+            Broadcast => (usize::from(is_root), self.several),
+            Gather | Gatherv => (1, usize::from(is_root)),
+            Scatter | Scatterv => (usize::from(is_root), 1),
+            _ => (1, 1),
+        };
+        let may = match self.collective {
+            Allreduce | ReduceScatter | Allgatherv | Alltoall | Scan | Exscan => true,
+            Allgather => self.several == 1,
+            Reduce | Broadcast | Gather | Gatherv | Scatter | Scatterv => is_root,
+            Alltoallv | Barrier | PairwiseExchange => false,
+        };
+        if self.in_place && may {
+            (inputs, outputs) = (0, outputs.max(1));
+        }
+        let count = match self.collective {
+            Gatherv | Scatterv => self.counts[rank],
+            _ => self.count,
+        };
+        Shape {
+            root: self.root,
+            send_counts: &self.counts,
+            recv_counts: &self.counts,
+            inputs,
+            outputs,
+            average: self.op() == ReduceOp::Average,
+            destinations: if self.size.is_power_of_two() { self.size.ilog2() as usize } else { 0 },
+            ..Shape::new(self.collective, rank, self.size, count)
+        }
+    }
+
+    /// Averages are for some collectives, and where all ranks have as many contributions.
+    fn op(&self) -> ReduceOp {
+        match self.op {
+            ReduceOp::Average if self.collective.reduces_by(ReduceOp::Average) && !self.in_place => self.op,
+            _ => ReduceOp::Sum,
+        }
+    }
+
+    fn leaf(&self, leaf: Leaf) -> i64 {
+        let Leaf { rank, input, element } = leaf;
+        let mixed = (rank as u64 + 1) * 0x9E37_79B9 + element as u64 * 31 + u64::from(input) * 7;
+        (self.seed ^ mixed.wrapping_mul(0x5851_F42D_4C95_7F2D)) as i64 >> 12
+    }
+
+    /// Makes the call on `context`, with each buffer where `place` says. The result is checked.
+    fn run(&self, machine: &Machine, context: &Arc<Context>, place: impl Fn() -> Place) -> Result<()> {
+        let rank = context.rank();
+        let shapes: Vec<_> = (0..self.size).map(|rank| self.shape(rank)).collect();
+        let rows: Vec<Vec<usize>> = self.counts.iter().map(|count| vec![*count; self.size]).collect();
+        // In an alltoallv rank i sends as many elements to every rank.
+        let is_alltoallv = self.collective == Collective::Alltoallv;
+        let each = shapes.into_iter().zip(&rows);
+        let shapes: Vec<Shape<'_>> =
+            each.map(|(shape, row)| if is_alltoallv { Shape { send_counts: row, ..shape } } else { shape }).collect();
+        let (shape, contract) = (shapes[rank], CollectiveContract::new(&shapes));
+        let initial = |buffer, len| {
+            let value = |i| contract.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(leaf));
+            Numbers::new(machine, place(), (0..len).map(value).collect())
+        };
+        let inputs = (0..shape.inputs).map(|n| initial(Buffer::Input(n as u32), shape.input_len(n)));
+        let inputs: Vec<Numbers> = inputs.collect();
+        let outputs = (0..shape.outputs).map(|n| initial(Buffer::Output(n as u32), shape.output_len(n)));
+        let outputs: Vec<Numbers> = outputs.collect();
+        let pointer = |buffer: &Numbers| std::ptr::with_exposed_provenance_mut::<u8>(buffer.address as usize);
+        let call = Call {
+            inputs: &inputs.iter().map(|input| pointer(input).cast_const()).collect::<Vec<_>>(),
+            outputs: &outputs.iter().map(pointer).collect::<Vec<_>>(),
+            reduction: crate::context::Reduction::Op(self.op()),
+            memory: self.memory,
+            ..Call::new(shape, DataType::Int64)
+        };
+        let by_request = || {
+            // SAFETY: the buffers have the lengths given by the shape and live until the request is dropped.
+            let request = unsafe { context.request(&call) }?;
+            request.start()?;
+            request.wait()
+        };
+        // SAFETY: the buffers have the lengths given by the shape and live until the call has ended.
+        let result = if self.by_request { by_request() } else { unsafe { context.run(&call) } };
+        if result.is_ok() {
+            for (n, output) in outputs.iter().enumerate() {
+                for (index, value) in output.content(machine).into_iter().enumerate() {
+                    let expected = match contract.expected(rank, n as u32, index) {
+                        Expect::Copy(leaf) => self.leaf(leaf),
+                        Expect::Reduced { ranks, element, divisor, .. } => {
+                            let inputs = |rank| (0..contract.contributions(rank)).map(move |input| (rank, input));
+                            let leaves = ranks.flat_map(inputs);
+                            let leaves = leaves.map(|(rank, input)| self.leaf(Leaf { rank, input, element }));
+                            leaves.fold(0i64, i64::wrapping_add) / divisor as i64
+                        }
+                        Expect::Untouched => {
+                            contract.initial(rank, Buffer::Output(n as u32), index).map_or(-1, |leaf| self.leaf(leaf))
+                        }
+                        Expect::Anything => continue,
+                    };
+                    assert_eq!(value, expected, "{}: output {n}, element {index}", self.text(rank));
+                }
+            }
+            for (n, input) in inputs.iter().enumerate() {
+                let own = |element| self.leaf(Leaf { rank, input: n as u32, element });
+                assert!(input.content(machine).into_iter().enumerate().all(|(i, value)| value == own(i)));
+            }
+        }
+        inputs.iter().chain(&outputs).for_each(|buffer| buffer.free(machine));
+        result
+    }
+
+    fn text(&self, rank: Rank) -> String {
+        let Self { collective, size, root, count, counts, in_place, several, by_request, .. } = self;
+        format!(
+            "{} on rank {rank} of {size}: {count} {counts:?}, root {root}, in place {in_place}, {several} buffers, {}, \
+             by request {by_request}",
+            collective.name(),
+            self.op()
+        )
+    }
+}
+
+/// A job of `size` ranks with the machine's GPUs. Its contexts are gone when this returns.
+fn job(machine: &Machine, size: usize, program: impl Fn(&Arc<Context>) -> Result<()>) -> Vec<Result<()>> {
+    let network = Network::new(1, reliable());
+    let options = ContextOptions { timeout: std::time::Duration::from_secs(10), ..ContextOptions::default() };
+    let contexts = contexts(&network, size, &options);
+    contexts.iter().for_each(|context| context.set_driver(machine.driver()));
+    let ended = play_over(&network, &contexts, |_, context| program(context));
+    ended.into_iter().map(|ended| ended.expect("it has ended")).collect()
+}
+
+fn any_place(random: &mut Random, gpus: usize) -> Place {
+    let gpu = random.below(gpus);
+    match random.below(10) {
+        0 => Place::Host,
+        1 => Place::Driver(Kind::Managed(gpu)),
+        2 => Place::Driver(Kind::Pinned),
+        3 => Place::Driver(Kind::Pool(gpu)),
+        _ => Place::Driver(Kind::Device(gpu)),
+    }
+}
+
+#[test]
+fn every_collective_takes_buffers_in_any_memory() {
+    let cases = Tier::from_environment().of(6, 40, 400);
+    for size in 1..=3 {
+        for collective in collectives(size) {
+            for number in 0..cases {
+                let mut random = Random((size * 1000 + number) as u64 ^ (collective as u64) << 40);
+                let gpus = 1 + number % 2;
+                let pace = if random.below(2) == 0 { Pace::Late } else { Pace::Any };
+                let machine = Machine::new(gpus, random.next(), pace);
+                let case = Case::random(&mut random, collective, size);
+                let random = std::cell::RefCell::new(random);
+                let place = || any_place(&mut random.borrow_mut(), gpus);
+                for (rank, result) in
+                    job(&machine, size, |context| (0..2).try_for_each(|_| case.run(&machine, context, place)))
+                        .into_iter()
+                        .enumerate()
+                {
+                    result.unwrap_or_else(|error| panic!("{}: {error}", case.text(rank)));
+                }
+                machine.assert_clean();
+            }
+        }
+    }
+}
+
+/// Two inputs and two outputs on each of two GPUs, and one of each on the host.
+fn several(in_place: bool, op: ReduceOp) -> Case {
+    Case {
+        in_place,
+        op,
+        several: 5,
+        count: 9,
+        by_request: false,
+        ..Case::random(&mut Random(5), Collective::Allreduce, 2)
+    }
+}
+
+fn in_turn() -> impl Fn() -> Place {
+    let next = std::cell::Cell::new(0);
+    move || {
+        let number = next.replace(next.get() + 1);
+        [0, 1, 0, 1].map(|gpu| Place::Driver(Kind::Device(gpu))).get(number % 5).copied().unwrap_or(Place::Host)
+    }
+}
+
+/// The buffers of a GPU are reduced there, so one crosses to the host and one comes back.
+#[test]
+fn buffers_of_one_gpu_are_reduced_there() {
+    let copies_and_launches = |in_place, op| {
+        let machine = Machine::new(2, 3, Pace::Any);
+        let case = several(in_place, op);
+        job(&machine, 2, |context| case.run(&machine, context, in_turn())).into_iter().for_each(Result::unwrap);
+        machine.assert_clean();
+        let log = machine.log(0);
+        ["cuMemcpyAsync", "cuLaunchKernel", "cuMemHostAlloc"]
+            .map(|name| log.iter().filter(|called| **called == name).count() / 2)
+    };
+    // For each of two GPUs: the result to one output, and from there to the other.
+    assert_eq!(copies_and_launches(false, ReduceOp::Sum), [4, 2, 4]);
+    assert_eq!(copies_and_launches(true, ReduceOp::Sum), [4, 2, 2]);
+    // An average depends on the number of inputs.
+    assert_eq!(copies_and_launches(false, ReduceOp::Average), [8, 0, 6]);
+}
+
+#[test]
+fn more_inputs_than_a_kernel_takes_are_reduced_by_several() {
+    let machine = Machine::new(1, 3, Pace::Any);
+    let case = Case { several: 17, ..several(false, ReduceOp::Sum) };
+    let place = || Place::Driver(Kind::Device(0));
+    job(&machine, 2, |context| case.run(&machine, context, place)).into_iter().for_each(Result::unwrap);
+    machine.assert_clean();
+    let launches = machine.log(0).iter().filter(|name| **name == "cuLaunchKernel").count();
+    assert_eq!(launches, 2 * 3, "8, 7 and 2 inputs");
+}
+
+#[test]
+fn without_kernels_every_input_is_copied() {
+    let machine = Machine::new(2, 3, Pace::Any);
+    machine.set_version(11040);
+    let case = several(false, ReduceOp::Sum);
+    job(&machine, 2, |context| case.run(&machine, context, in_turn())).into_iter().for_each(Result::unwrap);
+    machine.assert_clean();
+    assert!(!machine.log(0).contains(&"cuModuleLoadData"));
+}
+
+/// The output is a part of the input, as NCCL has it.
+#[test]
+fn a_block_of_the_input_may_be_the_output() {
+    for kind in [Some(Kind::Device(0)), None] {
+        let machine = Machine::new(1, 3, Pace::Any);
+        let results = job(&machine, 2, |context| {
+            let rank = context.rank();
+            let place = kind.map_or(Place::Host, Place::Driver);
+            let input = Numbers::new(&machine, place, vec![1, 2, 3, 10 * rank as i64]);
+            let counts = [2; 2];
+            let shape = Shape { recv_counts: &counts, ..Shape::new(Collective::ReduceScatter, rank, 2, 0) };
+            let pointer = std::ptr::with_exposed_provenance_mut::<u8>(input.address as usize);
+            let outputs = [pointer.wrapping_add(16 * rank)];
+            let inputs = [pointer.cast_const()];
+            let call =
+                Call { inputs: &inputs, outputs: &outputs, own_block: true, ..Call::new(shape, DataType::Int64) };
+            // SAFETY: the buffer lives until the call has ended.
+            unsafe { context.run(&call) }?;
+            assert_eq!(input.content(&machine), [[2, 4, 3, 0], [1, 2, 6, 10]][rank]);
+            input.free(&machine);
+            Ok(())
+        });
+        results.into_iter().for_each(Result::unwrap);
+        machine.assert_clean();
+    }
+}
+
+#[test]
+fn a_wrong_kind_of_memory_is_refused_and_the_context_stays_usable() {
+    let refused = |place: Place, memory| {
+        let machine = Machine::new(2, 3, Pace::Any);
+        let case = Case { memory, several: 1, ..several(false, ReduceOp::Sum) };
+        let results = job(&machine, 1, |context| {
+            let case = Case { size: 1, root: 0, counts: vec![1], ..case_of(&case) };
+            let error = case.run(&machine, context, || place).expect_err("it is refused");
+            assert!(context.broken().is_none(), "{error}");
+            Err(error)
+        });
+        machine.assert_clean();
+        results.into_iter().next().unwrap().unwrap_err()
+    };
+    let error = refused(Place::Driver(Kind::Other(1)), Memory::Auto);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().starts_with("input 0 (0x"), "{error}");
+    assert!(error.message().contains("a context of GPU 1 that is not the primary one"), "{error}");
+    let error = refused(Place::Host, Memory::Device);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().ends_with("): it is not memory of a GPU"), "{error}");
+}
+
+fn case_of(case: &Case) -> Case {
+    Case { counts: case.counts.clone(), ..*case }
+}
+
+/// What a job of two ranks does in which calls of the driver fail: kernels, copies in both directions, a request.
+fn program(machine: &Machine, context: &Arc<Context>) -> Result<()> {
+    // So that a rank hears of the other's failure at once, and of one in the last call.
+    let barrier = || {
+        let shape = Shape::new(Collective::Barrier, context.rank(), 2, 0);
+        // SAFETY: a barrier has no buffers.
+        unsafe { context.run(&Call::new(Shape { inputs: 0, outputs: 0, ..shape }, DataType::Uint8)) }
+    };
+    barrier()?;
+    several(false, ReduceOp::Sum).run(machine, context, in_turn())?;
+    Case { by_request: true, ..several(true, ReduceOp::Sum) }.run(machine, context, in_turn())?;
+    barrier()
+}
+
+/// Whether an error tells of a failed call: in this rank or, by its words, in another.
+fn tells(error: &Error, name: &str) -> bool {
+    error.message().contains(&format!("{name} returns CUDA_ERROR_OUT_OF_MEMORY (2)"))
+        || name == "cuPointerGetAttribute" && error.message().contains("cuPointerGetAttribute, asked for 0x")
+}
+
+#[test]
+fn a_call_of_the_driver_that_fails_is_named_on_all_ranks_and_leaves_nothing() {
+    let names = {
+        let machine = Machine::new(2, 1, Pace::Any);
+        job(&machine, 2, |context| program(&machine, context)).into_iter().for_each(Result::unwrap);
+        machine.assert_clean();
+        machine.log(0)
+    };
+    let step = Tier::from_environment().of(3, 1, 1);
+    let mut failed = std::collections::BTreeSet::new();
+    for (call, name) in names.iter().enumerate().step_by(step) {
+        for pace in [Pace::Any, Pace::Late] {
+            let machine = Machine::new(2, 1, pace);
+            machine.fail(call, ERROR_OUT_OF_MEMORY);
+            let ended = std::cell::Cell::new(0);
+            let results = job(&machine, 2, |context| {
+                let result = program(&machine, context);
+                ended.set(machine.calls());
+                let stays_broken = result.is_err() == context.broken().is_some();
+                assert!(stays_broken, "call {call}, {name}: {result:?}, {:?}", context.broken());
+                result
+            });
+            assert_eq!(machine.misuse(), [""; 0], "call {call}, {name}");
+            assert_eq!(machine.name(call), *name);
+            if call >= ended.get() {
+                // When contexts are dropped, nobody can be told.
+                results.into_iter().for_each(Result::unwrap);
+                continue;
+            }
+            failed.insert(*name);
+            for (rank, result) in results.into_iter().enumerate() {
+                let error = result.expect_err(&format!("call {call}, {name}: rank {rank} fails"));
+                assert!(tells(&error, name), "call {call}, {name}, rank {rank}: {error}");
+                assert!(error.message().contains("allreduce"), "{error}");
+            }
+            // What undoes something has not done it.
+            let is_undoing = ["Pop", "Exchange"].iter().any(|undoing| name.contains(undoing));
+            assert!(is_undoing || machine.objects() == Objects::default(), "{name}: {:?}", machine.objects());
+        }
+    }
+    assert!(failed.len() > 12, "{failed:?}");
+}
+
+/// Once a GPU is lost, every call of the driver fails, and no memory that it might access is used again.
+#[test]
+fn a_lost_gpu_ends_the_job_with_an_error() {
+    let calls = {
+        let machine = Machine::new(2, 1, Pace::Any);
+        job(&machine, 2, |context| {
+            let result = program(&machine, context);
+            Err(result.err().unwrap_or_else(|| Error::new(ErrorKind::Internal, machine.calls().to_string())))
+        })
+    };
+    let of = |result: &Result<()>| result.as_ref().unwrap_err().message().parse::<usize>().expect("a number");
+    let calls = calls.iter().map(of).min().unwrap();
+    let step = Tier::from_environment().of(7, 2, 1);
+    for call in (0..calls).step_by(step) {
+        let machine = Machine::new(2, 1, Pace::Any);
+        machine.lose(call, ERROR_OUT_OF_MEMORY);
+        let results = job(&machine, 2, |context| program(&machine, context));
+        assert_eq!(machine.misuse(), [""; 0], "call {call}");
+        let name = machine.name(call);
+        assert!(results.iter().all(Result::is_err), "call {call}, {name}: {results:?}");
+        assert!(results.iter().any(|result| tells(result.as_ref().unwrap_err(), name)), "call {call}, {name}");
+    }
+}
