@@ -1,6 +1,6 @@
 #!/bin/bash
 # Compiles src/cuda/kernels.cu, the kernels for NVIDIA's GPUs, to the PTX in src/cuda/kernels.ptx, which drivers compile for their GPU.
-# usage: scripts/ptx.sh write    makes kernels.ptx anew
+# usage: scripts/ptx.sh write    makes kernels.ptx anew, and kernels.ptx.deflate, the same compressed
 #        scripts/ptx.sh check    compares it with what a compilation gives now, and assembles it for several GPUs
 # The compiler is NVIDIA's NVRTC and the assemblers are its ptxas, out of the wheels of scripts/cuda.txt, into .cache/cuda: no GPU is needed.
 # The compiler's version decides the PTX's, and so the oldest driver that takes it: 8.1, of CUDA 12.1.
@@ -92,6 +92,15 @@ PYTHON
 
 if [ "$1" = write ]; then
   compile src/cuda/kernels.ptx
+  python3 - src/cuda/kernels.ptx <<'PYTHON'
+import sys
+import zlib
+
+# Raw DEFLATE (RFC 1951). What it inflates to is compared in the library's tests: another zlib may compress otherwise.
+compressor = zlib.compressobj(9, wbits=-15)
+with open(sys.argv[1], "rb") as text, open(sys.argv[1] + ".deflate", "wb") as file:
+    file.write(compressor.compress(text.read()) + compressor.flush())
+PYTHON
   exit
 fi
 mkdir -p build

@@ -6,7 +6,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::driver::{Context, Device, Driver, Event, Function, Module, Stream, number};
-use super::kernels::{Arguments, BLOCK_THREADS, Kernel, PTX, blocks};
+use super::kernels::{Arguments, BLOCK_THREADS, Kernel, blocks, ptx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::ForkMark;
 
@@ -52,7 +52,7 @@ pub enum Task {
         into: u64,
         /// From this one.
         from: u64,
-        /// So many.
+        /// The number of bytes.
         bytes: usize,
     },
     /// Runs a kernel.
@@ -201,9 +201,9 @@ impl Gpu {
             return Ok(*function);
         }
         if kernels.module.is_null() {
-            let mut module = std::ptr::null_mut();
-            // SAFETY: a text that ends with zero.
-            unsafe { self.driver.module_load_data(&mut module, PTX.as_ptr().cast()) }?;
+            let (text, mut module) = (ptx()?, std::ptr::null_mut());
+            // SAFETY: a text that ends with zero; the driver keeps nothing of it.
+            unsafe { self.driver.module_load_data(&mut module, text.as_ptr().cast()) }?;
             kernels.module = module;
         }
         let name = CString::new(kernel.name()).unwrap_or_default();

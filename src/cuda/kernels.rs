@@ -1,21 +1,42 @@
 //! The kernels that reduce in the memory of a GPU: which there are, what their names are, and how they are launched.
 //!
 //! `kernels.cu` is their source, and `kernels.ptx` what the driver compiles for its GPU (`cuModuleLoadData`);
-//! `scripts/ptx.sh` makes one of the other. Their results have the bits of those of [`reduce`](crate::reduce).
+//! `scripts/ptx.sh` makes one of the other, and `kernels.ptx.deflate`, which the library contains. Their results have the bits of those of [`reduce`](crate::reduce).
 //!
 //! A launch (`cuLaunchKernel`) has [`blocks`] of [`BLOCK_THREADS`] threads, no shared memory, and one parameter,
 //! [`Arguments`].
 
+#[cfg(any(test, feature = "cuda"))]
+use miniz_oxide::inflate::decompress_slice_iter_to_slice;
+
+use crate::error::Result;
 use crate::reduce;
+#[cfg(any(test, feature = "cuda"))]
+use crate::reserve::try_zeros;
 use crate::types::{DataType, ReduceOp};
+
+/// `kernels.ptx`, compressed as RFC 1951 says: a tenth of its length, in each of the library's files.
+#[cfg(any(test, feature = "cuda"))]
+const COMPRESSED: &[u8] = include_bytes!("kernels.ptx.deflate");
 
 /// The kernels, for `cuModuleLoadData`, with the zero byte that ends a string in C. Drivers of CUDA 12.1 or newer take it,
 /// for GPUs from compute capability 7.0 on.
 #[cfg(any(test, feature = "cuda"))]
-pub const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+pub fn ptx() -> Result<Vec<u8>> {
+    const BYTES: usize = include_bytes!("kernels.ptx").len();
+    let mut text = try_zeros::<u8>(BYTES + 1, "the kernels for GPUs")?;
+    match decompress_slice_iter_to_slice(&mut text[..BYTES], std::iter::once(COMPRESSED), false, true) {
+        Ok(BYTES) => Ok(text),
+        // The tests compare it with the text.
+        _ => unreachable!("what is compiled into the library is complete"),
+    }
+}
+
 /// A build without the feature finds no driver that could load them.
 #[cfg(not(any(test, feature = "cuda")))]
-pub const PTX: &str = "\0";
+pub fn ptx() -> Result<Vec<u8>> {
+    Ok(vec![0])
+}
 
 /// The most inputs of a launch. More inputs are reduced by several launches, of which each but the first begins with
 /// the result of the one before. Then the result must not be in the place of an input of a later launch.

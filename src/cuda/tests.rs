@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
-use super::kernels::{Arguments, BLOCK_THREADS, Kernel, MAX_INPUTS, PTX, blocks};
+use super::kernels::{Arguments, BLOCK_THREADS, Kernel, MAX_INPUTS, blocks, ptx};
 use crate::reduce::{self, Stores};
 use crate::testing::cuda::ptx::{AddressMap, Error, Geometry, Module, Order};
 use crate::testing::reductions::{Random, quotient, reference, specials, supported};
@@ -14,7 +14,12 @@ use crate::types::DataType::{self, *};
 use crate::types::ReduceOp;
 
 fn text() -> &'static str {
-    PTX.strip_suffix('\0').unwrap()
+    include_str!("kernels.ptx")
+}
+
+#[test]
+fn the_library_contains_the_text() {
+    assert!(ptx().unwrap() == [text().as_bytes(), &[0]].concat(), "make it anew: scripts/ptx.sh write");
 }
 
 static MODULE: LazyLock<Module> = LazyLock::new(|| Module::parse(text()).unwrap());

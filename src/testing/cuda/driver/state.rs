@@ -11,7 +11,6 @@ use super::Pace;
 use super::memory::{Kind, Memory};
 use super::streams::{Event, Operation, Source, Stream, Streams};
 use crate::cuda::driver::number::*;
-use crate::cuda::kernels::PTX;
 use crate::testing::cuda::ptx::{Geometry, Module};
 use crate::testing::reductions::Random;
 
@@ -36,8 +35,11 @@ const OTHER: usize = 0x2000;
 /// What functions return: an error is a number of `cuda.h`.
 pub type Answer<T> = Result<T, c_int>;
 
+/// The only module that this driver takes.
+const PTX: &str = include_str!("../../../cuda/kernels.ptx");
+
 /// The kernels, translated once.
-static KERNELS: LazyLock<Module> = LazyLock::new(|| Module::parse(PTX.trim_end_matches('\0')).expect("the kernels"));
+static KERNELS: LazyLock<Module> = LazyLock::new(|| Module::parse(PTX).expect("the kernels"));
 
 /// What exists of the library's. The defaults are those of a library that has nothing, and of a thread as it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -417,7 +419,7 @@ impl State {
 
     pub fn load_module(&mut self, text: &str) -> Answer<usize> {
         let context = self.current()?;
-        if text != PTX.trim_end_matches('\0') {
+        if text != PTX {
             return self.wrong(ERROR_INVALID_VALUE, "another module than the library's".into());
         }
         if self.version < 12010 {
