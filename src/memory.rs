@@ -36,12 +36,13 @@ static ATTRIBUTE_OF_POINTER: OnceLock<GetAttribute> = OnceLock::new();
 /// `cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer)`.
 pub type GetAttribute = unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int;
 
-const CUDA_SUCCESS: c_int = 0;
-/// Of an address that the driver does not know.
-const CUDA_ERROR_INVALID_VALUE: c_int = 1;
-/// Before the program has initialised the driver, there is no device memory.
+/// What the driver's functions return without an error.
+pub const CUDA_SUCCESS: c_int = 0;
+/// An argument is wrong. The driver returns this for a pointer that it does not know.
+pub const CUDA_ERROR_INVALID_VALUE: c_int = 1;
+/// The program has not initialised the driver yet, so there is no device memory.
 const CUDA_ERROR_NOT_INITIALIZED: c_int = 3;
-/// When the process ends.
+/// The driver has shut down, since the process is about to end.
 const CUDA_ERROR_DEINITIALIZED: c_int = 4;
 const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: c_int = 2;
 const CU_POINTER_ATTRIBUTE_IS_MANAGED: c_int = 8;

@@ -74,7 +74,7 @@ impl Staging {
     /// Copies what the call has written.
     ///
     /// # Safety
-    /// As [`Staging::copy_in`], and the call has ended.
+    /// The call has ended. The caller's buffers are valid, and nobody accesses them in a conflicting way.
     pub unsafe fn copy_out(&self) -> Result<()> {
         // SAFETY: by the contract.
         unsafe {
@@ -86,7 +86,7 @@ impl Staging {
     /// Copies an output that is a part of the input to where it belongs.
     ///
     /// # Safety
-    /// As [`Staging::copy_out`].
+    /// The call has ended. The caller's output is valid for writes, and nobody else accesses it.
     pub unsafe fn copy_own_block(&self) {
         if let Some(OwnBlock { memory, output, bytes }) = &self.own_block {
             // SAFETY: by the contract, the output is valid for writes. `memory` has at least `bytes`, and the library has

@@ -31,10 +31,8 @@ pub type Function = *mut c_void;
 pub mod number {
     use std::ffi::{c_int, c_uint};
 
-    /// No error.
-    pub const SUCCESS: c_int = 0;
-    /// An argument is wrong; of a pointer, the driver does not know it.
-    pub const ERROR_INVALID_VALUE: c_int = 1;
+    pub use crate::memory::{CUDA_ERROR_INVALID_VALUE as ERROR_INVALID_VALUE, CUDA_SUCCESS as SUCCESS};
+
     /// There is not enough memory, of the GPU or of the host.
     pub const ERROR_OUT_OF_MEMORY: c_int = 2;
     /// Without order towards the default stream.

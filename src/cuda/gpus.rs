@@ -86,7 +86,7 @@ fn gpus(works: &[Work]) -> impl Iterator<Item = &Arc<Gpu>> {
 /// Enqueues all work; returns a mark behind that of each GPU.
 ///
 /// # Safety
-/// As [`Gpus::run`], until the marks were reached.
+/// The memory of the tasks is there, and nobody else accesses it in a conflicting way, until all marks are reached.
 unsafe fn enqueue_all(works: &[Work]) -> Result<Vec<Mark<'_>>> {
     let enqueue = |gpu: &'_ Arc<Gpu>| {
         for work in works.iter().filter(|work| Arc::ptr_eq(&work.gpu, gpu)) {

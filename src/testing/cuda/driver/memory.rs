@@ -9,9 +9,9 @@ use crate::testing::cuda::ptx::AddressMap;
 pub enum Kind {
     /// Memory of the GPU with this number.
     Device(usize),
-    /// The same, from a pool or of `cuMemCreate`: it belongs to no context.
+    /// Memory of the GPU with this number that belongs to no context, as that of pools and of `cuMemCreate`.
     Pool(usize),
-    /// The same, of a context that is not the primary one.
+    /// Memory of the GPU with this number that belongs to another context than the primary one.
     Other(usize),
     /// Memory that GPUs and the host access.
     Managed(usize),
