@@ -181,8 +181,12 @@ impl State {
         self.memory.register(memory)
     }
 
+    /// Frees memory of the program. Nothing accesses it once the GPU is lost, whatever its streams had to do, and the
+    /// library cannot wait for them then.
     pub fn free(&mut self, address: u64) -> bool {
-        self.check_unused(address);
+        if !self.is_lost() {
+            self.check_unused(address);
+        }
         self.memory.free(address)
     }
 
