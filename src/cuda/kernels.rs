@@ -1,7 +1,7 @@
 //! The kernels that reduce in the memory of a GPU: which there are, what their names are, and how they are launched.
 //!
 //! `kernels.cu` is their source, and `kernels.ptx` what the driver compiles for its GPU (`cuModuleLoadData`);
-//! `scripts/ptx.sh` makes one of the other, and `kernels.ptx.deflate`, which the library contains. Their results have the bits of those of [`reduce`](crate::reduce).
+//! `scripts/ptx.sh` makes one of the other, and `kernels.ptx.deflate`, which the library contains. Their results have the bits of those of [`crate::reduce`].
 //!
 //! A launch (`cuLaunchKernel`) has [`blocks`] of [`BLOCK_THREADS`] threads, no shared memory, and one parameter,
 //! [`Arguments`].
