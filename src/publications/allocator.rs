@@ -28,6 +28,17 @@ pub struct EntryAllocator {
     cells: [(usize, u64); SHORT.end],
     /// Whether a publication for which there is no memory can be by reference.
     reads: bool,
+    /// The calls that wait for a cell, in the order in which they asked first.
+    queue: Vec<Waiting>,
+    /// The ticket of the last of them so far.
+    last_ticket: u64,
+}
+
+/// A call that waits for a cell.
+struct Waiting {
+    ticket: u64,
+    /// Bytes that its cell must have.
+    room: usize,
 }
 
 impl Default for EntryAllocator {
@@ -58,7 +69,8 @@ pub enum Full {
 impl EntryAllocator {
     /// `reads`: whether readers can read the memory of the publisher's process.
     pub fn new(reads: bool) -> Self {
-        Self { entries: vec![Use::default(); FIRST_ENTRIES], next: 0, cells: [(0, 0); SHORT.end], reads }
+        let entries = vec![Use::default(); FIRST_ENTRIES];
+        Self { entries, next: 0, cells: [(0, 0); SHORT.end], reads, queue: Vec::new(), last_ticket: 0 }
     }
 
     /// Occupies an entry for the call with this tag and fingerprint, and describes it in `handle`. `room`: bytes of its
@@ -68,7 +80,8 @@ impl EntryAllocator {
     /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in
     /// the same order. If it waited for the end of other calls, ranks that begin calls in different orders might wait
     /// for each other. Where readers cannot read the memory of the publisher's process, it waits for that of a call
-    /// that has a cell.
+    /// that has a cell. Calls that wait so get cells in the order in which they began: otherwise ranks that begin them
+    /// in the same order might each give their cells to other calls, of which none could end.
     #[inline]
     pub fn acquire(
         &mut self,
@@ -103,7 +116,7 @@ impl EntryAllocator {
         }
         let cell = match room {
             0 => None,
-            _ => self.free_cell(table, (tag, fingerprint), room)?,
+            _ => self.free_cell(table, (tag, fingerprint), room, &mut handle.ticket)?,
         };
         let hash = hash(tag, fingerprint);
         let has_room = room == 0 || (cell.is_some() && room <= CELL_BYTES);
@@ -132,6 +145,31 @@ impl EntryAllocator {
     pub fn release(&mut self, handle: &EntryHandle, readers: Members) {
         let entry = &mut self.entries[handle.entry];
         (entry.open, entry.unread, entry.readers) = (false, readers != 0 && handle.published > 0, readers);
+    }
+
+    /// Ends the wait of a call for a cell, if it waits.
+    #[inline]
+    pub fn stop_waiting(&mut self, handle: &mut EntryHandle) {
+        if handle.ticket != 0 {
+            self.leave_queue(&mut handle.ticket);
+        }
+    }
+
+    /// Whether calls wait for cells.
+    pub fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    #[cold]
+    fn leave_queue(&mut self, ticket: &mut u64) {
+        self.queue.retain(|waiting| waiting.ticket != *ticket);
+        *ticket = 0;
+    }
+
+    /// Whether a call before that with this ticket, or before a new one if the ticket is 0, waits for a cell like this.
+    fn is_reserved(&self, cell: usize, ticket: u64) -> bool {
+        let mut before = self.queue.iter().take_while(|waiting| ticket == 0 || waiting.ticket < ticket);
+        before.any(|waiting| cell < CELLS || waiting.room <= layout::cell(cell).1)
     }
 
     /// Tag and fingerprint of the last call that has got an entry, if it has published anything there.
@@ -197,9 +235,15 @@ impl EntryAllocator {
     }
 
     /// A free cell, if there is one: the shortest that has enough `room`. Fails if there is none, and the call must
-    /// wait for one.
+    /// wait for one; `ticket` is its place in the queue then.
     #[inline(never)] // Inlined, it makes the smallest calls, which need no cell, save registers.
-    fn free_cell(&mut self, table: &PublicationTable, call: (u64, u64), room: usize) -> Result<Option<usize>, Full> {
+    fn free_cell(
+        &mut self,
+        table: &PublicationTable,
+        call: (u64, u64),
+        room: usize,
+        ticket: &mut u64,
+    ) -> Result<Option<usize>, Full> {
         let mut behind = None;
         let short = if room <= SHORT_CELL_BYTES { SHORT } else { 0..0 };
         let medium = if room <= MEDIUM_CELL_BYTES { MEDIUM } else { 0..0 };
@@ -207,15 +251,25 @@ impl EntryAllocator {
         for cell in short.chain(medium).chain(0..CELLS) {
             let (entry, hash) = self.cells[cell];
             let last = self.entries[entry];
-            if last.hash == hash && last.open {
+            if last.hash == hash && last.open || self.is_reserved(cell, *ticket) {
                 continue;
             }
             // If the entry has another call since, the cell's call was acknowledged before.
             match self.unread(table, entry).filter(|_| last.hash == hash) {
-                None => return Ok(Some(cell)),
+                None => {
+                    if *ticket != 0 {
+                        self.leave_queue(ticket);
+                    }
+                    return Ok(Some(cell));
+                }
                 Some(member) if is_of_a_kind(table, entry, call) => behind = Some(member),
                 Some(_) => {}
             }
+        }
+        if !self.reads && *ticket == 0 {
+            self.last_ticket += 1;
+            *ticket = self.last_ticket;
+            self.queue.push(Waiting { ticket: *ticket, room });
         }
         match behind {
             Some(member) => Err(Full::Unread(member)),

@@ -68,6 +68,8 @@ pub struct EntryHandle {
     room: usize,
     /// Whether a publication is by reference.
     by_reference: bool,
+    /// The call's place among those that wait for a cell; 0 if it does not wait.
+    ticket: u64,
     /// The members whose entries were found, and are not acknowledged.
     found: Members,
     /// The entry of each of these members.

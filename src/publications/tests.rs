@@ -206,6 +206,50 @@ fn each_call_in_progress_has_a_cell_of_its_own() {
     }
 }
 
+/// Where readers cannot read other memory, ranks that begin calls in the same order give their cells to the same calls.
+#[test]
+fn calls_that_wait_get_cells_in_the_order_of_their_beginnings() {
+    let memory = Memory::new(2);
+    let table = &memory.tables()[0];
+    let mut allocator = EntryAllocator::new(false);
+    let ask = |allocator: &mut EntryAllocator, handle: &mut EntryHandle, call: u64, room: usize| {
+        allocator.acquire(table, handle, call, 1, room)
+    };
+    let mut next = 0;
+    let mut begin = |allocator: &mut EntryAllocator, room: usize| {
+        let mut handle = EntryHandle::default();
+        next += 1;
+        let opened = ask(allocator, &mut handle, next, room);
+        (handle, next, opened)
+    };
+    const LONG: usize = MEDIUM_CELL_BYTES + 1;
+    let mut running: Vec<_> = (0..CELLS).map(|_| begin(&mut allocator, LONG)).collect();
+    assert!(running.iter().all(|(_, _, opened)| *opened == Ok(true)));
+    let [mut first, mut second, mut third] = [(); 3].map(|()| begin(&mut allocator, LONG));
+    assert!([&first, &second, &third].iter().all(|(_, _, opened)| *opened == Err(Full::Cells)));
+    let mut end = |allocator: &mut EntryAllocator| allocator.release(&running.pop().unwrap().0, 0);
+
+    end(&mut allocator);
+    let again = |allocator: &mut EntryAllocator, (handle, call, _): &mut (EntryHandle, u64, _)| {
+        ask(allocator, handle, *call, LONG)
+    };
+    assert_eq!(again(&mut allocator, &mut second), Err(Full::Cells), "it is the first one's");
+    let (mut later, _, opened) = begin(&mut allocator, LONG);
+    assert_eq!(opened, Err(Full::Cells), "no call passes those that wait");
+    assert_eq!(begin(&mut allocator, SHORT_CELL_BYTES).2, Ok(true), "a short cell is of no use to them");
+    assert_eq!(again(&mut allocator, &mut first), Ok(true));
+    end(&mut allocator);
+    assert_eq!(again(&mut allocator, &mut third), Err(Full::Cells));
+    // The second gives up.
+    allocator.stop_waiting(&mut second.0);
+    assert_eq!(again(&mut allocator, &mut third), Ok(true));
+    assert!(allocator.has_queue());
+    allocator.stop_waiting(&mut later);
+    assert!(!allocator.has_queue());
+    end(&mut allocator);
+    assert_eq!(begin(&mut allocator, LONG).2, Ok(true));
+}
+
 /// A reader that acknowledges a publication before its call ends must not do so again then.
 #[test]
 fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_entry() {

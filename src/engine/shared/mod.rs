@@ -511,6 +511,8 @@ unsafe fn leave(entry: NonNull<Entry>, allocator: &mut EntryAllocator) {
     let own = unsafe { &mut (*entry.as_ptr()).workspace };
     if std::mem::take(&mut own.has_entry) {
         allocator.release(&own.handle, own.readers);
+    } else {
+        allocator.stop_waiting(&mut own.handle);
     }
 }
 

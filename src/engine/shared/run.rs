@@ -319,6 +319,10 @@ impl Call {
             opened = open(allocator);
         }
         own.has_entry = opened.is_ok();
+        if opened.is_ok() && allocator.has_queue() {
+            // Another cell may be free for the next call in the queue, which looks when it is woken.
+            shared.local.wake_self();
+        }
         match opened {
             Ok(_) => Ok(None),
             Err(Full::Unread(member)) => Ok(Some(Wait::Earlier { member })),
