@@ -161,6 +161,7 @@ test-lint: ## all Rust is compiled, tests and benchmarks included, without a war
 	@mkdir -p build
 	@scripts/cargo.sh test --all-targets --no-run --color never 2>&1 | tee build/lint.log
 	@! grep -q '^warning' build/lint.log || { echo "test-lint: warnings, see above; they are errors here" >&2; exit 1; }
+	@scripts/compiled-once.sh
 
 test-features: ## clippy without features, and each feature alone
 	$(heading) "Lints, feature by feature"

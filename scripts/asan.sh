@@ -6,7 +6,7 @@ target=$(uname -m)-unknown-linux-gnu
 built=${CARGO_TARGET_DIR:-target}/asan
 PATH=$(scripts/rust.sh path)
 # On a stable compiler the flag is unstable: nothing that is installed is built so.
-CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" \
+CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes -Clto=off" \
   cargo rustc --locked -p gloo_rs --quiet --lib --crate-type cdylib --no-default-features --features ibverbs --target "$target" --target-dir "$built" >&2
 runtime=("$(rustc --print target-libdir)"/librustc-*_rt.asan.a)
 [ -e "${runtime[0]}" ] || { echo "asan: $(type -P rustc) has no runtime for AddressSanitizer; rustup's has" >&2; exit 1; }

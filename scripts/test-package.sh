@@ -17,6 +17,8 @@ rm -rf "$at"
 scripts/extract-examples.sh README.md "$at"
 program=$at/sum.c
 gloo_program=$root/c_tests/gloo_compat/program.cc
+# With which CMake's default build calls cargo. With others, what cargo has built would be built once more below.
+features=cuda,redis,tls,uv,ibverbs
 
 echo "--- the shared library: its name, and what it needs"
 dynamic=$(readelf --dynamic --wide "$prefix/lib/libgloo_rs.so")
@@ -72,7 +74,7 @@ echo "--- no crate is compiled twice"
 # Which crates cargo has compiled, by the call that CMake makes. It compiles nothing now: else the call is another one.
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 artifacts=$(CMAKE="$root/cmake/rdma-core.sh" cargo build --quiet --release --locked --target "$host" --target-dir build/cmake/cargo \
-  -p gloo_rs -p gloo-rs-tool --no-default-features --features=cuda,redis,tls,uv,ibverbs --message-format json | grep '^{"reason":"compiler-artifact"')
+  -p gloo_rs -p gloo-rs-tool --no-default-features "--features=$features" --message-format json | grep '^{"reason":"compiler-artifact"')
 if grep -m 1 -F '"fresh":false' <<<"$artifacts"; then fail "cargo had to compile that again"; fi
 twice=$(grep -vF '"kind":["custom-build"]' <<<"$artifacts" | sed -E 's/.*"package_id":"([^"]*)".*"kind":\[("[^]]*)\].*/\1 \2/' | sort | uniq -d | sed -E 's/.*#([a-z0-9_-]+)@.*/\1/')
 # Which build scripts use, too: for those they are compiled without optimisation.
@@ -227,7 +229,7 @@ mkdir "$at/.cargo"
 printf '[build]\ntarget = "mips-unknown-none"\n' >"$at/.cargo/config.toml"
 export CARGO_BUILD_TARGET=mips-unknown-none
 echo "--- add_subdirectory, with Ninja, where cargo's configuration builds for another machine, and installed with DESTDIR into a multi-architecture folder"
-cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root" -DGLOO_RS_BUILD_TOOL=ON "-DGLOO_RS_CARGO_FEATURES=redis;tls;uv;ibverbs" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" \
+cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root" -DGLOO_RS_BUILD_TOOL=ON "-DGLOO_RS_CARGO_FEATURES=${features//,/;}" -DSOURCE="$program" -DGLOO_SOURCE="$gloo_program" \
   -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib/some-machine >/dev/null
 cmake --build "$at/subdirectory"
 ctest --test-dir "$at/subdirectory"
@@ -254,7 +256,7 @@ mv "$at/subdirectory/gloo_rs/cargo" "$at/export/gloo_rs/"
 export_it() { # ON-OR-OFF PREFIX-OF-GLOO_RS: gloo_rs is installed with the project or not
   local installed="$at/exported $1"
   cmake -S cmake/test/export -B "$at/export" -DGLOO_RS="$root" -DGLOO_RS_INSTALL="$1" >/dev/null
-  calls_cargo_for export "-p gloo_rs -p gloo-rs-tool --no-default-features --features=redis,tls,uv,ibverbs "
+  calls_cargo_for export "-p gloo_rs -p gloo-rs-tool --no-default-features --features=$features "
   cmake --build "$at/export" >"$at/export.log" || { cat "$at/export.log"; fail "it could not be built"; }
   cmake --install "$at/export" --prefix "$installed" >/dev/null
   if grep -rF "$at/export/" --include='*.cmake' "$installed"; then fail "that holds a path of the build"; fi
