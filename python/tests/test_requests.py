@@ -1,0 +1,132 @@
+"""Persistent requests."""
+
+import gc
+import time
+import weakref
+
+import numpy as np
+import pytest
+from conftest import TIMEOUT_S, run_ranks
+
+import gloo_rs
+from gloo_rs import Op
+
+N = 12
+
+
+def test_every_collective_as_a_request(size):
+    def rank_main(context):
+        rank = context.rank
+        mine, out, whole = np.zeros(N), np.zeros(N), np.zeros((size, N))
+        counts = [N] * size
+        requests = {
+            "allreduce": context.prepare("allreduce", mine, out, op=Op.MAX),
+            "reduce": context.prepare("reduce", mine, out, root=size - 1),
+            "reduce_scatter": context.prepare("reduce_scatter", whole, out),
+            "broadcast": context.prepare("broadcast", out, root=0),
+            "allgather": context.prepare("allgather", mine, whole),
+            "allgatherv": context.prepare("allgatherv", mine, whole, counts=counts),
+            "gather": context.prepare("gather", mine, whole),
+            "gatherv": context.prepare("gatherv", mine, whole, counts=counts),
+            "scatter": context.prepare("scatter", whole, out),
+            "scatterv": context.prepare("scatterv", whole, out, counts=counts),
+            "alltoall": context.prepare("alltoall", whole, whole.copy()),
+            "alltoallv": context.prepare("alltoallv", whole, whole.copy(), send_counts=counts, recv_counts=counts),
+            "barrier": context.prepare("barrier"),
+            "scan": context.prepare("scan", mine, out),
+            "exscan": context.prepare("exscan", mine, out),
+        }
+        everything = np.arange(size)[:, None] + np.zeros(N)
+        expected = {
+            "allreduce": (out, everything.max(axis=0)),
+            "reduce": (out, everything.sum(axis=0) if rank == size - 1 else None),
+            "reduce_scatter": (out, size * everything[rank]),
+            "allgather": (whole, everything),
+            "allgatherv": (whole, everything),
+            "gather": (whole, everything if rank == 0 else None),
+            "gatherv": (whole, everything if rank == 0 else None),
+            "scatter": (out, everything[rank]),
+            "scatterv": (out, everything[rank]),
+            "scan": (out, everything[: rank + 1].sum(axis=0)),
+            "exscan": (out, everything[:rank].sum(axis=0) if rank else None),
+        }
+        for _ in range(3):
+            for name, request in requests.items():
+                mine[:], whole[:], out[:] = rank, everything, -1
+                request.start()
+                request.wait()
+                result, wanted = expected.get(name, (None, None))
+                if wanted is not None:
+                    np.testing.assert_array_equal(result, wanted, err_msg=name)
+
+    run_ranks(size, rank_main)
+
+
+def test_tests_until_it_is_done(shared_memory):
+    def rank_main(context):
+        buffer = np.full(N, context.rank + 1.0)
+        request = context.prepare("allreduce", buffer)
+        if context.rank == 1:
+            time.sleep(0.05)
+        request.start()
+        deadline = time.monotonic() + TIMEOUT_S
+        tests = 0
+        while not request.test():
+            tests += 1
+            assert time.monotonic() < deadline
+        assert (buffer == 3).all()
+        # Inactive again.
+        with pytest.raises(gloo_rs.InvalidOperation):
+            request.test()
+        return tests
+
+    tests = run_ranks(2, rank_main, shared_memory=shared_memory)
+    assert tests[0] > 0
+
+
+def test_states():
+    def rank_main(context):
+        request = context.prepare("allreduce", np.ones(1))
+        with pytest.raises(gloo_rs.InvalidOperation):
+            request.wait()
+        request.start()
+        with pytest.raises(gloo_rs.InvalidOperation):
+            request.start()
+        request.wait()
+        with pytest.raises(ValueError, match="no collective \"allreduces\""):
+            context.prepare("allreduces", np.ones(1))
+
+    run_ranks(1, rank_main)
+
+
+def test_a_request_keeps_its_buffer():
+    def rank_main(context):
+        buffer = np.full(1 << 16, 1.0)
+        alive = weakref.ref(buffer)
+        request = context.prepare("allreduce", buffer)
+        del buffer
+        gc.collect()
+        assert alive() is not None
+        request.start()
+        request.wait()
+        assert (alive() == 2).all()
+        del request
+        gc.collect()
+        assert alive() is None
+
+    run_ranks(2, rank_main)
+
+
+def test_an_active_request_that_is_dropped_is_waited_for():
+    def rank_main(context):
+        buffer = np.full(1 << 16, 1.0)
+        request = context.prepare("allreduce", buffer)
+        if context.rank == 1:
+            time.sleep(0.3)
+        request.start()
+        del request
+        gc.collect()
+        assert (buffer == 2).all()
+        assert context.broken is None
+
+    run_ranks(2, rank_main)
