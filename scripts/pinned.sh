@@ -1,10 +1,12 @@
 #!/bin/bash
 # Prints the path of a tool that cargo installs, in the version that a file of this repository pins; builds it first if it is not there.
-# usage: scripts/pinned.sh cargo-deny | cargo-fuzz
+# usage: scripts/pinned.sh bindgen | cargo-deny | cargo-fuzz
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=$1
+crate=$name
 case $name in
+  bindgen) file=python/Cargo.toml crate=bindgen-cli ;;
   cargo-deny) file=deny.toml ;;
   cargo-fuzz) file=fuzz/Cargo.toml ;;
   *) echo "pinned: no such tool: $name" >&2 && exit 2 ;;
@@ -23,7 +25,7 @@ if ! is_pinned "$tool"; then
     echo "pinned: building $name $version" >&2
     host=$(rustc --version --verbose | sed -n 's/^host: //p')
     # How fast it is does not matter, how long it takes to build does.
-    cargo install --quiet --locked --debug --version "$version" --root ".cache/$name" --force --target "$host" "$name" >&2 9<&-
+    cargo install --quiet --locked --debug --version "$version" --root ".cache/$name" --force --target "$host" "$crate" >&2 9<&-
   fi
 fi
 echo "$tool"

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 quick=${2:-}
 at=$PWD/build/systems
-features=(--locked --workspace --no-default-features --features redis,tls,uv)
+features=(--locked --workspace --exclude gloo-rs-python --no-default-features --features redis,tls,uv)
 windows=x86_64-pc-windows-gnu
 macos=aarch64-apple-darwin
 sizes=4,64Ki,4Mi

@@ -1,0 +1,106 @@
+"""Collective communications between processes.
+
+>>> import gloo_rs
+>>> store = gloo_rs.Store.hash("a job of one rank")
+>>> with gloo_rs.Context(store, rank=0, size=1) as context:
+...     values = bytearray(b"\\x01\\x02\\x03")
+...     context.allreduce(values)
+...     values
+bytearray(b'\\x01\\x02\\x03')
+
+The manual is docs/python.md in the sources.
+"""
+
+from __future__ import annotations
+
+import enum
+import pathlib
+
+from ._errors import (
+    Aborted,
+    CallbackFailed,
+    Closed,
+    ConnectionLost,
+    Error,
+    Internal,
+    InvalidArgument,
+    InvalidOperation,
+    IOFailure,
+    Mismatch,
+    NotFound,
+    ResourceExhausted,
+    Status,
+    Timeout,
+    Unsupported,
+)
+from ._native import (
+    Allocation,
+    Buffer,
+    Context,
+    Device,
+    Pair,
+    Request,
+    Store,
+    UnboundBuffer,
+    built_features,
+    launch_from_env,
+    library_version,
+    local_rank_from_env,
+    reduce_local,
+    remote_key_parse,
+)
+
+
+class Op(enum.IntEnum):
+    """The operation that combines two elements: gloo_rs_op_t."""
+
+    SUM = 0
+    PRODUCT = 1
+    MIN = 2
+    MAX = 3
+    AVERAGE = 4
+    AND = 5
+    OR = 6
+    XOR = 7
+
+
+def prefix() -> pathlib.Path:
+    """The folder with include/, lib/ and bin/ of the library that this package contains, for CMake and compilers."""
+    return pathlib.Path(__file__).parent
+
+
+__version__ = library_version()
+
+__all__ = [
+    "Aborted",
+    "Allocation",
+    "Buffer",
+    "CallbackFailed",
+    "Closed",
+    "ConnectionLost",
+    "Context",
+    "Device",
+    "Error",
+    "IOFailure",
+    "Internal",
+    "InvalidArgument",
+    "InvalidOperation",
+    "Mismatch",
+    "NotFound",
+    "Op",
+    "Pair",
+    "Request",
+    "ResourceExhausted",
+    "Status",
+    "Store",
+    "Timeout",
+    "UnboundBuffer",
+    "Unsupported",
+    "built_features",
+    "launch_from_env",
+    "library_version",
+    "local_rank_from_env",
+    "prefix",
+    "reduce_local",
+    "remote_key_parse",
+]

@@ -1,0 +1,507 @@
+//! Contexts: a rank's membership in a group, and its calls.
+
+use crate::abi::*;
+use crate::arguments::{milliseconds, seconds};
+use crate::collective::{Arguments, Call, Place, kind_of_name};
+use crate::device::Device;
+use crate::error::{Failed, check, detached, exception, last_error_defaults};
+use crate::handle::Handle;
+use crate::interrupt::{waiting, waiting_apart};
+use crate::message::UnboundBuffer;
+use crate::options::with_context_options;
+use crate::pair::Pair;
+use crate::request::Request;
+use crate::store::{Store, launch_from_env};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+type Object<'a, 'py> = &'a Bound<'py, PyAny>;
+type Options<'a, 'py> = &'a Bound<'py, PyDict>;
+
+/// A context, with which its requests, buffers and pairs keep it alive.
+pub type Membership = Arc<Handle<gloo_rs_context_t>>;
+
+/// This process's membership, as one rank, in a group of ranks that communicate.
+#[pyclass(frozen, module = "gloo_rs")]
+pub struct Context {
+    handle: Membership,
+    place: Place,
+}
+
+impl Context {
+    fn connected(
+        py: Python<'_>,
+        store: &Store,
+        place: Place,
+        device: Option<&Device>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<Self> {
+        let own;
+        let device = match device {
+            Some(device) => device,
+            None => {
+                own = Device::create(py, None)?;
+                &own
+            }
+        };
+        let handle = with_context_options(options, |options| {
+            // SAFETY: the options and what they point to live until the call returns.
+            Handle::create(py, gloo_rs_context_destroy, |context| unsafe {
+                gloo_rs_context_create(device.handle(), place.rank, place.size, options, context)
+            })
+        })?;
+        let handle = Arc::new(handle);
+        let (context, store) = (handle.clone(), store.0.clone());
+        let what = format!("the other ranks of {} over the store, as rank {}", place.size, place.rank);
+        let give_up = || {
+            // SAFETY: the handle lives until the call returns.
+            let _ = unsafe { gloo_rs_context_close(handle.get()) };
+        };
+        // SAFETY: both handles live until the call returns.
+        let connect = move || Failed::check(unsafe { gloo_rs_context_connect(context.get(), store.get()) });
+        // SAFETY: the closure owns both.
+        unsafe { waiting_apart(py, "connect", &what, give_up, connect) }?;
+        Ok(Self { handle, place })
+    }
+
+    pub fn handle(&self) -> *mut gloo_rs_context_t {
+        self.handle.get()
+    }
+
+    fn run(&self, py: Python<'_>, kind: gloo_rs_collective_t, arguments: Arguments<'_, '_>) -> PyResult<()> {
+        let mut call = Call::empty(kind);
+        call.take(py, self.place, arguments)?;
+        call.run(py, &self.handle, self.place.size == 1)
+    }
+}
+
+#[pymethods]
+impl Context {
+    #[new]
+    #[pyo3(signature = (store, rank, size, *, device = None, **options))]
+    fn new(
+        py: Python<'_>,
+        store: &Store,
+        rank: i32,
+        size: i32,
+        device: Option<&Device>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<Self> {
+        Self::connected(py, store, Place { rank, size }, device, options)
+    }
+
+    /// The context of a launched job, as `gloo-rs run`, torchrun, mpirun and srun start one.
+    #[staticmethod]
+    #[pyo3(signature = (*, device = None, **options))]
+    fn from_env(py: Python<'_>, device: Option<&Device>, options: Option<Options<'_, '_>>) -> PyResult<Self> {
+        let timeout = match options.map(|options| options.get_item("timeout")).transpose()?.flatten() {
+            Some(timeout) => timeout.extract()?,
+            None => None,
+        };
+        let (store, rank, size) = launch_from_env(py, timeout)?;
+        Self::connected(py, &store, Place { rank, size }, device, options)
+    }
+
+    /// This process's rank, from 0.
+    #[getter]
+    fn rank(&self) -> i32 {
+        self.place.rank
+    }
+
+    /// The number of ranks.
+    #[getter]
+    fn size(&self) -> i32 {
+        self.place.size
+    }
+
+    /// The timeout in seconds of operations whose call does not set one.
+    #[getter]
+    fn timeout(&self, py: Python<'_>) -> PyResult<f64> {
+        let mut timeout = 0;
+        // SAFETY: the handle lives, and the result is a number.
+        check(py, unsafe { gloo_rs_context_timeout(self.handle(), &mut timeout) })?;
+        Ok(seconds(timeout))
+    }
+
+    #[setter]
+    fn set_timeout(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        // SAFETY: the handle lives.
+        check(py, unsafe { gloo_rs_context_set_timeout(self.handle(), milliseconds(timeout)?) })
+    }
+
+    /// Why the context can no longer run collectives; None while it can.
+    #[getter]
+    fn broken<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (mut broken, mut error) = (false, last_error_defaults());
+        // SAFETY: the handle lives, and the error is initialised.
+        check(py, unsafe { gloo_rs_context_broken(self.handle(), &mut broken, &mut error) })?;
+        Ok(broken.then(|| exception(py, error.status, &error).into_value(py).into_bound(py).into_any()))
+    }
+
+    /// The `gloo_rs_context_t *` of the C ABI, for code in C or C++ in this process; valid as long as this object.
+    #[getter]
+    fn handle_address(&self) -> usize {
+        self.handle().expose_provenance()
+    }
+
+    /// Whether a rank runs on this host.
+    fn shares_host(&self, py: Python<'_>, rank: i32) -> PyResult<bool> {
+        let mut shares = false;
+        // SAFETY: the handle lives.
+        check(py, unsafe { gloo_rs_context_shares_host(self.handle(), rank, &mut shares) })?;
+        Ok(shares)
+    }
+
+    /// Reserves slots for messages, and returns the first.
+    #[pyo3(signature = (n = 1))]
+    fn next_slot(&self, py: Python<'_>, n: u32) -> PyResult<u64> {
+        let mut slot = 0;
+        // SAFETY: the handle lives.
+        check(py, unsafe { gloo_rs_context_next_slot(self.handle(), n, &mut slot) })?;
+        Ok(slot)
+    }
+
+    /// Closes every connection: calls that wait, in any thread, and later ones fail with Closed.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        // SAFETY: the handle lives.
+        check(py, detached(py, || unsafe { gloo_rs_context_close(self.handle()) }))
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(&self, py: Python<'_>, _class: Py<PyAny>, _value: Py<PyAny>, _traceback: Py<PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<gloo_rs.Context rank {} of {}>", self.place.rank, self.place.size)
+    }
+
+    /// Splits the context: the ranks of one color form a new one, in the order of key. Returns None for color None.
+    #[pyo3(signature = (color, key = 0))]
+    fn split(&self, py: Python<'_>, color: Option<i32>, key: i32) -> PyResult<Option<Self>> {
+        let color = color.unwrap_or(GLOO_RS_COLOR_UNDEFINED);
+        let mut split = std::ptr::null_mut();
+        // SAFETY: the handle lives.
+        waiting(py, &self.handle, || unsafe { gloo_rs_context_split(self.handle(), color, key, &mut split) })?;
+        let Some(handle) = Handle::of(split, gloo_rs_context_destroy) else { return Ok(None) };
+        let mut place = Place { rank: 0, size: 0 };
+        // SAFETY: the handle lives, and the results are numbers.
+        check(py, unsafe { gloo_rs_context_rank(handle.get(), &mut place.rank) })?;
+        // SAFETY: as above.
+        check(py, unsafe { gloo_rs_context_size(handle.get(), &mut place.size) })?;
+        Ok(Some(Self { handle: Arc::new(handle), place }))
+    }
+
+    /// Memory that ranks of this host read without a copy, where they share memory.
+    fn alloc(slf: Py<Self>, py: Python<'_>, bytes: usize) -> PyResult<Allocation> {
+        let mut memory = std::ptr::null_mut();
+        let context = slf.get().handle();
+        // SAFETY: the handle lives.
+        check(py, detached(py, || unsafe { gloo_rs_alloc(context, bytes, &mut memory) }))?;
+        Ok(Allocation { memory, bytes, context: slf })
+    }
+
+    // Collectives. docs/python.md says what each takes.
+
+    // Without **options, for which PyO3 passes arguments in a way that takes 100 ns more.
+    #[pyo3(signature = (
+        input, out = None, *, op = None, timeout = None, tag = None, algorithm = None, max_segment_bytes = None,
+        groups = None, dims = None, base = None, dtype = None
+    ))]
+    #[allow(clippy::too_many_arguments)] // the options of collectives
+    fn allreduce(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        op: Option<u32>,
+        timeout: Option<Object<'_, '_>>,
+        tag: Option<Object<'_, '_>>,
+        algorithm: Option<Object<'_, '_>>,
+        max_segment_bytes: Option<Object<'_, '_>>,
+        groups: Option<Object<'_, '_>>,
+        dims: Option<Object<'_, '_>>,
+        base: Option<Object<'_, '_>>,
+        dtype: Option<Object<'_, '_>>,
+    ) -> PyResult<()> {
+        let names = ["timeout", "tag", "algorithm", "max_segment_bytes", "groups", "dims", "base", "dtype"];
+        let values = [timeout, tag, algorithm, max_segment_bytes, groups, dims, base, dtype];
+        let options = if values.iter().any(Option::is_some) {
+            let given = names.into_iter().zip(values).filter(|(_, value)| value.is_some());
+            Some(given.collect::<Vec<_>>().into_py_dict(py)?)
+        } else {
+            None
+        };
+        let options = options.as_ref();
+        self.run(py, GLOO_RS_ALLREDUCE, Arguments { input, out, op, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (input, out = None, *, op = None, root = 0, **options))]
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        op: Option<u32>,
+        root: i32,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        self.run(py, GLOO_RS_REDUCE, Arguments { input, out, op, root, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (input, out = None, *, op = None, counts = None, **options))]
+    fn reduce_scatter(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        op: Option<u32>,
+        counts: Option<Vec<usize>>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        let arguments = Arguments { input, out, op, recv_counts: counts, options, ..Arguments::default() };
+        self.run(py, GLOO_RS_REDUCE_SCATTER, arguments)
+    }
+
+    #[pyo3(signature = (input, out = None, *, op = None, **options))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        op: Option<u32>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        self.run(py, GLOO_RS_SCAN, Arguments { input, out, op, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (input, out = None, *, op = None, **options))]
+    fn exscan(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        op: Option<u32>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        self.run(py, GLOO_RS_EXSCAN, Arguments { input, out, op, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (buffer, *, root = 0, **options))]
+    fn broadcast(
+        &self,
+        py: Python<'_>,
+        buffer: Option<Object<'_, '_>>,
+        root: i32,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        self.run(py, GLOO_RS_BROADCAST, Arguments { input: buffer, root, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (input, out, **options))]
+    fn allgather(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        self.run(py, GLOO_RS_ALLGATHER, Arguments { input, out, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (input, out, counts, **options))]
+    fn allgatherv(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        counts: Vec<usize>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        let arguments = Arguments { input, out, recv_counts: Some(counts), options, ..Arguments::default() };
+        self.run(py, GLOO_RS_ALLGATHERV, arguments)
+    }
+
+    #[pyo3(signature = (input, out = None, *, root = 0, **options))]
+    fn gather(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        root: i32,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        self.run(py, GLOO_RS_GATHER, Arguments { input, out, root, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (input, out = None, counts = None, *, root = 0, **options))]
+    fn gatherv(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        counts: Option<Vec<usize>>,
+        root: i32,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        let arguments = Arguments { input, out, recv_counts: counts, root, options, ..Arguments::default() };
+        self.run(py, GLOO_RS_GATHERV, arguments)
+    }
+
+    #[pyo3(signature = (input, out = None, *, root = 0, **options))]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        root: i32,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        self.run(py, GLOO_RS_SCATTER, Arguments { input, out, root, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (input, out = None, counts = None, *, root = 0, **options))]
+    fn scatterv(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        counts: Option<Vec<usize>>,
+        root: i32,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        let arguments = Arguments { input, out, send_counts: counts, root, options, ..Arguments::default() };
+        self.run(py, GLOO_RS_SCATTERV, arguments)
+    }
+
+    #[pyo3(signature = (input, out = None, **options))]
+    fn alltoall(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        self.run(py, GLOO_RS_ALLTOALL, Arguments { input, out, options, ..Arguments::default() })
+    }
+
+    #[pyo3(signature = (input, out, send_counts, recv_counts, **options))]
+    fn alltoallv(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        send_counts: Vec<usize>,
+        recv_counts: Vec<usize>,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        let (send_counts, recv_counts) = (Some(send_counts), Some(recv_counts));
+        let arguments = Arguments { input, out, send_counts, recv_counts, options, ..Arguments::default() };
+        self.run(py, GLOO_RS_ALLTOALLV, arguments)
+    }
+
+    #[pyo3(signature = (input, out, destinations, **options))]
+    fn pairwise_exchange(
+        &self,
+        py: Python<'_>,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        destinations: usize,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<()> {
+        let arguments = Arguments { input, out, destinations, options, ..Arguments::default() };
+        self.run(py, GLOO_RS_PAIRWISE_EXCHANGE, arguments)
+    }
+
+    #[pyo3(signature = (**options))]
+    fn barrier(&self, py: Python<'_>, options: Option<Options<'_, '_>>) -> PyResult<()> {
+        self.run(py, GLOO_RS_BARRIER, Arguments { options, ..Arguments::default() })
+    }
+
+    /// Prepares a collective as a persistent request.
+    #[pyo3(signature = (
+        collective, input = None, out = None, *, op = None, root = 0, counts = None, send_counts = None, recv_counts = None,
+        destinations = 0, **options
+    ))]
+    #[allow(clippy::too_many_arguments)] // what the collectives take
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        op: Option<u32>,
+        root: i32,
+        counts: Option<Vec<usize>>,
+        send_counts: Option<Vec<usize>>,
+        recv_counts: Option<Vec<usize>>,
+        destinations: usize,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<Request> {
+        let kind = kind_of_name(py, collective)?;
+        let (mut send_counts, mut recv_counts) = (send_counts, recv_counts);
+        if kind == GLOO_RS_SCATTERV {
+            send_counts = send_counts.or(counts);
+        } else {
+            recv_counts = recv_counts.or(counts);
+        }
+        let arguments = Arguments { input, out, op, root, send_counts, recv_counts, destinations, options };
+        let mut call = Call::empty(kind);
+        call.take(py, self.place, arguments)?;
+        Request::prepare(py, &self.handle, call)
+    }
+
+    // Messages.
+
+    /// A buffer for messages to and from any rank.
+    fn unbound_buffer(&self, py: Python<'_>, memory: &Bound<'_, PyAny>) -> PyResult<UnboundBuffer> {
+        UnboundBuffer::create(py, &self.handle, memory)
+    }
+
+    /// The pair with a rank.
+    fn pair(&self, py: Python<'_>, rank: i32) -> PyResult<Pair> {
+        Pair::create(py, &self.handle, rank)
+    }
+}
+
+/// Memory of `Context.alloc`, with the buffer protocol. It is freed when the last object that uses it is.
+#[pyclass(frozen, module = "gloo_rs")]
+pub struct Allocation {
+    memory: *mut c_void,
+    bytes: usize,
+    context: Py<Context>,
+}
+
+// SAFETY: an address of memory that any thread may use.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+#[pymethods]
+impl Allocation {
+    fn __len__(&self) -> usize {
+        self.bytes
+    }
+
+    /// # Safety
+    /// The interpreter calls it with a view to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let this = slf.get();
+        // SAFETY: the memory is that of this object, to which the view holds a reference.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), this.memory, this.bytes as isize, 0, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: the memory is this context's, and no view of it is left. It can only fail for other memory.
+        unsafe { gloo_rs_dealloc(self.context.get().handle(), self.memory) };
+    }
+}

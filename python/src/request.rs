@@ -1,0 +1,97 @@
+//! Persistent requests, and reductions without other ranks.
+
+use crate::abi::*;
+use crate::collective::Call;
+use crate::context::Membership;
+use crate::error::{check, detached, invalid};
+use crate::interrupt::waiting;
+use crate::memory::{Access, Memory};
+use pyo3::prelude::*;
+
+/// A collective that is prepared once, and then started any number of times.
+#[pyclass(frozen, module = "gloo_rs")]
+pub struct Request {
+    request: *mut gloo_rs_request_t,
+    context: Membership,
+    /// Keeps the buffers valid.
+    _call: Call,
+}
+
+// SAFETY: requests are thread-safe, by the header.
+unsafe impl Send for Request {}
+// SAFETY: as above.
+unsafe impl Sync for Request {}
+
+impl Request {
+    pub fn prepare(py: Python<'_>, context: &Membership, mut call: Call) -> PyResult<Self> {
+        let mut request = std::ptr::null_mut();
+        call.with_options(|kind, options| {
+            // SAFETY: the options and what they point to live until the call returns; the request copies them.
+            check(py, unsafe { gloo_rs_collective_prepare(context.get(), kind, options, &mut request) })
+        })?;
+        Ok(Self { request, context: context.clone(), _call: call })
+    }
+}
+
+#[pymethods]
+impl Request {
+    /// Starts the call, and returns without waiting for it.
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        // SAFETY: the request lives.
+        check(py, detached(py, || unsafe { gloo_rs_start(self.request) }))
+    }
+
+    /// Waits until the call is complete on this rank.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        // SAFETY: the request lives.
+        waiting(py, &self.context, || unsafe { gloo_rs_wait(self.request) })
+    }
+
+    /// Whether the call is complete on this rank; if so, the request can be started again.
+    fn test(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut done = false;
+        // SAFETY: the request lives.
+        check(py, detached(py, || unsafe { gloo_rs_test(self.request, &mut done) }))?;
+        Ok(done)
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        // SAFETY: whoever drops the request has the only reference.
+        let freed = || unsafe { gloo_rs_request_free(self.request) } == GLOO_RS_OK;
+        if !freed() {
+            // It is active: the library uses the buffers, which must live until it is not.
+            // SAFETY: the request lives. What fails in the call is not reported: nobody waits for it any more.
+            let _ = Python::attach(|py| waiting(py, &self.context, || unsafe { gloo_rs_wait(self.request) }));
+            freed();
+        }
+    }
+}
+
+/// Combines elements on this rank only: inout = input op inout.
+#[pyfunction]
+#[pyo3(signature = (input, inout, *, op = None))]
+pub fn reduce_local(
+    py: Python<'_>,
+    input: &Bound<'_, PyAny>,
+    inout: &Bound<'_, PyAny>,
+    op: Option<u32>,
+) -> PyResult<()> {
+    let operation = "reduce_local";
+    let input = Memory::of(input, Access::Read, operation, "input")?;
+    let inout = Memory::of(inout, Access::Write, operation, "inout")?;
+    if input.data_type != inout.data_type || input.elements() != inout.elements() {
+        return Err(invalid(
+            py,
+            operation,
+            "input and inout have different numbers of elements, or elements of different types",
+        ));
+    }
+    let (count, op) = (input.elements(), op.unwrap_or(GLOO_RS_SUM));
+    // SAFETY: both are valid for that many elements until the call returns.
+    check(
+        py,
+        detached(py, || unsafe { gloo_rs_reduce_local(input.address, inout.address, count, input.data_type, op) }),
+    )
+}
