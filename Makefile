@@ -45,10 +45,10 @@ local_prefix := build/prefix
 heading = @printf '\n==> %s\n'
 
 # What less than all tests, or a part of `make test-more`, needs: levels of scripts/setup.sh.
-levels := $(addprefix setup-,build demo bench torch systems aarch64 threads fuzz deny fresh test-more)
+levels := $(addprefix setup-,build demo bench torch python systems aarch64 threads fuzz deny fresh test-more)
 
 .PHONY: help setup build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network \
-  bench-streams bench-reads bench-recovery bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
+  wheel python-abi bench-streams bench-reads bench-recovery bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
   $(shell sed -n 's/^\(test-[a-z0-9-]*\):.*/\1/p' Makefile) $(levels)
 
 help: ## lists these targets
@@ -130,6 +130,13 @@ deb: ## makes a Debian package: build/gloo-rs_VERSION_ARCHITECTURE.deb
 	$(heading) "Debian package"
 	@scripts/deb.sh
 
+wheel: setup-python prefix ## makes Python's package: build/wheel/gloo_rs-VERSION-cp311-abi3-PLATFORM.whl
+	$(heading) "Python's package"
+	@scripts/wheel.sh $(local_prefix)
+
+python-abi: ## makes python/src/abi.rs anew of include/gloo_rs.h
+	@scripts/bindgen.sh >python/src/abi.rs
+
 header: ## makes include/gloo_rs.h anew of src/ffi
 	@WRITE=1 scripts/cargo.sh test --test header
 
@@ -147,7 +154,7 @@ endif
 test: ## the truth about behaviour: every test that `make test-more` does not say more of the same about
 	@scripts/tiers.sh test
 
-test-more: ## what proves more of the same, in shards: SHARD=1/7. All of it before a release
+test-more: ## what proves more of the same, in shards: SHARD=1/8. All of it before a release
 	@scripts/tiers.sh more $(SHARD)
 
 # The parts. scripts/tiers.sh says which tier and shard each belongs to; each can be run alone.
@@ -298,6 +305,10 @@ test-scale: ## many ranks on one machine
 test-torch: setup-torch prefix ## the backend of PyTorch's torch.distributed, beside its own over Gloo
 	$(heading) "PyTorch's torch.distributed"
 	@scripts/test-torch.sh $(local_prefix)
+
+test-python: wheel ## Python's package, installed in a virtual environment in build/; T=PATTERN
+	$(heading) "Python"
+	@scripts/test-python.sh "$(T)"
 
 test-gloo: prefix ## Gloo's own tests over gloo_rs; they are downloaded, or taken from the checkout GLOO
 	$(heading) "Gloo's own tests"

@@ -122,6 +122,8 @@ if [ "$tier" = more ]; then
   with_cargo scripts/test-ibverbs.sh build/prefix two verbs
   step "PyTorch's backend"
   as_user make test-torch
+  step "Python's package"
+  as_user make test-python
   step "fuzzing: one target"
   with_cargo scripts/fuzz.sh run 2 matching
   step "ThreadSanitizer: one program; a toolchain with sources that is too old is passed over"

@@ -3,16 +3,16 @@
 # usage: scripts/setup.sh [LEVEL...]
 #   build   for the library and the tool              demo    for the example besides
 #   test    for all of `make test` (the default)      bench   for the benchmarks
-#   torch, systems, aarch64, threads, fuzz, deny, fresh       for the parts of `make test-more` that need more
+#   torch, python, systems, aarch64, threads, fuzz, deny, fresh       for the parts of `make test-more` that need more
 #   test-more                                         for all of these
 # Rust must be there already. Debian's packages come by apt-get, what cargo installs goes into .cache/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 levels=("${@:-test}")
-[[ " ${levels[*]} " != *" test-more "* ]] || levels=(test bench torch systems aarch64 threads fuzz deny fresh)
+[[ " ${levels[*]} " != *" test-more "* ]] || levels=(test bench torch python systems aarch64 threads fuzz deny fresh)
 for level in "${levels[@]}"; do
   case $level in
-    build | demo | test | bench | torch | systems | aarch64 | threads | fuzz | deny | fresh) ;;
+    build | demo | test | bench | torch | python | systems | aarch64 | threads | fuzz | deny | fresh) ;;
     *) echo "setup: no such level: $level" >&2 && exit 2 ;;
   esac
 done
@@ -46,8 +46,8 @@ has_static_busybox() { busybox depmod --help && ! ldd "$(type -P busybox)"; }
 has_rxe_driver() { compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so'; }
 has_mpi_h() { echo '#include <mpi.h>' | "mpicxx.$1" -x c++ -fsyntax-only -; }
 
-all="build demo test bench torch systems aarch64 threads fuzz deny fresh"
-built="build demo test bench torch systems"
+all="build demo test bench torch python systems aarch64 threads fuzz deny fresh"
+built="build demo test bench torch python systems"
 need "$all" g++ g++ --version
 need "$all" make make --version
 need "$built" cmake cmake --version
@@ -58,7 +58,8 @@ need "$built" libnl-route-3-dev has_libnl_route
 need "$built" pkg-config pkg-config --version
 need "$built" python3 python3 --version
 need "demo test bench torch systems" python3-pip python3 -m pip --version
-need "demo test bench torch systems" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+need "demo test bench torch python systems" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+need python python3-venv python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))'
 need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
 # Debian's PyTorch: a backend of it is an example.
 need "bench torch" python3-torch test -d /usr/lib/python3/dist-packages/torch

@@ -20,6 +20,7 @@ models=(test-loom test-doc)
 
 # NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
 shards=(
+  "python: test-python | python pyproject.toml include/gloo_rs.h examples/python scripts/bindgen.sh scripts/test-python.sh scripts/wheel.sh"
   "fresh-more: test-fresh-more test-deb | Dockerfile scripts/container.sh scripts/cross scripts/deb.sh scripts/cuda.txt scripts/fuzz.sh scripts/pinned.sh scripts/ptx.sh
     scripts/test-aarch64.sh scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
   "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/gloo_compat/CMakeLists.txt c_tests/gloo_compat/headers.sh

@@ -1,0 +1,44 @@
+#!/bin/bash
+# Makes Python's package of an installed gloo_rs, with the versions of python/requirements.txt in a virtual environment, tags it for the glibc
+# that it needs, and prints what its parts take.
+# usage: scripts/wheel.sh PREFIX    (PYTHON in the environment names another python3)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+prefix=$(realpath "$1")
+environment=build/python
+if ! cmp --silent python/requirements.txt "$environment/requirements.txt"; then
+  rm -rf "$environment"
+  "${PYTHON:-python3}" -m venv "$environment"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement python/requirements.txt
+  cp python/requirements.txt "$environment/"
+fi
+rm -rf build/wheel
+mkdir -p build/wheel
+PATH=$PWD/$environment/bin:$(scripts/rust.sh path)
+export GLOO_RS_PREFIX=$prefix
+pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheel .
+# The newest symbol of glibc that any part refers to says on which systems the wheel can be installed.
+unzipped=$(mktemp -d)
+trap 'rm -r "$unzipped"' EXIT
+python -m zipfile --extract build/wheel/*.whl "$unzipped"
+parts=("$unzipped"/gloo_rs/_native*.so "$unzipped"/gloo_rs/lib/libgloo_rs.so.* "$unzipped/gloo_rs/bin/gloo-rs")
+glibc=$(objdump --dynamic-syms "${parts[@]}" | grep -o 'GLIBC_[0-9.]*' | sort --version-sort --unique | tail -n 1)
+[[ $glibc =~ ^GLIBC_([0-9]+)\.([0-9]+)$ ]] || { echo "wheel: found no symbol of glibc" >&2; exit 1; }
+platform=manylinux_${BASH_REMATCH[1]}_${BASH_REMATCH[2]}_$(uname -m)
+python -m wheel tags --remove --platform-tag "$platform" build/wheel/*.whl >/dev/null
+python - build/wheel/*.whl <<'END'
+import collections, os, sys, zipfile
+
+LIMIT_BYTES = 8_000_000
+
+parts = collections.Counter()
+for file in zipfile.ZipFile(sys.argv[1]).infolist():
+    name = file.filename.removeprefix("gloo_rs/")
+    parts[name if ".so" in name or name.startswith(("bin/", "THIRD")) else name.split("/")[0]] += file.compress_size
+for name, size in parts.most_common(7):
+    print(f"{size:9} {name}")
+total = os.path.getsize(sys.argv[1])
+print(f"{total:9} {sys.argv[1]}")
+if total > LIMIT_BYTES:
+    sys.exit(f"wheel: more than {LIMIT_BYTES} bytes")
+END
