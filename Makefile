@@ -29,6 +29,8 @@ ifneq ($(TIER),check)
 # Optimised, the tests take a fraction of the time, which is worth it where much is tested. At level 1 they are compiled in 0.8 of the time of
 # level 2, and whole jobs in simulation take twice as long.
 export CARGO_PROFILE_TEST_OPT_LEVEL := 2
+# Which lines a function has would take a fifth of the compiler's time. A panic names its line without that.
+export CARGO_PROFILE_TEST_DEBUG := false
 # Nothing is built a second time after a change, and what that needs is gigabytes.
 export CARGO_INCREMENTAL := 0
 endif
