@@ -12,6 +12,7 @@ pub mod execution;
 mod model;
 mod numbers;
 mod operation;
+mod other_calls;
 pub mod plan;
 pub mod prepared;
 mod progress;
@@ -40,20 +41,17 @@ use crate::engine::prepared::Identity;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::{Line, Progress, Shared, excludes};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::publications::Members;
 use crate::slab::Slab;
 use crate::transport::Clock;
 use crate::types::Rank;
-use crate::wire::fingerprint::{digest, fingerprint, is_earlier, kind, number, replaces};
+use crate::wire::fingerprint::fingerprint;
 
 /// Token owners from this number on are buffers, lower ones are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
-
-/// Most running calls that a reply to a query lists.
-const MAX_REPORTED: usize = 2;
 
 /// Once in so many turns, a thread that polls looks whether other ranks make another call than this one.
 const DETECTION_TURNS: u64 = 1024;
@@ -303,37 +301,6 @@ impl Core {
         self.sleeping.is_some()
     }
 
-    /// Sets how long waiting threads poll.
-    pub fn set_spin(&mut self, spin: Spin) {
-        self.spin = spin;
-    }
-
-    /// Sets how long waits that involve only `peer` poll; `None`: as long as others.
-    pub fn set_pair_spin(&mut self, peer: Rank, spin: Option<Spin>) {
-        match spin {
-            Some(spin) => drop(self.pair_spins.insert(peer, spin)),
-            None => drop(self.pair_spins.remove(&peer)),
-        }
-    }
-
-    /// How long a thread polls that waits only for `peer`, or for several if `None`.
-    fn spin(&self, peer: Option<Rank>) -> Spin {
-        peer.and_then(|peer| self.pair_spins.get(&peer)).copied().unwrap_or(self.spin)
-    }
-
-    /// How long the only thread that waits on the context, for `peer`, polls; `None` if there are others, or calls that
-    /// were started.
-    fn spin_alone(&self, peer: Option<Rank>) -> Option<Spin> {
-        let is_alone = !self.polling && self.waiting.is_empty();
-        let has_started = self.shared.as_ref().is_some_and(|shared| shared.has_started_calls());
-        (is_alone && !has_started).then(|| self.spin(peer))
-    }
-
-    /// How long the polling thread polls, which itself waits for `peer`: the longest time of all waiting threads.
-    fn longest_spin(&self, peer: Option<Rank>) -> Spin {
-        self.waiting.iter().map(|peer| self.spin(*peer)).fold(self.spin(peer), Ord::max)
-    }
-
     /// Fails all operations with `error`, after an error that leaves the context in an undefined state. Peers are sent
     /// `notice`.
     pub fn break_with(&mut self, error: &Error, notice: Option<&Error>) {
@@ -381,24 +348,6 @@ impl Core {
     /// Whether a run waits for what a peer does in shared memory.
     fn waits_in_memory(&self) -> bool {
         self.operations.iter().any(|(_, operation)| operation.waits_in_memory())
-    }
-
-    /// Fails calls in whose place a rank makes another one that this rank does not meet: in shared memory if this one
-    /// receives messages, or by messages if this one is in shared memory.
-    pub fn detect_other_calls(&mut self) {
-        let Some(shared) = &self.shared else { return };
-        let running = self.operations.iter().filter(|(_, operation)| !operation.is_over());
-        let counted = running.map(|(_, operation)| operation.id).filter(|id| number(id.fingerprint) != 0);
-        let found = counted.filter_map(|Identity { tag, fingerprint, index, .. }| {
-            let messages =
-                || self.messenger.diagnosis().unmatched(tag).filter_map(|one| Some((one.from, one.message?.0)));
-            let message = || messages().find(|(_, theirs)| replaces(*theirs, fingerprint));
-            let (rank, theirs) = shared.other_call(tag, fingerprint).or_else(message)?;
-            Some((index, rank, theirs))
-        });
-        let found: Vec<_> = found.collect();
-        self.ended |= !found.is_empty();
-        found.into_iter().for_each(|(index, rank, theirs)| self.mismatch(index, rank, theirs));
     }
 
     /// Moves data as far as possible without blocking. Returns whether anything was moved.
@@ -459,68 +408,6 @@ impl Core {
         }
     }
 
-    /// The calls on shared memory in progress that no thread waits for with the lock: tag, fingerprint, and whether
-    /// each waits for a peer.
-    fn only_in_memory(&self) -> Vec<(u64, u64, bool)> {
-        let mut calls = self.shared.as_ref().map_or_else(Vec::new, |shared| shared.in_progress());
-        calls.retain(|(_, fingerprint, _)| self.ids().all(|id| id.fingerprint != *fingerprint));
-        calls
-    }
-
-    /// What this rank is doing, for a peer that waits for it.
-    fn doing(&self) -> String {
-        let calls = self.operations.iter().take(MAX_REPORTED).map(|(index, operation)| {
-            let Identity { fingerprint, count, tag, .. } = operation.id;
-            let (what, waits) =
-                ((self.explain)(digest(fingerprint)), self.messenger.diagnosis().describe(index, self.now));
-            let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
-            let waits = if operation.is_reducing() { format!(", inside its reduction function{waits}") } else { waits };
-            format!("in {what}, {count} elements, tag {tag}{waits}")
-        });
-        let in_memory = self.only_in_memory().into_iter().map(|(tag, fingerprint, _)| {
-            format!("in {}, tag {tag}, which it has started", (self.explain)(digest(fingerprint)))
-        });
-        let calls: Vec<String> = calls.chain(in_memory).take(MAX_REPORTED).collect();
-        if calls.is_empty() {
-            return format!("it says that it is in no collective, after {} on this context", self.begun());
-        }
-        format!("it says that it is {}", calls.join(" and "))
-    }
-
-    /// The fingerprint of a call on `tag` in which this rank is, or was last, while a peer is in that with
-    /// `fingerprint`, and this rank is not; 0 if there is none.
-    fn instead_of(&self, fingerprint: u64, tag: u64) -> u64 {
-        let here = || {
-            let here = self.operations.iter().filter(|(_, operation)| operation.id.tag == tag && !operation.is_over());
-            here.map(|(_, operation)| &operation.id)
-        };
-        match here().find(|id| id.kind == kind(fingerprint)) {
-            Some(same) if replaces(same.fingerprint, fingerprint) => same.fingerprint,
-            Some(_) => 0,
-            None if fingerprint == 0 => 0,
-            None => {
-                let waiting = here().find(|id| self.messenger.diagnosis().waits(id.index)).map(|id| id.fingerprint);
-                let last = || self.shared.as_ref().and_then(|shared| shared.last_call()).unwrap_or(self.last);
-                let ended = || Some(last()).filter(|(other, _)| *other == tag).map(|(_, last)| last);
-                let is_other = |other: &u64| kind(*other) != kind(fingerprint) || replaces(*other, fingerprint);
-                waiting.or_else(ended).filter(is_other).unwrap_or(0)
-            }
-        }
-    }
-
-    /// A rank for which the run `index` waits, and the fingerprint of a call in which it has said that it is in place
-    /// of that, if this rank has not begun that.
-    pub fn elsewhere(&self, index: u32) -> Option<(Rank, u64)> {
-        let (own, tag) = self.call(index);
-        let is_missing = |theirs: u64| {
-            let line = (kind(theirs), tag);
-            let last = self.shared.as_ref().map_or_else(|| self.numbers.last(line), |shared| shared.last_number(line));
-            // A call without a number may be any of its kind, also one that this rank has begun.
-            number(theirs) != 0 && !self.runs(line.0, tag) && (last == 0 || is_earlier(fingerprint(0, last), theirs))
-        };
-        self.messenger.diagnosis().elsewhere(index).find(|(_, theirs)| replaces(*theirs, own) || is_missing(*theirs))
-    }
-
     fn handle(&mut self, Event { token, outcome }: Event) {
         if token == Token::CONTEXT {
             // Every collective involves every rank, so all that are running fail.
@@ -560,35 +447,6 @@ impl Core {
         }
         let operation = &self.operations[token.owner];
         self.ended |= operation.is_over() || operation.wants_function();
-    }
-
-    /// The run `index` fails, since `rank` is in the call with the fingerprint `theirs`.
-    pub fn mismatch(&mut self, index: u32, rank: Rank, theirs: u64) {
-        let operation = &mut self.operations[index];
-        let Identity { kind: own_kind, tag, fingerprint, .. } = operation.id;
-        let peer = self.messenger.peer_name(rank);
-        let is_of_a_kind = own_kind == kind(theirs);
-        let [(own, here), (theirs, what)] =
-            [fingerprint, theirs].map(|fingerprint| (number(fingerprint), (self.explain)(digest(fingerprint))));
-        let text = if own != theirs && own != 0 && theirs != 0 && is_of_a_kind {
-            format!(
-                "{what}, its number {theirs} on tag {tag}, where this rank is in number {own}, {here}: one of them \
-                 has made a call that the other has not, or they differed in an earlier one's root or counts"
-            )
-        } else if what == here {
-            format!(
-                "{what} there too, but its counts, root, segment size or number of averaged inputs differ from \
-                 those here"
-            )
-        } else {
-            what
-        };
-        let text = format!("{peer} is in another collective: {text}");
-        // Replaces the error for a broken connection, which the peer's failure has caused, with one that names the
-        // mismatch.
-        if operation.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
-            operation.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
-        }
     }
 
     /// The run `index` fails with `error`.
