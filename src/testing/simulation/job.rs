@@ -282,9 +282,14 @@ pub fn contexts_of_hosts(
     options: &ContextOptions,
     found: Sharing,
 ) -> Vec<Arc<Context>> {
-    let size = hosts.len();
     let node = |host: &u64| -> Arc<dyn Device> { Node::sharing(network, *host, sleep) };
-    let contexts = contexts_on(hosts.iter().map(node).collect(), options);
+    contexts_sharing(hosts.iter().map(node).collect(), options, found)
+}
+
+/// Like [`contexts_of_hosts`], each on its device.
+pub fn contexts_sharing(devices: Vec<Arc<dyn Device>>, options: &ContextOptions, found: Sharing) -> Vec<Arc<Context>> {
+    let size = devices.len();
+    let contexts = contexts_on(devices, options);
     let mut addresses: Vec<Address> =
         contexts.iter().map(|c| c.lock().expect("the lock").messenger.connections().address().clone()).collect();
     // Ranks of several hosts have sockets, which these do not use.

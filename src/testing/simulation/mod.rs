@@ -17,6 +17,7 @@ mod requests;
 mod seeds;
 mod shared;
 mod split;
+mod started;
 mod timeouts;
 mod unexpected;
 
