@@ -146,6 +146,6 @@ impl Call<'_> {
     /// The buffers of a run of `prepared`, which is this call.
     pub(super) fn binding<'a>(&'a self, prepared: &'a Prepared) -> Binding<'a> {
         let Call { inputs, outputs, tag, .. } = *self;
-        Binding { call: prepared, inputs, outputs, function: self.function(), tag }
+        Binding { call: prepared, inputs, outputs, function: self.function(), tag, in_order: false }
     }
 }

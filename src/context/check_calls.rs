@@ -260,7 +260,14 @@ impl Context {
         let exchange = Arc::new(Prepared::internal(plan, (&shape, algorithm), size_of::<u64>(), digest, true)?);
         let (inputs, outputs) = ([own.as_ptr().cast()], [all.as_mut_ptr().cast()]);
         let tag = run.binding.tag;
-        let binding = Binding { call: &exchange, inputs: &inputs, outputs: &outputs, function: None, tag };
+        let binding = Binding {
+            call: &exchange,
+            inputs: &inputs,
+            outputs: &outputs,
+            function: None,
+            tag,
+            in_order: run.binding.in_order,
+        };
         self.execute(&Run { binding, ..*run }, &exchange)?;
         let records = all.chunks_exact(own.len()).map(|record| Ok(Record(record)));
         let records = try_collect(records, "the list of all ranks' calls")?;

@@ -67,7 +67,7 @@ pub(super) struct Measured {
 /// at once; `None` if it failed.
 fn exchange(context: &Context, call: &Arc<Prepared>, from: &[u8], into: &mut [u8], until: Instant) -> Option<f64> {
     let (inputs, outputs) = ([from.as_ptr()], [into.as_mut_ptr()]);
-    let binding = Binding { call, inputs: &inputs, outputs: &outputs, function: None, tag: 0 };
+    let binding = Binding { call, inputs: &inputs, outputs: &outputs, function: None, tag: 0, in_order: false };
     let mut guard = context.lock().ok()?;
     let began = Instant::now();
     let index = guard.start(call.clone(), &binding, None).ok()?;

@@ -17,6 +17,7 @@ mod request;
 mod rounds;
 mod run;
 mod setup;
+mod several;
 mod share_counts;
 mod shared;
 mod split;
@@ -33,7 +34,8 @@ pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use pair::Pair;
 pub use remote_key::RemoteKey;
-pub use request::Request;
+pub use request::{Progressed, Request, not_yet};
+pub use several::wait_for_several;
 pub use unbound_buffer::UnboundBuffer;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,7 @@
 //! One run of a prepared call on buffers, from its start to its end, whoever executes its steps.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::context::Context;
 use crate::context::run::Run;
@@ -80,18 +81,19 @@ impl Context {
         work.map_or(Progress::None, |(call, work)| call.progress(&work, is_late))
     }
 
-    /// Executes a run as far as possible without waiting. Returns whether it is over, or its deadline has passed.
-    pub(super) fn test(&self, run: &Run<'_>, operation: &mut Operation) -> Result<bool> {
+    /// Executes a run until it is over, its deadline has passed, or `until`; without that, as far as possible without
+    /// waiting. Returns whether it is over, or its deadline has passed.
+    pub(super) fn advance(&self, run: &Run<'_>, operation: &mut Operation, until: Option<Instant>) -> Result<bool> {
         match operation {
             Operation::Engine(index) => {
                 let guard = self.lock()?;
-                let now = guard.now;
-                let (guard, over) = self.engine().finish(guard, *index, now);
+                let until = until.map_or(guard.now, |until| until.min(run.deadline));
+                let (guard, over) = self.engine().finish(guard, *index, until);
                 self.engine().hand_over(guard);
-                Ok(over || now >= run.deadline)
+                Ok(over || self.engine().now() >= run.deadline)
             }
             Operation::Thread(call) => {
-                self.shared_work(&run.binding).map_or(Ok(true), |work| self.advance_shared(run, &work, call, false))
+                self.shared_work(&run.binding).map_or(Ok(true), |work| self.advance_shared(run, &work, call, until))
             }
         }
     }

@@ -1,24 +1,26 @@
 //! Persistent requests: a collective call that is checked and prepared once, and then started and waited for any number
 //! of times.
 
+mod body;
+
+pub use body::Progressed;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::collective::Uses;
 use crate::context::Context;
 use crate::context::call::Call;
 use crate::context::operation::Operation;
-use crate::context::run::Run;
-use crate::context::shared::{Begun, SharedCall};
-use crate::context::staging::Staging;
+use crate::context::shared::Begun;
+use crate::engine::Prepared;
 use crate::engine::cache::CallKey;
 use crate::engine::plan::boxed;
-use crate::engine::prepared::Function;
-use crate::engine::shared::{Attempted, BackgroundOperation, Claim, Progress, Shared};
-use crate::engine::{Binding, Prepared};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::ready::{Entry, Ready};
+use crate::engine::shared::{BackgroundOperation, Claim, Progress, Shared};
+use crate::error::{Error, ErrorKind, Result, after};
 use crate::transport;
+use body::{Body, Times};
 
 /// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls
 /// that its state does not allow are refused.
@@ -31,32 +33,6 @@ pub struct Request {
     /// That of a call on shared memory that has ended, until the wait has.
     claim: Claim,
 }
-
-/// What is needed to go on with the call.
-struct Body {
-    context: Arc<Context>,
-    call: Arc<Prepared>,
-    /// The call with its plan, from the first start on, if the plan depends on counts that only other ranks have.
-    counted: OnceLock<Arc<Prepared>>,
-    function: Option<Function>,
-    inputs: Box<[*const u8]>,
-    outputs: Box<[*mut u8]>,
-    /// Whose buffers these are, where they are not the caller's.
-    staging: Option<Staging>,
-    /// The first of each; null if there is none.
-    first: (*const u8, *mut u8),
-    tag: u64,
-    timeout: Option<Duration>,
-    /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request
-    /// busy, and by threads that progress the context while they go on with the call.
-    running: Attempted<Option<(Operation, Times)>>,
-}
-
-// SAFETY: the caller of `Context::request` keeps the buffers valid, on whichever thread they are used, and passes a
-// function that the thread that waits may call; `state` allows one call at a time.
-unsafe impl Send for Body {}
-// SAFETY: as above.
-unsafe impl Sync for Body {}
 
 #[derive(Clone, Copy)]
 #[repr(u8)]
@@ -72,30 +48,23 @@ enum State {
     Retired,
 }
 
-/// When a call was started, and when it fails.
-#[derive(Clone, Copy)]
-struct Times {
-    at: Instant,
-    deadline: Instant,
-    timeout: Duration,
-}
-
 impl Context {
     /// Prepares a call: checks it, selects the algorithm, and makes the plan. Does not communicate. The context must be
     /// connected.
     ///
     /// # Safety
     /// From each start until the wait for it has returned, or until the request is dropped, the pointers of `call` are
-    /// valid as [`Context::run`] demands, and only the library uses them. A reduction function may be called by the
-    /// thread that waits.
+    /// valid as [`Context::run`] demands, and only the library uses them. A reduction function may be called by any
+    /// thread that waits on the context.
     pub unsafe fn request(self: &Arc<Self>, call: &Call<'_>) -> Result<Request> {
         let key = self.key_of(call);
         let cached = self.check(call, key.as_ref())?;
         // SAFETY: the caller guarantees the pointers, and `check` has accepted this call.
-        unsafe { self.request_checked(call, key.as_ref(), cached) }
+        unsafe { self.request_checked(call, key.as_ref(), cached, false) }
     }
 
-    /// [`Context::request`] for a call that `check` has accepted; `cached` is what that returned.
+    /// [`Context::request`] for a call that `check` has accepted; `cached` is what that returned. `in_order`: see
+    /// [`Binding::in_order`](crate::engine::Binding::in_order).
     ///
     /// # Safety
     /// See [`Context::request`]; `check` has accepted this very call.
@@ -104,6 +73,7 @@ impl Context {
         call: &Call<'_>,
         key: Option<&CallKey<'_>>,
         cached: Option<Arc<Prepared>>,
+        in_order: bool,
     ) -> Result<Request> {
         call.check_buffers()?;
         if self.is_staged(call)? {
@@ -111,7 +81,7 @@ impl Context {
             let on_host = staging.call(call);
             let key = self.key_of(&on_host);
             let cached = self.check(&on_host, key.as_ref())?;
-            let mut request = self.request_on_host(&on_host, key.as_ref(), cached)?;
+            let mut request = self.request_on_host(&on_host, key.as_ref(), cached, in_order)?;
             if !staging.is_quick() {
                 request.quick = None;
             }
@@ -121,7 +91,7 @@ impl Context {
             }
             return Ok(request);
         }
-        self.request_on_host(call, key, cached)
+        self.request_on_host(call, key, cached, in_order)
     }
 
     /// [`Context::request_checked`] for a call that the host makes as it is.
@@ -130,6 +100,7 @@ impl Context {
         call: &Call<'_>,
         key: Option<&CallKey<'_>>,
         cached: Option<Arc<Prepared>>,
+        in_order: bool,
     ) -> Result<Request> {
         let prepared = cached.map_or_else(|| self.prepare(call, key), Ok)?;
         {
@@ -140,21 +111,10 @@ impl Context {
                 return Err(self.described(&run, &error));
             }
         }
-        let shared = self.shared_memory.get().filter(|_| prepared.quick_start.is_some()).cloned();
-        let first = call.binding(&prepared).first();
-        let body = Body {
-            context: self.clone(),
-            call: prepared,
-            counted: OnceLock::new(),
-            function: call.function(),
-            inputs: boxed(call.inputs)?,
-            outputs: boxed(call.outputs)?,
-            staging: None,
-            first,
-            tag: call.tag,
-            timeout: call.timeout,
-            running: Attempted::default(),
-        };
+        let is_quick = prepared.quick_start.is_some() && !in_order;
+        let shared = self.shared_memory.get().filter(|_| is_quick).cloned();
+        let buffers = (boxed(call.inputs)?, boxed(call.outputs)?);
+        let body = Body::new(self.clone(), prepared, call.function(), buffers, (call.tag, in_order), call.timeout);
         Ok(Request {
             body: Arc::new(body),
             quick: shared,
@@ -178,10 +138,11 @@ impl Request {
         let shared = self.quick.as_ref().filter(|shared| !shared.is_inherited())?;
         let (body, call) = (&*self.body, &*self.body.call);
         let quick = call.quick_start.as_ref()?;
-        self.enter(State::Inactive).ok()?;
+        self.occupy(State::Inactive).ok()?;
         // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended.
         match unsafe { body.context.begin_quick(shared, (call, quick), body.tag, body.first, &self.claim) } {
             Some(Begun::Ended) => {
+                body.has_ended_at_once();
                 self.leave(State::Complete);
                 Some(Ok(()))
             }
@@ -193,7 +154,7 @@ impl Request {
     /// Starts any call; may wait.
     #[inline(never)]
     pub(crate) fn start_any(&self) -> Result<()> {
-        self.enter(State::Inactive).map_err(|state| self.refuse(state, "start"))?;
+        self.occupy(State::Inactive).map_err(|state| self.refuse(state, "start"))?;
         self.begin(None)
     }
 
@@ -207,7 +168,7 @@ impl Request {
     #[inline(always)] // On the path of small collectives.
     pub(crate) fn wait_quick(&self) -> bool {
         let is_quick = self.quick.as_ref().is_some_and(|shared| !shared.is_inherited());
-        let has_ended = is_quick && self.enter(State::Complete).is_ok();
+        let has_ended = is_quick && self.occupy(State::Complete).is_ok();
         if has_ended {
             if let Some(staging) = &self.body.staging {
                 // SAFETY: by the contract of `Context::request`, the output is valid until the request is inactive.
@@ -221,18 +182,43 @@ impl Request {
     /// Waits for any call.
     #[inline(never)]
     pub(crate) fn wait_any(&self) -> Result<()> {
-        transport::check_process(self.body.context.device().as_ref())?;
+        self.check_thread("wait")?;
         self.enter_active("wait")?;
-        self.complete()
+        self.complete(None).map(drop)
+    }
+
+    /// [`Request::wait_any`] for at most `time`: if the call has not ended then, returns false, and it goes on.
+    #[inline(never)]
+    pub fn wait_for(&self, time: Duration) -> Result<bool> {
+        self.check_thread("wait")?;
+        self.enter_active("wait")?;
+        let (until, _) = self.body.context.deadline(Some(time));
+        self.complete(Some(until))
+    }
+
+    /// The error of a wait that has ended after `time`, before the call.
+    #[cold]
+    pub fn not_yet(&self, time: Duration) -> Error {
+        let Body { context, call, tag, .. } = &*self.body;
+        let what = call.describe(context.rank, *tag);
+        not_yet(1, &after(time)).context(what).during(call.collective().name())
+    }
+
+    /// What is known of the last call that was started. Never waits.
+    pub fn progressed(&self) -> Progressed {
+        let state = self.state.load(Ordering::Acquire);
+        let has_ended = state == State::Complete as u8;
+        let is_active = has_ended || state == State::Active as u8 || state == State::Busy as u8;
+        self.body.progressed(is_active, has_ended)
     }
 
     /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what
     /// can be done without waiting. Once the timeout has expired, fails as the wait does.
     pub fn test(&self) -> Result<bool> {
-        transport::check_process(self.body.context.device().as_ref())?;
+        self.check_thread("test")?;
         self.enter_active("test")?;
         if self.is_complete()? {
-            return self.complete().map(|()| true);
+            return self.complete(None);
         }
         self.leave(State::Active);
         Ok(false)
@@ -243,7 +229,7 @@ impl Request {
     pub(crate) fn retire(&self) -> Result<()> {
         // In a forked child, the call is the parent's.
         if !self.body.context.is_inherited() {
-            self.enter(State::Inactive).map_err(|state| self.refuse(state, "free"))?;
+            self.occupy(State::Inactive).map_err(|state| self.refuse(state, "free"))?;
         }
         self.leave(State::Retired);
         Ok(())
@@ -281,38 +267,61 @@ impl Request {
             }
         };
         run.binding.call = call;
+        let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
         let admitted = context.admit(&run)?;
         let mut started = match begun {
             Some(begun) => begun,
             None => {
                 let (guard, started) = context.begin(&run, call)?;
-                guard.into_iter().for_each(|guard| context.engine().leave(guard));
+                if let Some(mut guard) = guard {
+                    body.has_started(&times);
+                    if let Some(index) = started.index() {
+                        guard.share_function(index);
+                        guard.tell(index, self.body.clone());
+                    }
+                    context.engine().leave(guard);
+                }
                 started
             }
         };
-        started.in_thread().into_iter().for_each(SharedCall::make_claim);
+        if let Some(call) = started.in_thread() {
+            body.has_started(&times);
+            call.make_claim(!body.in_order);
+        }
         // Peers find what it publishes.
         if context.progress(&run, &mut started, || false) == Progress::Ended {
-            context.complete(&run, None, &mut started)?;
+            let ended = context.complete(&run, None, &mut started);
+            body.was_waited_for(ended.as_ref().err());
+            ended?;
             started.keep(&self.claim);
             return Ok(true);
         }
         drop((admitted, operation));
-        let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
-        let shared = context.shared_memory.get().filter(|_| started.in_thread().is_some());
-        *body.running.lock() = Some((started, times));
+        self.leave_running(started, times);
+        Ok(false)
+    }
+
+    /// The call goes on while no thread waits for it.
+    fn leave_running(&self, mut operation: Operation, times: Times) {
+        let (body, context) = (&*self.body, &*self.body.context);
+        let shared = context.shared_memory.get().filter(|_| operation.in_thread().is_some());
+        body.wants_function.store(false, Ordering::Release);
+        *body.running.lock() = Some((operation, times));
         if let Some(shared) = shared {
             // Whoever progresses the context goes on with it.
             shared.leave(self.body.clone());
             context.engine().arm();
             let progress = self.body.progress();
             shared.pass_on(progress);
+            if self.body.wants_function() {
+                // Other threads may wait on the context.
+                context.engine().wake();
+            }
             if progress == Progress::Ended {
                 // What it waited for may have come without a ring, so nobody else may find out that it has ended.
                 self.attend();
             }
         }
-        Ok(false)
     }
 
     /// Nobody else goes on with the call.
@@ -323,37 +332,40 @@ impl Request {
     }
 
     /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed.
-    fn is_complete(&self) -> Result<bool> {
+    pub(super) fn is_complete(&self) -> Result<bool> {
         let (body, context) = (&*self.body, &self.body.context);
-        let mut running = body.running.lock();
+        // Another thread goes on with the call, and may be calling its function.
+        let Some(mut running) = body.running.try_lock() else { return Ok(false) };
         let Some((operation, times)) = &mut *running else { return Ok(true) };
-        if context.test(&body.run(times), operation)? {
+        body.wants_function.store(false, Ordering::Release);
+        let run = body.run(times);
+        if context.advance(&run, operation, None)? {
             return Ok(true);
         }
+        body.look_for_function(&run, operation);
         drop(running);
         let progress = body.running.attempt_if_wanted(|running| body.progress_with(running));
         context.shared_memory.get().into_iter().for_each(|shared| shared.pass_on(progress));
         Ok(false)
     }
 
-    /// Waits for the run, and ends it. The request becomes inactive.
-    fn complete(&self) -> Result<()> {
-        let (body, context) = (&*self.body, &self.body.context);
+    /// Waits for the run, and ends it: the request becomes inactive. If it is not over at `until`, it becomes active
+    /// again, and this returns false.
+    pub(super) fn complete(&self, until: Option<Instant>) -> Result<bool> {
+        let body = &*self.body;
         let running = body.running.lock().take();
-        let result = running.map_or(Ok(()), |(mut operation, times)| {
-            let quick = self.quick.as_ref().zip(body.call.quick_start.as_ref());
-            let has_ended = operation.in_thread().is_some_and(|call| {
-                self.attend();
-                // SAFETY: these are the arguments of the start.
-                quick.is_some_and(|(memory, quick)| unsafe { call.finish(memory, quick, body.first.1) })
-            });
-            if !has_ended {
-                let _stay = context.engine().stay();
-                context.complete(&body.run(&times), None, &mut operation)?;
-            }
-            operation.keep(&self.claim);
-            Ok(())
-        });
+        let had_ended = running.is_none();
+        let mut result = Ok(());
+        if let Some((mut operation, times)) = running {
+            result = match self.run_to_end(&mut operation, &times, until) {
+                Ok(false) => {
+                    self.leave_running(operation, times);
+                    self.leave(State::Active);
+                    return Ok(false);
+                }
+                ended => ended.map(drop),
+            };
+        }
         let result = result.and_then(|()| {
             // SAFETY: the outputs are valid for their lengths in the shape, by the contract of `Context::request`,
             // until the request is inactive.
@@ -361,8 +373,77 @@ impl Request {
             // SAFETY: as above; the call has ended.
             body.stage(|staging| unsafe { staging.copy_out() })
         });
+        if !had_ended || result.is_err() {
+            body.was_waited_for(result.as_ref().err());
+        }
         self.leave_inactive();
-        result
+        result.map(|()| true)
+    }
+
+    /// Executes the run until it is over, and ends it. Returns false if it is not over at `until`.
+    fn run_to_end(&self, operation: &mut Operation, times: &Times, until: Option<Instant>) -> Result<bool> {
+        let (body, context) = (&*self.body, &self.body.context);
+        let quick = self.quick.as_ref().zip(body.call.quick_start.as_ref());
+        let has_ended = operation.in_thread().is_some_and(|call| {
+            self.attend();
+            // SAFETY: these are the arguments of the start.
+            quick.is_some_and(|(memory, quick)| unsafe { call.finish(memory, quick, body.first.1) })
+        });
+        if !has_ended {
+            let _stay = context.engine().stay();
+            let run = body.run(times);
+            if let Some(until) = until
+                && !context.advance(&run, operation, Some(until))?
+            {
+                return Ok(false);
+            }
+            context.complete(&run, None, operation)?;
+        }
+        operation.keep(&self.claim);
+        Ok(true)
+    }
+
+    /// The context on which the call is made.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.body.context
+    }
+
+    /// Whether the request is active, or a thread is in a call on it.
+    pub(super) fn is_active(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state != State::Inactive as u8 && state != State::Retired as u8
+    }
+
+    /// Notes the end of the call in `ready`, as `number`. For a thread that has made the request busy.
+    pub(super) fn enter(&self, ready: &Arc<Ready>, number: usize) {
+        let body = &self.body;
+        let entry = Entry { ready: ready.clone(), number };
+        // Another thread may be calling the function.
+        let Some(mut running) = body.running.try_lock() else { return body.enter(entry) };
+        let Some((operation, _)) = &mut *running else { return entry.note() };
+        body.enter(entry);
+        // The engine knows of the failures of a call on shared memory that has waited there.
+        if let Some(index) = operation.in_thread().and_then(|call| call.index) {
+            body.context.engine().lock().tell(index, body.clone());
+        }
+    }
+
+    /// Ends what [`Request::enter`] has begun: the call goes on.
+    pub(super) fn stay_active(&self) {
+        self.body.leave();
+        self.leave(State::Active);
+    }
+
+    /// When the call fails; `None` if another thread is going on with it, or it has ended.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.body.running.try_lock()?.as_ref().map(|(_, times)| times.deadline)
+    }
+
+    /// Whether the call does not tell of failures of ranks by itself.
+    pub(super) fn is_quiet(&self) -> bool {
+        let running = self.body.running.try_lock();
+        running
+            .is_some_and(|mut running| running.as_mut().is_some_and(|(operation, _)| operation.in_thread().is_some()))
     }
 
     /// Another call of its kind may start on its tag.
@@ -375,17 +456,26 @@ impl Request {
 
     /// Makes the request busy if its state is `allowed`; else returns the state.
     #[inline]
-    fn enter(&self, allowed: State) -> std::result::Result<(), u8> {
+    fn occupy(&self, allowed: State) -> std::result::Result<(), u8> {
         let (from, to) = (allowed as u8, State::Busy as u8);
         self.state.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).map(drop)
     }
 
-    fn enter_active(&self, doing: &str) -> Result<()> {
-        let entered = self.enter(State::Active).or_else(|_| self.enter(State::Complete));
+    /// Refuses a call in another process, or by the request's own function, which would wait for itself.
+    pub(super) fn check_thread(&self, doing: &str) -> Result<()> {
+        transport::check_process(self.body.context.device().as_ref())?;
+        if self.body.function.is_some() && self.body.is_called_here() {
+            return Err(self.refused(doing, "its reduction function is running on this thread"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn enter_active(&self, doing: &str) -> Result<()> {
+        let entered = self.occupy(State::Active).or_else(|_| self.occupy(State::Complete));
         entered.map_err(|state| self.refuse(state, doing))
     }
 
-    /// Ends what [`Request::enter`] has begun.
+    /// Ends what [`Request::occupy`] has begun.
     #[inline]
     fn leave(&self, state: State) {
         self.state.store(state as u8, Ordering::Release);
@@ -402,53 +492,14 @@ impl Request {
             RETIRED => "the request was freed",
             _ => "the request is active: wait for it first",
         };
+        self.refused(doing, why)
+    }
+
+    #[cold]
+    fn refused(&self, doing: &str, why: &str) -> Error {
         let Body { context, call, tag, .. } = &*self.body;
         let text = format!("{}: cannot {doing}: {why}", call.describe(context.rank, *tag));
         Error::new(ErrorKind::InvalidOperation, text).during(call.collective().name())
-    }
-}
-
-impl Body {
-    /// The call with its plan, if it has one.
-    fn executed(&self) -> Option<&Arc<Prepared>> {
-        match self.call.algorithm.uses {
-            Uses::Counts => self.counted.get(),
-            _ => Some(&self.call),
-        }
-    }
-
-    fn binding(&self) -> Binding<'_> {
-        let call = self.executed().unwrap_or(&self.call);
-        Binding { call, inputs: &self.inputs, outputs: &self.outputs, function: self.function, tag: self.tag }
-    }
-
-    fn run(&self, times: &Times) -> Run<'_> {
-        let Times { at, deadline, timeout } = *times;
-        Run { deadline, timeout, ..self.context.run_of(self.binding(), self.timeout, at) }
-    }
-
-    /// Copies what the call reads or has written, where its buffers are not the caller's. A failure breaks the context.
-    fn stage(&self, copy: impl FnOnce(&Staging) -> Result<()>) -> Result<()> {
-        let Some(staging) = &self.staging else { return Ok(()) };
-        self.context.check_process()?;
-        copy(staging).map_err(|error| {
-            let text = self.call.describe(self.context.rank, self.tag);
-            self.context.fail_staged(&(text, self.call.collective().name()), &error)
-        })
-    }
-
-    /// Goes on with the call that is `running`, without waiting.
-    fn progress_with(&self, running: &mut Option<(Operation, Times)>) -> Progress {
-        let Some((operation, times)) = running else { return Progress::Ended };
-        // A call without any time may do what needs no waiting.
-        let is_late = || !times.timeout.is_zero() && self.context.engine().now() >= times.deadline;
-        self.context.progress(&self.run(times), operation, is_late)
-    }
-}
-
-impl BackgroundOperation for Body {
-    fn progress(&self) -> Progress {
-        self.running.attempt(|running| self.progress_with(running))
     }
 }
 
@@ -471,7 +522,16 @@ impl Drop for Request {
         let text = format!("rank {} has dropped an active request", self.body.context.rank);
         let error = Error::new(ErrorKind::Closed, text);
         guard.break_with(&error, Some(&error));
-        operation.and_then(|operation| operation.index()).into_iter().for_each(|index| drop(guard.end(index)));
+        if let Some(index) = operation.and_then(|operation| operation.index()) {
+            guard = self.body.context.engine().withdraw_function(guard, index);
+            drop(guard.end(index));
+        }
         self.body.context.finish_closing(guard);
     }
+}
+
+/// The error of a wait that ends before the calls of `left` requests.
+pub fn not_yet(left: usize, time: &str) -> Error {
+    let which = if left == 1 { "1 request has".to_owned() } else { format!("{left} requests have") };
+    Error::new(ErrorKind::Timeout, format!("{which} not ended {time}; what was started goes on"))
 }

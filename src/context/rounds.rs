@@ -60,7 +60,7 @@ fn refused(other: u64, (own, tag): Line) -> Error {
 impl Context {
     /// Begins the making of a context, by exchanges with `tag`.
     pub(super) fn begin_setup(&self, tag: u64) -> Result<Operation<'_>> {
-        self.begin_rounds((SETUP, tag), Purpose::Setup.alone())
+        self.begin_rounds((SETUP, tag), Purpose::Setup.alone(), false)
     }
 
     /// Begins the call of `run`, if it has several rounds; its other rounds are copies of `run`, too.
@@ -72,15 +72,15 @@ impl Context {
             Uses::Counts => (kind(digest), tag),
             _ => return Ok(None),
         };
-        let begun = self.begin_rounds(line, digest);
+        let begun = self.begin_rounds(line, digest, run.binding.in_order);
         run.is_round = true;
         begun.map(Some).map_err(|error| self.described(run, &error))
     }
 
-    fn begin_rounds(&self, line: Line, digest: u64) -> Result<Operation<'_>> {
+    fn begin_rounds(&self, line: Line, digest: u64, in_order: bool) -> Result<Operation<'_>> {
         self.check_process()?;
         let mut operations = self.rounds.lock();
-        let running = find(&operations, line).or_else(|| self.engine().lock().running(line));
+        let running = find(&operations, line).or_else(|| self.engine().lock().running(line, in_order));
         if let Some(other) = running {
             return Err(refused(other, line));
         }

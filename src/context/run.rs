@@ -239,6 +239,7 @@ impl Context {
         let (mut guard, mut over, engine) = (guard, over, self.engine());
         let now = guard.now;
         if !over {
+            guard = engine.withdraw_function(guard, index);
             guard.detect_other_calls();
             over = guard.is_over(index);
         }
@@ -274,9 +275,9 @@ impl Context {
             true => guard.messenger.diagnosis().describe(index, guard.now),
             false => self.waits(&guard, index),
         };
-        let unexpected = if over { None } else { unexpected(&guard, index) };
+        let (unexpected, before) = if over { (None, index) } else { (unexpected(&guard, index), guard.before(index)) };
         let blame =
-            if over { Details::default() } else { guard.messenger.diagnosis().blame(|token| token.owner == index) };
+            if over { Details::default() } else { guard.messenger.diagnosis().blame(|token| token.owner == before) };
         let left_over = if well { self.left_over(run, &guard, index) } else { None };
         let error = match (over, guard.end(index)) {
             (_, None) if left_over.is_some() => left_over,
@@ -350,8 +351,11 @@ impl Context {
 
     /// Describes what the run `index` waits for, and why peers may be unable to connect.
     fn waits(&self, guard: &Guard<'_>, index: u32) -> String {
-        let mut waits = guard.messenger.diagnosis().describe(index, guard.now);
-        if waits.is_empty() {
+        let before = guard.before(index);
+        let mut waits = guard.messenger.diagnosis().describe(before, guard.now);
+        if before != index {
+            waits.insert_str(0, "for an earlier call with its tag, which waits ");
+        } else if waits.is_empty() {
             // Only the reduction function can have taken the time.
             waits.push_str("for the caller's reduction function");
         }

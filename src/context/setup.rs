@@ -75,7 +75,7 @@ impl Context {
         let plan = self.plan(&shape, algorithm, false)?;
         let digest = Purpose::Setup.alone();
         let exchange = Arc::new(Prepared::internal(plan, (&shape, algorithm), 1, digest, false)?);
-        let binding = Binding { call: &exchange, inputs, outputs: &outputs, function: None, tag };
+        let binding = Binding { call: &exchange, inputs, outputs: &outputs, function: None, tag, in_order: false };
         let Limit { deadline, timeout, .. } = limit;
         let run = self.run_of(binding, own_timeout, self.engine().now());
         self.execute(&Run { deadline, timeout, is_round: true, ..run }, &exchange)

@@ -69,7 +69,8 @@ impl Context {
         let digest = Purpose::Counts.of(run.call.digest);
         let exchange = Prepared::internal(plan, (&shape, algorithm), size_of::<u64>(), digest, true)?;
         let exchange = Arc::new(Prepared { segment: entries, ..exchange });
-        let binding = Binding { call: &exchange, inputs, outputs: &outputs, function: None, tag: run.binding.tag };
+        let Binding { tag, in_order, .. } = run.binding;
+        let binding = Binding { call: &exchange, inputs, outputs: &outputs, function: None, tag, in_order };
         self.execute(&Run { binding, ..*run }, &exchange)?;
         let counts = all.into_iter().map(|count| Ok(usize::try_from(count).unwrap_or(usize::MAX)));
         try_collect(counts, "the counts of all ranks")

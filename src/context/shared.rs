@@ -27,6 +27,8 @@ pub(super) struct SharedCall {
     pub(super) index: Option<u32>,
     /// What it waits for in the engine.
     awaited: Option<Wait>,
+    /// What it waited for when a thread last tried to call its function.
+    function_waits: Option<Wait>,
     /// How it has ended: then the call is not used any more, unless it has failed.
     outcome: Option<Result<()>>,
 }
@@ -39,17 +41,19 @@ pub(super) enum Begun {
 
 impl SharedCall {
     fn new(call: Call) -> Self {
-        Self { call, index: None, awaited: None, outcome: None }
+        Self { call, index: None, awaited: None, function_waits: None, outcome: None }
     }
 
-    /// It excludes others of its kind on its tag until [`Claim::release`].
-    pub(super) fn make_claim(&mut self) {
-        self.call.claims = true;
+    /// Whether it excludes others of its kind on its tag until [`Claim::release`].
+    pub(super) fn make_claim(&mut self, claims: bool) {
+        self.call.claims = claims;
     }
 
     /// Sets the claim of the call, which has ended well.
     pub(super) fn keep(&self, claim: &Claim) {
-        claim.set(&self.call);
+        if self.call.claims {
+            claim.set(&self.call);
+        }
     }
 
     /// Ends a call, if it can be done in few steps. Returns whether it has ended.
@@ -74,6 +78,35 @@ impl SharedCall {
             Err(error) => Some(Err(error)),
         };
         Progress::Ended
+    }
+
+    /// Whether it can go on only by [`SharedCall::call_function`].
+    pub(super) fn wants_function(&mut self, work: &Work<'_>) -> bool {
+        if self.outcome.is_some() || !self.call.is_at_function(work) {
+            return false;
+        }
+        match self.function_waits {
+            // It has waited for an entry since, and not for what its function needs.
+            None | Some(Wait::Earlier { .. }) => true,
+            Some(wait) => {
+                self.call.look_around(work, wait);
+                self.call.is_ready(work, wait)
+            }
+        }
+    }
+
+    /// Goes on without waiting, and calls the caller's function. Returns whether it has ended.
+    pub(super) fn call_function(&mut self, work: &Work<'_>) -> bool {
+        if self.outcome.is_none() {
+            match self.call.advance(work) {
+                Ok(Some(wait)) => {
+                    self.call.look_around(work, wait);
+                    self.function_waits = Some(wait);
+                }
+                ended => self.outcome = Some(ended.map(drop)),
+            }
+        }
+        self.outcome.is_some()
     }
 
     /// Ends its use of shared memory, unless it has ended.
@@ -153,11 +186,13 @@ impl Context {
 
     /// Executes `call` until it is over, and ends it. A failure breaks the context.
     pub(super) fn complete_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<()> {
-        self.advance_shared(run, work, call, true)?;
+        self.advance_shared(run, work, call, Some(run.deadline))?;
         let over = call.outcome.is_some();
         let failed = match call.outcome.take() {
             Some(Ok(())) => {
-                return match call.index.filter(|index| !work.shared.end_registration_later(*index)) {
+                // What it still waits for is forgotten at once.
+                let waits = call.awaited.is_some();
+                return match call.index.filter(|index| waits || !work.shared.end_registration_later(*index)) {
                     Some(index) => self.lock().map(|mut guard| drop(guard.end(index))),
                     None => Ok(()),
                 };
@@ -204,7 +239,7 @@ impl Context {
             }
             let (inputs, outputs) = ([input], [output]);
             let (inputs, outputs) = call.used(&inputs, &outputs);
-            let binding = Binding { call, inputs, outputs, function: None, tag: 0 };
+            let binding = Binding { call, inputs, outputs, function: None, tag: 0, in_order: false };
             // SAFETY: the same.
             return unsafe { self.run_on(shared, quick, started, &binding, None) };
         }
@@ -221,7 +256,7 @@ impl Context {
         let call = self.cached(&CallKey::from(*key)).filter(|call| call.allows(input, output))?;
         let (inputs, outputs) = ([input], [output]);
         let (inputs, outputs) = call.used(&inputs, &outputs);
-        let binding = Binding { call: &call, inputs, outputs, function: None, tag: 0 };
+        let binding = Binding { call: &call, inputs, outputs, function: None, tag: 0, in_order: false };
         let ended = self.execute(&self.run_of(binding, None, self.engine().now()), &call);
         // SAFETY: by the contract.
         Some(ended.inspect(|()| unsafe { call.settle(outputs) }))

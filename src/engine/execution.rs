@@ -70,11 +70,10 @@ pub struct Execution {
 pub type Run<'a> = (&'a Prepared, &'a Identity);
 
 // SAFETY: the caller keeps its memory valid until the execution has ended, on whichever thread that is progressed;
-// `user` is passed to the function only on the thread that made the call.
+// `user` is passed to the function only on the thread that made the call, or, if that was started, on one that waits.
 unsafe impl std::marker::Send for Execution {}
 
-/// A segment that the caller's function is to reduce. Only the thread that made the call ends the run, so the run
-/// exists at least until that thread has called `Operation::reduced`.
+/// A segment that the caller's function is to reduce. The run does not end before `Operation::reduced` is called.
 pub struct Reduction {
     step: u32,
     function: UserFunction,
@@ -86,7 +85,7 @@ pub struct Reduction {
 }
 
 impl Reduction {
-    /// Calls the function and returns its status. For the thread that made the call, without the lock.
+    /// Calls the function and returns its status. For a thread without the lock.
     pub fn call(&self) -> i32 {
         // SAFETY: the caller guarantees that the function may be called. The pointers are to the caller's buffers and
         // the run's scratch memory, which are valid until the run has ended (see above); in a verified schedule no
@@ -162,13 +161,12 @@ impl Execution {
         self.post(run, messenger, false)
     }
 
-    /// Whether a segment is to be reduced by the caller's function.
+    /// Whether a segment is to be reduced by the caller's function, which is not running.
     pub fn wants_function(&self) -> bool {
-        !self.reductions.is_empty()
+        !self.reducing && !self.reductions.is_empty()
     }
 
-    /// The segment that the function of the thread that made the call is to reduce next. Pass the result to
-    /// `Operation::reduced`.
+    /// The segment that the caller's function is to reduce next. Pass the result to `Operation::reduced`.
     pub fn next_reduction(&mut self, call: &Prepared) -> Option<Reduction> {
         let (function, user) = self.function?;
         let step = self.reductions.pop_front()?;

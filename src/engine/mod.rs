@@ -8,6 +8,8 @@ mod alone;
 pub mod cache;
 pub mod errors;
 pub mod execution;
+mod functions;
+mod lines;
 #[cfg(all(test, loom))]
 mod model;
 mod numbers;
@@ -16,6 +18,7 @@ mod other_calls;
 pub mod plan;
 pub mod prepared;
 mod progress;
+pub mod ready;
 pub mod requests;
 pub mod scratch;
 pub mod shared;
@@ -26,18 +29,22 @@ mod sync;
 mod tests;
 
 pub use execution::Reduction;
+pub use functions::FunctionCall;
 pub use prepared::{Binding, Combine, Prepared, UserFunction};
 pub use progress::{Engine, Guard};
 pub use spin::{Cores, Idle, Spin};
+pub use sync::Waker;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::errors::already_running;
 use crate::engine::execution::Execution;
+use crate::engine::lines::Lines;
 use crate::engine::numbers::Numbers;
 use crate::engine::operation::Operation;
 use crate::engine::prepared::Identity;
+use crate::engine::ready::OnEnd;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::{Line, Progress, Shared, excludes};
@@ -73,6 +80,8 @@ pub struct Core {
     clock: Arc<dyn Clock>,
     /// The operations of buffers.
     pub requests: Requests,
+    /// Threads that wait for calls of this context and of others, and for which no thread polls.
+    listeners: Vec<Arc<Waker>>,
     events: Vec<Event>,
     /// Why no collective can run any more.
     pub broken: Option<Error>,
@@ -108,18 +117,22 @@ pub struct Core {
     /// Whether the watch is to be armed by a tick only, unless something is left to be done; see [`Engine::hand_over`].
     is_lazy: bool,
     spin: Spin,
+    /// The calls that may run at the same time as others of their lines.
+    lines: Lines,
+    /// Number of runs of which any thread that waits may call the function.
+    shared_functions: usize,
     /// The memory that the ranks of this host share, if the ranks of each host do.
     pub shared: Option<Arc<Shared>>,
     /// Overrides `spin` for waits that involve only this peer.
     pair_spins: QuickMap<Rank, Spin>,
 }
 
-/// What the thread that started a run does next.
-pub(crate) enum Next {
+/// What a thread that waits for a run does next.
+enum Next {
     /// Returns: the run has completed or failed.
     Return,
-    /// Calls its reduction function.
-    Reduce(Reduction),
+    /// Calls a function, by [`Engine::call_function`].
+    Call(FunctionCall),
 }
 
 impl Core {
@@ -137,13 +150,13 @@ impl Core {
             return Err(error.context("the context is broken"));
         }
         self.end_registration();
-        let (own, tag) = (call.kind(), binding.tag);
-        if let Some(other) = self.executing((own, tag)) {
+        let (own, tag, in_order) = (call.kind(), binding.tag, binding.in_order);
+        if let Some(other) = self.executing((own, tag), in_order) {
             return Err(already_running(other, tag, own, self.explain));
         }
         let number = match &self.shared {
             Some(shared) => {
-                let claimed = shared.claim((own, tag), call.digest, call.counted);
+                let claimed = shared.claim((own, tag), in_order, call.digest, call.counted);
                 claimed.map_err(|other| already_running(other, tag, own, self.explain))?
             }
             None if call.counted => self.numbers.next((own, tag)),
@@ -164,7 +177,12 @@ impl Core {
             // Another thread may sleep.
             shared.wait_also_for(Members::MAX);
         }
-        operation.begin(&mut self.messenger);
+        operation.in_order = in_order;
+        if !in_order || self.lines.add((own, tag), index) {
+            operation.begin(&mut self.messenger);
+        } else {
+            self.begin_next();
+        }
         Ok(index)
     }
 
@@ -175,7 +193,9 @@ impl Core {
             return Err(error.context("the context is broken"));
         }
         self.end_registration();
-        Ok(self.insert(Operation::new(Identity::new(binding, fingerprint), None)))
+        let mut operation = Operation::new(Identity::new(binding, fingerprint), None);
+        operation.in_order = binding.in_order;
+        Ok(self.insert(operation))
     }
 
     #[inline]
@@ -198,18 +218,23 @@ impl Core {
         self.operations[index].is_over()
     }
 
-    /// What the thread that started the run `index` must do now, if anything.
+    /// What the thread that waits for the run `index` must do now, if anything.
     fn next(&mut self, index: u32) -> Option<Next> {
         let operation = &mut self.operations[index];
-        if operation.is_over() {
+        if operation.is_over() && !operation.is_reducing() {
             return Some(Next::Return);
         }
-        if operation.wants_function() { operation.next_reduction().map(Next::Reduce) } else { None }
+        if operation.wants_function() && !operation.is_over() {
+            return operation.next_reduction().map(|reduction| Next::Call(FunctionCall::Segment(index, reduction)));
+        }
+        self.next_function().map(Next::Call)
     }
 
-    /// The reduction function of the thread that started the run `index` has returned `status`.
-    fn reduced(&mut self, index: u32, reduction: &Reduction, status: i32) {
-        self.operations[index].reduced(reduction, status, &mut self.messenger);
+    /// When the run `index` ends, or if it has, `on_end` is told, in place of another one.
+    pub fn tell(&mut self, index: u32, on_end: Arc<dyn OnEnd>) {
+        let operation = &mut self.operations[index];
+        operation.on_end = Some(on_end);
+        self.ended |= operation.note(self.now);
     }
 
     /// Whether the run `index` has failed.
@@ -228,14 +253,18 @@ impl Core {
         (fingerprint, tag)
     }
 
-    /// The fingerprint of a call that excludes a new one of this kind on this tag.
-    pub fn running(&mut self, line: Line) -> Option<u64> {
+    /// The fingerprint of a call that excludes a new one of this kind on this tag, which is `in_order` or not.
+    pub fn running(&mut self, line: Line, in_order: bool) -> Option<u64> {
         self.end_registration();
-        self.executing(line).or_else(|| self.shared.as_ref().and_then(|shared| shared.running(line)))
+        let running = self.executing(line, in_order);
+        running.or_else(|| self.shared.as_ref().and_then(|shared| shared.running(line, in_order)))
     }
 
-    fn executing(&self, line: Line) -> Option<u64> {
-        self.ids().find(|id| excludes(line, (id.kind, id.tag))).map(|id| id.fingerprint)
+    fn executing(&self, line: Line, in_order: bool) -> Option<u64> {
+        let may_not = |operation: &&Operation| {
+            !(in_order && operation.in_order) && excludes(line, (operation.id.kind, operation.id.tag))
+        };
+        self.operations.iter().map(|(_, operation)| operation).find(may_not).map(|operation| operation.id.fingerprint)
     }
 
     fn ids(&self) -> impl Iterator<Item = &Identity> {
@@ -255,10 +284,17 @@ impl Core {
         }
         let Identity { kind, tag, fingerprint, .. } = operation.id;
         self.last = (tag, fingerprint);
+        self.shared_functions -= usize::from(operation.shares_function);
         if let Some(steps) = operation.end() {
             self.spare.push(steps);
+            self.release(kind, tag);
         }
-        self.release(kind, tag);
+        if operation.in_order
+            && let Some(next) = self.lines.remove((kind, tag), index)
+        {
+            self.operations[next].begin(&mut self.messenger);
+            self.dispatch();
+        }
         operation.failed
     }
 
@@ -313,7 +349,7 @@ impl Core {
         // Closing the messenger does not fail operations that wait for no peer.
         for (_, operation) in self.operations.iter_mut().filter(|(_, operation)| !operation.is_over()) {
             operation.failed = Some(error.clone());
-            self.ended = true;
+            self.ended |= operation.note(self.now);
         }
     }
 
@@ -364,7 +400,12 @@ impl Core {
         // An operation that completes in the last flush counts as movement: otherwise the thread that waits for it
         // would sleep.
         let handled = self.dispatch();
-        self.look_in_memory() | handled | moved
+        let looked = self.look_in_memory();
+        if self.lines.any_waits() && self.begin_next() {
+            self.dispatch();
+            return true;
+        }
+        looked | handled | moved
     }
 
     /// Goes on with the calls and runs of which a peer has done in shared memory what they wait for. Returns whether
@@ -376,8 +417,9 @@ impl Core {
         self.long_turn = others == Progress::More;
         for (_, operation) in self.operations.iter_mut().filter(|(_, operation)| operation.waits_in_memory()) {
             any |= operation.look(&mut self.messenger);
-            self.ended |= operation.is_over() || operation.wants_function();
+            self.ended |= operation.note(self.now);
         }
+        self.ended |= shared.take_notice();
         if any {
             self.dispatch();
         }
@@ -415,6 +457,7 @@ impl Core {
                 Outcome::Failed(error) => {
                     self.operations.iter_mut().for_each(|(_, operation)| {
                         operation.failed.get_or_insert_with(|| error.clone());
+                        operation.note(self.now);
                     });
                     self.broken.get_or_insert(error);
                     self.close_shared();
@@ -445,12 +488,13 @@ impl Core {
             Outcome::Failed(error) => operation.message_failed(token.detail, error, &mut self.messenger),
             Outcome::Written { .. } | Outcome::Queried { .. } | Outcome::Replied => {}
         }
-        let operation = &self.operations[token.owner];
-        self.ended |= operation.is_over() || operation.wants_function();
+        self.ended |= self.operations[token.owner].note(self.now);
     }
 
     /// The run `index` fails with `error`.
     pub fn fail(&mut self, index: u32, error: Error) {
-        self.operations[index].failed.get_or_insert(error);
+        let operation = &mut self.operations[index];
+        operation.failed.get_or_insert(error);
+        self.ended |= operation.note(self.now);
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use loom::sync::{Condvar, Mutex};
 use loom::thread::{JoinHandle, yield_now};
 
+use super::ready::{Entry, Ready};
 use super::requests::{Ended, Side};
 use super::*;
 use crate::collective::{Collective, Shape};
@@ -321,6 +322,7 @@ impl Job {
                 outputs: &[(&raw mut output).cast()],
                 function: Some((awaits_a_receive, Arc::as_ptr(&job).cast_mut().cast())),
                 tag: 0,
+                in_order: false,
             };
             let mut guard = job.engine.lock();
             let index = guard.start(call.clone(), &binding, None).unwrap();
@@ -331,6 +333,37 @@ impl Job {
         })
     }
 
+    /// Starts a reduction of what rank 1 sends with this tag, which notes that its function is called.
+    fn start(self: &Arc<Self>, tag: u64) -> Started {
+        let shape = Shape::new(Collective::Reduce, 0, 2, 1);
+        let algorithm = Collective::Reduce.algorithm("flat").unwrap();
+        let plan = PlanCache::default().get(&shape, algorithm, true).unwrap();
+        let call = Prepared::internal(plan, (&shape, algorithm), BYTES, DIGEST, false).unwrap();
+        let call = Arc::new(Prepared { combine: Combine::User, ..call });
+        let numbers = Box::new([0u64; 2]);
+        let binding = Binding {
+            call: &call,
+            inputs: &[numbers[..1].as_ptr().cast()],
+            outputs: &[numbers[1..].as_ptr().cast_mut().cast()],
+            function: Some((notes, Arc::as_ptr(self).cast_mut().cast())),
+            tag,
+            in_order: false,
+        };
+        let mut guard = self.engine.lock();
+        let index = guard.start(call.clone(), &binding, None).unwrap();
+        guard.share_function(index);
+        self.engine.leave(guard);
+        Started { job: self.clone(), index, _numbers: numbers }
+    }
+
+    /// Waits until the function of a reduction was called.
+    fn await_function(&self) {
+        let mut called = self.received.lock().unwrap();
+        while !*called {
+            called = self.receives.wait(called).unwrap();
+        }
+    }
+
     /// The peer sends a message for a receive.
     fn arrives(&self, slot: Slot) {
         self.data(Envelope { space: Space::USER, slot, fingerprint: 0, bytes: 0, more: false });
@@ -338,10 +371,14 @@ impl Job {
 
     /// The peer sends what is to be reduced.
     fn input_arrives(&self) {
+        self.input_arrives_with(0);
+    }
+
+    fn input_arrives_with(&self, slot: Slot) {
         let fingerprint = fingerprint(DIGEST, 0);
         self.data(Envelope {
             space: Space::collective(kind(DIGEST), 0),
-            slot: 0,
+            slot,
             fingerprint,
             bytes: BYTES as u64,
             more: false,
@@ -379,6 +416,78 @@ fn recv(slot: Slot, owner: u32) -> Recv {
         reduce: None,
         token: Requests::token(owner, Side::Recv),
     }
+}
+
+/// A reduction that was started.
+struct Started {
+    job: Arc<Job>,
+    index: u32,
+    _numbers: Box<[u64; 2]>,
+}
+
+impl Started {
+    /// Waits for it. Returns whether it ended well.
+    fn wait(self) -> bool {
+        let engine = &self.job.engine;
+        let (mut guard, over) = engine.finish(engine.lock(), self.index, self.job.deadline);
+        let failed = guard.end(self.index);
+        engine.hand_over(guard);
+        over && failed.is_none()
+    }
+
+    /// Waits as a thread does that waits for several, until its end is noted.
+    fn wait_in_list(self) -> bool {
+        let (engine, ready) = (&self.job.engine, Arc::<Ready>::default());
+        let mut guard = engine.lock();
+        guard.tell(self.index, Arc::new(Noted(Entry { ready: ready.clone(), number: 3 })));
+        loop {
+            let (core, function) = engine.wait(guard, self.job.deadline, |core| {
+                if ready.is_any() { Some(None) } else { core.next_function().map(Some) }
+            });
+            let Some(function) = function.flatten() else {
+                engine.hand_over(core);
+                break;
+            };
+            guard = engine.call_function(core, function);
+        }
+        ready.take() == [3] && self.wait()
+    }
+}
+
+impl Started {
+    /// Waits as a thread does that waits on several contexts: it does not poll.
+    fn wait_for_others(self) -> bool {
+        let (engine, ready) = (&self.job.engine, Arc::<Ready>::default());
+        let waker = Arc::new(Waker::new().unwrap());
+        engine.listen(&waker);
+        engine.lock().tell(self.index, Arc::new(Noted(Entry { ready: ready.clone(), number: 3 })));
+        loop {
+            engine.call_functions();
+            if ready.is_any() {
+                break;
+            }
+            engine.sleep(&waker, self.job.deadline);
+        }
+        engine.ignore(&waker);
+        self.wait()
+    }
+}
+
+/// Notes the end of a run.
+struct Noted(Entry);
+
+impl OnEnd for Noted {
+    fn ended(&self, _: Instant) {
+        self.0.note();
+    }
+}
+
+unsafe extern "C" fn notes(_: *mut c_void, _: *const c_void, _: *const c_void, _: usize, job: *mut c_void) -> i32 {
+    // SAFETY: the thread that makes the call has the job.
+    let job = unsafe { &*job.cast::<Job>() };
+    *job.received.lock().unwrap() = true;
+    job.receives.notify_all();
+    0
 }
 
 unsafe extern "C" fn awaits_a_receive(
@@ -470,6 +579,53 @@ fn another_thread_polls_while_a_function_is_at_work() {
         job.arrives(0);
         assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
         assert!(reduces.join().unwrap());
+    });
+}
+
+/// The peer sends the second part when the function of the first reduction was called, which only a thread does that
+/// waits for the other one.
+#[test]
+fn the_function_of_a_call_that_was_started_is_called_by_a_thread_that_waits_for_another() {
+    in_every_order(|| {
+        let job = Job::new();
+        let waits = job.start(1);
+        let waits = thread(move || waits.wait());
+        let peer = job.clone();
+        let sends = thread(move || {
+            peer.input_arrives_with(0);
+            peer.await_function();
+            peer.input_arrives_with(1);
+        });
+        let started = job.start(0);
+        sends.join().unwrap();
+        assert!(waits.join().unwrap());
+        assert!(started.wait());
+    });
+}
+
+#[test]
+fn a_thread_that_waits_for_several_is_told_of_the_end_by_who_polls() {
+    in_every_order(|| {
+        let job = Job::new();
+        let (started, receives) = (job.start(0), job.receive(1));
+        let waits = thread(move || started.wait_in_list());
+        job.input_arrives_with(0);
+        assert!(waits.join().unwrap());
+        job.arrives(1);
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
+    });
+}
+
+#[test]
+fn a_thread_that_waits_on_several_contexts_is_told_by_who_polls() {
+    in_every_order(|| {
+        let job = Job::new();
+        let (started, receives) = (job.start(0), job.receive(1));
+        let waits = thread(move || started.wait_for_others());
+        job.input_arrives_with(0);
+        assert!(waits.join().unwrap());
+        job.arrives(1);
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
     });
 }
 

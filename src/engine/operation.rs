@@ -1,9 +1,12 @@
 //! One run of a prepared call: what it is, and who executes its steps.
 
 use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Instant;
 
 use crate::engine::execution::{Execution, MEMORY, Reduction, Run};
-use crate::engine::prepared::{Identity, Prepared};
+use crate::engine::prepared::{Combine, Identity, Prepared};
+use crate::engine::ready::OnEnd;
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::publications::Members;
@@ -19,17 +22,43 @@ pub struct Operation {
     steps: Option<(Arc<Prepared>, Box<Execution>)>,
     /// The members whose publications that thread needs next.
     pub awaited: Members,
+    /// Whether any thread that waits on the context may call its function.
+    pub shares_function: bool,
+    /// The thread that calls its function, if any thread may.
+    pub caller: Option<ThreadId>,
+    /// See [`Binding::in_order`](super::Binding::in_order).
+    pub in_order: bool,
+    /// Is told of its end, once.
+    pub on_end: Option<Arc<dyn OnEnd>>,
 }
 
 impl Operation {
     /// One that has not failed.
     pub fn new(id: Identity, steps: Option<(Arc<Prepared>, Box<Execution>)>) -> Self {
-        Self { id, failed: None, steps, awaited: 0 }
+        Self {
+            id,
+            failed: None,
+            steps,
+            awaited: 0,
+            shares_function: false,
+            caller: None,
+            in_order: false,
+            on_end: None,
+        }
     }
 
     /// Whether it has completed or failed.
     pub fn is_over(&self) -> bool {
         self.failed.is_some() || self.steps().is_some_and(Execution::is_done)
+    }
+
+    /// After a change: whether a thread may wait for this, since the run is over or wants its function.
+    pub fn note(&mut self, now: Instant) -> bool {
+        let is_over = self.is_over();
+        if is_over && !self.is_reducing() {
+            self.on_end.take().into_iter().for_each(|on_end| on_end.ended(now));
+        }
+        is_over || self.wants_function()
     }
 
     /// Whether the caller's function is running.
@@ -40,6 +69,11 @@ impl Operation {
     /// Whether a segment is to be reduced by the caller's function.
     pub fn wants_function(&self) -> bool {
         self.steps().is_some_and(Execution::wants_function)
+    }
+
+    /// Whether a function of the caller combines its elements.
+    pub fn has_function(&self) -> bool {
+        self.steps.as_ref().is_some_and(|(call, _)| matches!(call.combine, Combine::User))
     }
 
     /// Whether its steps wait in the engine for what a peer does in shared memory.
@@ -94,16 +128,20 @@ impl Operation {
         self.execute(|steps, run| steps.look(run, messenger)) || self.failed.is_some()
     }
 
-    /// The segment that the function of the thread that made the call is to reduce next. Pass the result to
+    /// The segment that the caller's function is to reduce next, on this thread. Pass the result to
     /// [`Operation::reduced`].
     pub fn next_reduction(&mut self) -> Option<Reduction> {
         let (call, steps) = self.steps.as_mut()?;
+        if self.shares_function {
+            self.caller = Some(std::thread::current().id());
+        }
         steps.next_reduction(call)
     }
 
     /// The caller's function has returned `status`. Posts segments that depended on the reduction, unless the run has
     /// failed.
     pub fn reduced(&mut self, reduction: &Reduction, status: i32, messenger: &mut Messenger) {
+        self.caller = None;
         if let Some((_, steps)) = &mut self.steps {
             steps.reducing = false;
         }

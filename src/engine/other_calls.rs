@@ -68,6 +68,7 @@ impl Core {
         if operation.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
             operation.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
         }
+        self.ended |= operation.note(self.now);
     }
 
     /// The fingerprint of a call on `tag` in which this rank is, or was last, while a peer is in that with
@@ -77,8 +78,11 @@ impl Core {
             let here = self.operations.iter().filter(|(_, operation)| operation.id.tag == tag && !operation.is_over());
             here.map(|(_, operation)| &operation.id)
         };
+        // There may be several that were started.
+        if let Some(same) = here().find(|id| replaces(id.fingerprint, fingerprint)) {
+            return same.fingerprint;
+        }
         match here().find(|id| id.kind == kind(fingerprint)) {
-            Some(same) if replaces(same.fingerprint, fingerprint) => same.fingerprint,
             Some(_) => 0,
             None if fingerprint == 0 => 0,
             None => {

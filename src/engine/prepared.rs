@@ -13,7 +13,8 @@ use crate::types::{DataType, ElementType, ReduceOp};
 use crate::wire::fingerprint::kind;
 
 /// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
-/// `into` may equal `left` or `right`. Called only from the thread that made the collective call, without any lock.
+/// `into` may equal `left` or `right`. Called only from the thread that made the collective call, or, for a call that
+/// was started, from one that waits on its context; without any lock.
 pub type UserFunction = unsafe extern "C" fn(
     into: *mut c_void,
     left: *const c_void,
@@ -97,6 +98,8 @@ pub struct Binding<'a> {
     pub function: Option<Function>,
     /// The collective's tag.
     pub tag: u64,
+    /// Whether others of its kind on its tag that are so, too, may run at the same time: ranks start them in one order.
+    pub in_order: bool,
 }
 
 /// What identifies a run, to other ranks and in errors.

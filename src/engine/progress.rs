@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use crate::engine::lines::Lines;
 use crate::engine::numbers::Numbers;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::Kept;
@@ -85,6 +86,7 @@ impl Engine {
                 kept,
                 clock: clock.clone(),
                 requests: Requests::default(),
+                listeners: Vec::new(),
                 events: Vec::with_capacity(EVENTS),
                 broken: None,
                 explain,
@@ -103,6 +105,8 @@ impl Engine {
                 moved: false,
                 is_lazy: false,
                 spin,
+                lines: Lines::default(),
+                shared_functions: 0,
                 shared: None,
                 pair_spins: QuickMap::default(),
             }),
@@ -143,6 +147,7 @@ impl Engine {
     pub fn wake(&self) {
         let mut guard = self.lock();
         guard.waking = guard.waiting.len();
+        guard.listeners.iter().for_each(|listener| listener.wake());
         drop(guard);
         self.ended.notify_all();
         self.waker.wake();
@@ -158,19 +163,15 @@ impl Engine {
     /// `deadline`. Returns the lock, and whether the run is over.
     ///
     /// The caller's reduction function runs without the lock: other threads may use the context meanwhile, and so may
-    /// the function. The deadline is checked after the function has returned. If the deadline had passed before this
-    /// call, the function is called as long as this needs no waiting.
+    /// the function. Functions of other calls that were started run, too. The deadline is checked after the function
+    /// has returned. If the deadline had passed before this call, functions are called as long as this needs no
+    /// waiting.
     pub fn finish<'a>(&'a self, mut guard: Guard<'a>, index: u32, deadline: Instant) -> (Guard<'a>, bool) {
         let waits = guard.now < deadline;
         loop {
-            let (mut core, next) = self.wait(guard, deadline, |core| core.next(index));
-            let Some(Next::Reduce(reduction)) = next else { return (core, next.is_some()) };
-            // Sends what was posted before the function is called, which may take long.
-            core.dispatch();
-            self.hand_over(core);
-            let status = reduction.call();
-            guard = self.lock();
-            guard.reduced(index, &reduction, status);
+            let (core, next) = self.wait(guard, deadline, |core| core.next(index));
+            let Some(Next::Call(function)) = next else { return (core, next.is_some()) };
+            guard = self.call_function(core, function);
             if waits && guard.now >= deadline && !guard.is_over(index) {
                 return (guard, false);
             }
@@ -281,6 +282,7 @@ impl Engine {
         }
         if let Some(shared) = guard.shared.as_ref().filter(|_| attends) {
             shared.exit();
+            guard.take_notice();
         }
         (guard, result)
     }
@@ -374,9 +376,30 @@ impl Engine {
             guard.waking = guard.waiting.len();
             self.ended.notify_all();
         }
+        if ended {
+            guard.listeners.iter().for_each(|listener| listener.wake());
+        }
         // A thread that is asleep may not know of the timer.
         if guard.sleeping.is_some() && (ended || guard.messenger.connections().next_timer().is_some()) {
             self.waker.wake();
+        }
+    }
+
+    /// From now on, `listener` is woken whenever an operation has completed for which a thread may wait, or wants its
+    /// function, until [`Engine::ignore`].
+    pub fn listen(&self, listener: &Arc<Waker>) {
+        self.lock().listeners.push(listener.clone());
+    }
+
+    /// Ends what [`Engine::listen`] has begun.
+    pub fn ignore(&self, listener: &Arc<Waker>) {
+        self.lock().listeners.retain(|other| !Arc::ptr_eq(other, listener));
+    }
+
+    /// Sleeps until `listener` is woken, or until `until`; may return earlier.
+    pub fn sleep(&self, listener: &Waker, until: Instant) {
+        if self.clock.sleep(&[Pollable::from(listener)], until) {
+            listener.clear();
         }
     }
 

@@ -364,6 +364,7 @@ fn a_reply_during_a_reduction_function_says_so() {
         outputs: &[(&raw mut output).cast()],
         function: Some((is_asked, (&raw const asks).cast_mut().cast())),
         tag: 3,
+        in_order: false,
     };
     let mut guard = asks.engine.lock();
     let index = guard.start(call.clone(), &binding, None).unwrap();

@@ -61,6 +61,15 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// What the system's monotonic clock shows, in nanoseconds.
+pub fn monotonic_nanoseconds() -> u64 {
+    // SAFETY: zeros are a valid value.
+    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `now` is valid for a write. The clock exists on every system.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// How long a thread sleeps that the system refuses to tell when to wake up.
 const BLIND_SLEEP: Duration = Duration::from_millis(1);
 

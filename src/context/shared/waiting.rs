@@ -32,17 +32,19 @@ const SHARED_LOOKS_AROUND: u32 = 8;
 const TURN: Duration = Duration::from_millis(10);
 
 impl Context {
-    /// Executes `call` until it is over or its deadline has passed; for a thread that does not wait, only as far as
-    /// possible without waiting. Returns whether it is over, and has an outcome, or its deadline has passed.
+    /// Executes `call` until it is over, its deadline has passed, or `until`; for a thread that does not wait, which has
+    /// no such time, only as far as possible without waiting. Returns whether it is over, and has an outcome, or its
+    /// deadline has passed.
     pub(in crate::context) fn advance_shared(
         &self,
         run: &Run<'_>,
         work: &Work<'_>,
         call: &mut SharedCall,
-        waits: bool,
+        until: Option<Instant>,
     ) -> Result<bool> {
         self.check_process()?;
-        let has_time = !run.timeout.is_zero();
+        let (has_time, waits) = (!run.timeout.is_zero(), until.is_some());
+        let until = until.map_or(run.deadline, |until| until.min(run.deadline));
         // What it has waited for in turns, and how long it has found nothing.
         let (mut waited, mut idle) = (None, Idle::default());
         while call.outcome.is_none() {
@@ -73,13 +75,20 @@ impl Context {
                     if waited.replace(wait) != Some(wait) {
                         idle = Idle::default();
                     }
-                    self.wait_in_turns(run, work, call, wait, &mut idle)?
+                    self.wait_in_turns(run, work, call, wait, &mut idle, until)?
                 }
                 // Progresses the context, so that the call fails when its peer has.
                 _ => self.wait_shared(run, work, call, wait, &mut idle, now)?,
             };
-            if !is_ready && (!waits || self.engine().now() >= run.deadline) {
-                return Ok(waits);
+            if !waits {
+                if !is_ready {
+                    return Ok(false);
+                }
+            } else if (!is_ready || until < run.deadline) && call.outcome.is_none() {
+                let now = self.engine().now();
+                if now >= until {
+                    return Ok(now >= run.deadline);
+                }
             }
         }
         Ok(true)
@@ -95,18 +104,19 @@ impl Context {
         call: &mut SharedCall,
         wait: Wait,
         idle: &mut Idle,
+        until: Instant,
     ) -> Result<bool> {
-        if self.poll_alone(run, work, call, wait, idle)? {
+        if self.poll_alone(run, work, call, wait, idle, until)? {
             return Ok(true);
         }
-        let until = |is_last| if is_last { run.deadline } else { run.deadline.min(self.engine().now() + TURN) };
+        let turn = |is_last| if is_last { until } else { until.min(self.engine().now() + TURN) };
         let slow_reader = call.call.slow_reader(work, wait);
-        if self.wait_shared(run, work, call, wait, idle, until(slow_reader.is_none()))? {
+        if self.wait_shared(run, work, call, wait, idle, turn(slow_reader.is_none()))? {
             return Ok(true);
         }
         match call.call.slow_reader(work, wait) {
-            Some(slow_reader) if self.engine().now() < run.deadline => {
-                self.wait_shared(run, work, call, slow_reader, idle, until(false))
+            Some(slow_reader) if self.engine().now() < until => {
+                self.wait_shared(run, work, call, slow_reader, idle, turn(false))
             }
             _ => Ok(false),
         }
@@ -124,6 +134,7 @@ impl Context {
         call: &mut SharedCall,
         wait: Wait,
         idle: &mut Idle,
+        until: Instant,
     ) -> Result<bool> {
         if work.shared.shares_cores() || run.timeout.is_zero() {
             return Ok(false);
@@ -140,7 +151,7 @@ impl Context {
                     std::hint::spin_loop();
                 }
                 let now = self.engine().now();
-                if now >= run.deadline || !idle.polls_on(alone.spin, now) {
+                if now >= until || !idle.polls_on(alone.spin, now) {
                     return Ok(false);
                 }
                 std::thread::yield_now();
@@ -211,21 +222,27 @@ impl Context {
             rank.into_iter().for_each(|rank| guard.messenger.wait_for_publication(rank, bytes, token));
         }
         guard.wait_in_memory(index, call.call.awaited(work, wait));
+        let is_late = guard.now >= run.deadline;
         let (mut guard, ready) = self.engine().wait_for(guard, rank, idle, until, |core| {
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {
-                return Some(Ok(()));
+                return Some(Ok(None));
             }
-            core.failure(index).cloned().map(Err)
+            if let Some(error) = core.failure(index) {
+                return Some(Err(error.clone()));
+            }
+            if is_late { None } else { core.next_function().map(|function| Ok(Some(function))) }
         });
         let is_ready = ready.is_some();
         match ready {
-            Some(Ok(())) => {
+            Some(Ok(None)) => {
                 guard.messenger.cancel(index);
                 call.awaited = None;
                 *idle = Idle::default();
             }
-            failed => call.outcome = failed,
+            Some(Ok(Some(function))) => guard = self.engine().call_function(guard, function),
+            Some(Err(error)) => call.outcome = Some(Err(error)),
+            None => {}
         }
         self.engine().hand_over(guard);
         Ok(is_ready)

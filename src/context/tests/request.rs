@@ -226,6 +226,7 @@ fn a_lone_contribution_is_converted_as_by_the_plain_call() {
 #[test]
 fn a_reduction_function_runs_on_the_thread_that_waits_or_tests() {
     for contexts in groups() {
+        let step = std::sync::Barrier::new(2);
         run(&contexts, |context| {
             for waits in [true, false] {
                 let threads = std::sync::Mutex::new(Vec::new());
@@ -238,11 +239,8 @@ fn a_reduction_function_runs_on_the_thread_that_waits_or_tests() {
                 let user = std::ptr::from_ref(&act).cast_mut().cast();
                 let request = request_of(context, 0, Reduction::User { function: acts_and_adds, user }, &mut data);
                 request.start().unwrap();
-                // Until both have started, and the other's part may have come.
-                let mut nothing = [0];
-                let barrier = sum(context, 9, &mut nothing);
-                barrier.start().unwrap();
-                barrier.wait().unwrap();
+                // Both have started, and the other's part may have come.
+                step.wait();
                 assert!(threads.lock().unwrap().is_empty(), "the thread that started it ran the function");
                 std::thread::scope(|scope| {
                     let waiter = scope.spawn(|| {
@@ -338,4 +336,86 @@ fn in_shared_memory_too_a_timeout_begins_with_the_start_and_a_late_wait_takes_wh
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     drop((request, peer));
     assert_eq!(data, [[3], [3]]);
+}
+
+/// Rank 1 starts the second request only when the function of the first was called on rank 0, which waits for the second.
+#[test]
+fn a_function_called_by_a_wait_for_another_request_cannot_wait_for_its_own() {
+    for contexts in groups() {
+        let (called, is_called) = channel();
+        let ends = std::sync::Mutex::new((called, is_called));
+        run(&contexts, |context| {
+            let (own, calls) = (std::sync::OnceLock::<Request>::new(), std::sync::atomic::AtomicUsize::new(0));
+            let asks = || {
+                let own = own.get().unwrap();
+                assert_refused(own.wait(), "cannot wait: its reduction function is running on this thread");
+                assert_refused(own.test(), "cannot test: its reduction function is running on this thread");
+                if calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+                    ends.lock().unwrap().0.send(()).unwrap();
+                }
+                true
+            };
+            let quiet = || true;
+            let acts: [Act<'_>; 2] = if context.rank() == 0 { [&asks, &quiet] } else { [&quiet, &quiet] };
+            let function = |act: &Act<'_>| Reduction::User {
+                function: acts_and_adds,
+                user: std::ptr::from_ref(act).cast_mut().cast(),
+            };
+            let mut data = [[1 + context.rank() as i64; 2], [10; 2]];
+            let [first, second] = &mut data;
+            let first = own.get_or_init(|| request_of(context, 0, function(&acts[0]), first));
+            let second = request_of(context, 1, function(&acts[1]), second);
+            first.start().unwrap();
+            if context.rank() == 1 {
+                let wait = || ends.lock().unwrap().1.recv_timeout(Duration::from_millis(10)).is_ok();
+                assert!((0..2000).any(|_| wait()), "rank 0 has called no function");
+            }
+            second.start().unwrap();
+            second.wait().unwrap();
+            first.wait().unwrap();
+            assert_eq!(data, [[3; 2], [20; 2]]);
+        });
+    }
+}
+
+#[test]
+fn threads_wait_for_requests_with_functions_in_all_orders() {
+    const REQUESTS: usize = 4;
+    for contexts in groups() {
+        run(&contexts, |context| {
+            let quiet = || true;
+            let act: Act<'_> = &quiet;
+            for round in 0..50 {
+                let mut data: Vec<Vec<i64>> = (0..REQUESTS).map(|n| vec![n as i64; 1 + 700 * n]).collect();
+                let request = |(n, data): (usize, &mut Vec<i64>)| {
+                    let user = std::ptr::from_ref(&act).cast_mut().cast();
+                    request_of(context, n as u64, Reduction::User { function: acts_and_adds, user }, data)
+                };
+                let requests: Vec<_> = data.iter_mut().enumerate().map(request).collect();
+                requests.iter().for_each(|request| request.start().unwrap());
+                std::thread::scope(|scope| {
+                    for half in 0..2 {
+                        let requests = &requests;
+                        scope.spawn(move || {
+                            let its: Vec<_> = (0..REQUESTS).filter(|n| n % 2 == (half + round) % 2).collect();
+                            let first = (context.rank() + round / 2) % 2;
+                            if round % 3 == 0 {
+                                let given: Vec<_> = its.iter().map(|n| Some(&requests[*n])).collect();
+                                let each = |_, result: Result<()>| {
+                                    result.unwrap();
+                                    false
+                                };
+                                assert!(wait_for_several(&given, None, each).unwrap());
+                            } else {
+                                while !requests[its[first]].wait_for(Duration::from_micros(50)).unwrap() {}
+                                requests[its[1 - first]].wait().unwrap();
+                            }
+                        });
+                    }
+                });
+                drop(requests);
+                assert!(data.iter().enumerate().all(|(n, data)| data.iter().all(|sum| *sum == 2 * n as i64)));
+            }
+        });
+    }
 }

@@ -29,12 +29,12 @@ fn a_call_that_has_waited_is_in_progress_no_more_when_it_has_ended_and_others_ar
             run(1, 4);
             last.join().unwrap();
             // Whoever looks next finds it ended.
-            assert_eq!(contexts[0].lock().unwrap().running((kind, 4)), None);
+            assert_eq!(contexts[0].lock().unwrap().running((kind, 4), false), None);
             assert!(is_registered(3) && !is_registered(4));
             run(1, 3);
             first.join().unwrap();
         });
-        assert_eq!(contexts[0].lock().unwrap().running((kind, 3)), None);
+        assert_eq!(contexts[0].lock().unwrap().running((kind, 3), false), None);
         assert!(!is_registered(3));
     }
 }

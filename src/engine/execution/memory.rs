@@ -112,7 +112,7 @@ impl Execution {
     ) -> Option<R> {
         let (part, shared, steps) = (self.part.as_mut()?, self.shared.as_ref()?, call.plan.shared_steps.as_ref()?);
         let (inputs, outputs, function, tag) = (&*self.inputs, &*self.outputs, self.function, id.tag);
-        let binding = Binding { call, inputs, outputs, function, tag };
+        let binding = Binding { call, inputs, outputs, function, tag, in_order: false };
         Some(act(part, steps, &Work { shared, program: &steps.program, binding: &binding }))
     }
 }

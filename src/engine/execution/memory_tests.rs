@@ -39,7 +39,7 @@ fn prepared(schedule: &Schedule, members: usize) -> Arc<Prepared> {
 }
 
 fn binding<'a>(call: &'a Prepared, inputs: &'a [*const u8], outputs: &'a [*mut u8]) -> Binding<'a> {
-    Binding { call, inputs, outputs, function: None, tag: 0 }
+    Binding { call, inputs, outputs, function: None, tag: 0, in_order: false }
 }
 
 /// Rank 0 starts to fetch what rank 1 publishes, or not, before it is lost. Returns what rank 0 has, and its error.

@@ -80,8 +80,9 @@ struct State {
     /// The prepared calls of the context.
     cache: CallCache,
     calls: Calls,
-    /// Calls in progress that send messages: kind and tag, and fingerprint.
-    elsewhere: Vec<(Line, u64)>,
+    /// Calls in progress that send messages: kind and tag, whether they are [in order](super::Binding::in_order), and
+    /// fingerprint.
+    elsewhere: Vec<(Line, bool, u64)>,
     /// Memory for what is read from other processes, used by no thread.
     staging: Vec<Scratch>,
 }
@@ -125,6 +126,8 @@ struct Entry {
     /// ends its claim.
     stage: AtomicU8,
     line: Line,
+    /// See [`Binding::in_order`](super::Binding::in_order).
+    in_order: bool,
     fingerprint: u64,
     /// Whether the call is from the cache, and uses what that has of it.
     is_cached: bool,
@@ -209,10 +212,10 @@ impl Shared {
         self.state().begun
     }
 
-    /// The fingerprint of a call in progress that a new one on `line` excludes.
-    pub fn running(&self, line: Line) -> Option<u64> {
+    /// The fingerprint of a call in progress that a new one on `line`, which is `in_order` or not, excludes.
+    pub fn running(&self, line: Line, in_order: bool) -> Option<u64> {
         let state = self.state();
-        state.calls.running(line)
+        state.calls.running(line, in_order)
     }
 
     /// The tags and fingerprints of the calls in progress, and whether each waited for a peer when a thread last went
@@ -224,12 +227,12 @@ impl Shared {
     /// Claims the line of a call that sends messages: no call that it excludes starts from now on, until
     /// [`Shared::release`]. Returns its number if it is `counted`, else 0. Fails with the fingerprint of one that is in
     /// progress.
-    pub fn claim(&self, line: Line, digest: u64, counted: bool) -> std::result::Result<u32, u64> {
+    pub fn claim(&self, line: Line, in_order: bool, digest: u64, counted: bool) -> std::result::Result<u32, u64> {
         let mut state = self.state();
-        if let Some(running) = state.calls.running(line) {
+        if let Some(running) = state.calls.running(line, in_order) {
             return Err(running);
         }
-        state.elsewhere.push((line, digest));
+        state.elsewhere.push((line, in_order, digest));
         if !counted {
             return Ok(0);
         }
@@ -261,9 +264,13 @@ impl Shared {
         (0..self.publications.members()).filter(|member| *member != self.publications.index()).find_map(other)
     }
 
-    /// Ends what [`Shared::claim`] has begun, if anything.
+    /// Ends what [`Shared::claim`] has begun.
     pub fn release(&self, line: Line) {
-        self.state().elsewhere.retain(|(other, _)| *other != line);
+        let calls = &mut self.state().elsewhere;
+        let claimed = calls.iter().position(|(other, ..)| *other == line);
+        if let Some(at) = claimed {
+            calls.swap_remove(at);
+        }
     }
 
     /// Leaves it to whoever has the engine's lock next to end the registration with this index, of a call that has
@@ -305,6 +312,28 @@ impl Shared {
         if progress == Progress::More {
             self.local.wake_self();
         }
+    }
+
+    /// See [`StartedCalls::want_function`].
+    pub fn want_function(&self) {
+        self.started.want_function();
+    }
+
+    /// See [`StartedCalls::give_notice`].
+    pub fn give_notice(&self) {
+        self.started.give_notice();
+    }
+
+    /// See [`StartedCalls::take_notice`].
+    #[inline]
+    pub fn take_notice(&self) -> bool {
+        self.started.take_notice()
+    }
+
+    /// See [`StartedCalls::next_function`].
+    #[inline]
+    pub fn next_function(&self) -> Option<Arc<dyn BackgroundOperation>> {
+        self.started.next_function()
     }
 
     /// See [`StartedCalls::enter`].
@@ -388,12 +417,15 @@ impl Shared {
 
 impl Calls {
     /// The fingerprint of a call in progress that a new one on `line` excludes.
-    fn running(&self, line: Line) -> Option<u64> {
+    fn running(&self, line: Line, in_order: bool) -> Option<u64> {
         self.begun.iter().find_map(|call| {
+            let call = call.as_ptr();
             // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and `stage` is atomic.
-            let (stage, other, fingerprint) =
-                unsafe { (&(*call.as_ptr()).stage, (*call.as_ptr()).line, (*call.as_ptr()).fingerprint) };
-            (excludes(line, other) && stage.load(Ordering::Acquire) != ENDED).then_some(fingerprint)
+            let (stage, other, fingerprint) = unsafe { (&(*call).stage, (*call).line, (*call).fingerprint) };
+            // SAFETY: as above.
+            let may_be_there = in_order && unsafe { (*call).in_order };
+            let excludes = excludes(line, other) && !may_be_there;
+            (excludes && stage.load(Ordering::Acquire) != ENDED).then_some(fingerprint)
         })
     }
 
@@ -445,7 +477,12 @@ impl Calls {
 
     /// The entry of a new call on `line`. Fails with the fingerprint of a call in progress that it excludes.
     #[inline(always)] // On the path of small collectives.
-    fn begin(&mut self, allocator: &mut EntryAllocator, line: Line) -> std::result::Result<NonNull<Entry>, u64> {
+    fn begin(
+        &mut self,
+        allocator: &mut EntryAllocator,
+        line: Line,
+        in_order: bool,
+    ) -> std::result::Result<NonNull<Entry>, u64> {
         let entry = match *self.begun {
             // SAFETY: the list owns it, and `stage` is atomic.
             [only] if unsafe { &(*only.as_ptr()).stage }.load(Ordering::Acquire) == ENDED => {
@@ -453,18 +490,23 @@ impl Calls {
                 unsafe { leave(only, allocator) };
                 only
             }
-            _ => self.find(allocator, line)?,
+            _ => self.find(allocator, line, in_order)?,
         };
         // SAFETY: no call uses it, so only this list does.
         let free = unsafe { &mut *entry.as_ptr() };
         *free.stage.get_mut() = RUNNING;
-        free.line = line;
+        (free.line, free.in_order) = (line, in_order);
         Ok(entry)
     }
 
     /// An entry for [`Calls::begin`], in the list of calls in progress.
     #[cold]
-    fn find(&mut self, allocator: &mut EntryAllocator, line: Line) -> std::result::Result<NonNull<Entry>, u64> {
+    fn find(
+        &mut self,
+        allocator: &mut EntryAllocator,
+        line: Line,
+        in_order: bool,
+    ) -> std::result::Result<NonNull<Entry>, u64> {
         let (mut at, mut free) = (0, None);
         while let Some(call) = self.begun.get(at).copied() {
             let pointer = call.as_ptr();
@@ -477,7 +519,8 @@ impl Calls {
             if stage != ENDED {
                 // SAFETY: the list owns it. Line and fingerprint do not change as long as they exclude others.
                 let (other, fingerprint) = unsafe { ((*pointer).line, (*pointer).fingerprint) };
-                if excludes(line, other) {
+                // SAFETY: as above.
+                if excludes(line, other) && !(in_order && unsafe { (*pointer).in_order }) {
                     return Err(fingerprint);
                 }
                 at += 1;

@@ -114,7 +114,8 @@ impl Call {
         let start = Start::new(work);
         let mut call = {
             let state = &mut *shared.state();
-            let entry = state.calls.begin(&mut state.allocator, start.line).map_err(Refused::Running)?;
+            let entry =
+                state.calls.begin(&mut state.allocator, start.line, start.in_order).map_err(Refused::Running)?;
             // SAFETY: nothing is published.
             unsafe { Self::occupy(shared, state, entry, &start, fingerprint, None) };
             Self::new((entry, fingerprint))

@@ -7,7 +7,7 @@ use super::program::{Memory, Program};
 use super::quick_start::QuickStart;
 use super::started::Progress;
 use super::wait::Wait;
-use super::{CLAIMED, ENDED, Entry, Full, Refused, Shared, State, Workspace, excludes};
+use super::{CLAIMED, ENDED, Entry, Full, Line, Refused, Shared, State, Workspace, excludes};
 use crate::engine::plan::Plan;
 use crate::engine::prepared::{Binding, Combine, Prepared};
 use crate::error::{Error, ErrorKind, Result};
@@ -61,6 +61,8 @@ pub struct Start {
     pub digest: u64,
     /// Whether calls of this kind are counted.
     pub counted: bool,
+    /// See [`Binding::in_order`].
+    pub in_order: bool,
     /// Whether the call is from the cache.
     pub is_cached: bool,
     /// How the publications use the publication table's memory.
@@ -78,14 +80,16 @@ impl Start {
         let Work { shared, program, binding, .. } = *work;
         let Prepared { digest, counted, element, .. } = *binding.call;
         let (memory, readers, peers) = (program.memory(element, shared.reads), program.readers, program.peers);
-        Self { line: (kind(digest), binding.tag), digest, counted, is_cached: false, memory, readers, peers }
+        let (line, in_order) = ((kind(digest), binding.tag), binding.in_order);
+        Self { line, digest, counted, in_order, is_cached: false, memory, readers, peers }
     }
 
     /// What a call with `quick` needs. All of these are counted.
     #[inline(always)] // On the path of small collectives.
     pub(super) fn quick(call: &Prepared, quick: &QuickStart, tag: u64, is_cached: bool) -> Self {
         let QuickStart { memory, readers, peers, .. } = *quick;
-        Self { line: (quick.kind, tag), digest: call.digest, counted: true, is_cached, memory, readers, peers }
+        let (line, digest) = ((quick.kind, tag), call.digest);
+        Self { line, digest, counted: true, in_order: false, is_cached, memory, readers, peers }
     }
 }
 
@@ -134,10 +138,12 @@ impl Call {
         if !shared.usable.load(Ordering::Acquire) {
             return Err(Refused::Unusable);
         }
-        if let Some((_, other)) = state.elsewhere.iter().find(|(line, _)| excludes(start.line, *line)) {
+        let may_not =
+            |(line, in_order, _): &&(Line, bool, u64)| excludes(start.line, *line) && !(start.in_order && *in_order);
+        if let Some((.., other)) = state.elsewhere.iter().find(may_not) {
             return Err(Refused::Running(*other));
         }
-        let entry = state.calls.begin(&mut state.allocator, start.line).map_err(Refused::Running)?;
+        let entry = state.calls.begin(&mut state.allocator, start.line, start.in_order).map_err(Refused::Running)?;
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
         if start.counted && number == 0 {
             return Err(refuse_uncounted(entry));
@@ -266,6 +272,14 @@ impl Call {
                 return Ok(progress(self));
             }
         }
+    }
+
+    /// Whether the call has an entry, and the next operation calls the caller's function.
+    pub fn is_at_function(&mut self, work: &Work<'_>) -> bool {
+        let combines = |op: &Op| matches!(op, Op::Combine { operands, .. } if operands.len() > 1);
+        matches!(work.binding.call.combine, Combine::User)
+            && self.workspace().has_entry
+            && work.program.ops.get(self.next).is_some_and(combines)
     }
 
     /// Executes `op`, the next operation, or returns what it waits for.

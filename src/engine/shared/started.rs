@@ -15,8 +15,14 @@ use crate::transport::local::{STARTED, Waiting};
 
 /// A call for which no thread waits. Peers may wait for its next steps.
 pub trait BackgroundOperation: Send + Sync {
-    /// Goes on without waiting.
+    /// Goes on without waiting, and without calling a function of the caller.
     fn progress(&self) -> Progress;
+
+    /// Whether it can go on only if a function of the caller is called.
+    fn wants_function(&self) -> bool;
+
+    /// Goes on without waiting, and calls the function. For a thread that waits, without locks.
+    fn call_function(&self);
 }
 
 /// What came of an attempt to go on with a call.
@@ -43,6 +49,10 @@ pub struct StartedCalls {
     /// Locked while a thread goes on with them, which may take long.
     calls: Mutex<Calls>,
     state: Mutex<State>,
+    /// Whether one may want a function of the caller: 0 or 1.
+    wants_function: AtomicU32,
+    /// Whether one has ended or begun to want a function, and threads that wait were not told: 0 or 1.
+    notice: AtomicU32,
 }
 
 #[derive(Default)]
@@ -128,6 +138,43 @@ impl StartedCalls {
         self.progress(waiting)
     }
 
+    /// A call has begun to want its function.
+    pub fn want_function(&self) {
+        self.wants_function.store(1, Ordering::Release);
+        self.give_notice();
+    }
+
+    /// Threads that wait are to look at the calls: whoever takes the notice tells them.
+    pub fn give_notice(&self) {
+        self.notice.store(1, Ordering::Release);
+    }
+
+    /// Whether there is a notice.
+    #[inline]
+    pub fn take_notice(&self) -> bool {
+        self.notice.load(Ordering::Acquire) != 0 && self.notice.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// A call that wants its function.
+    #[inline]
+    pub fn next_function(&self) -> Option<Arc<dyn BackgroundOperation>> {
+        if self.wants_function.load(Ordering::Acquire) == 0 { None } else { self.find_function() }
+    }
+
+    #[cold]
+    fn find_function(&self) -> Option<Arc<dyn BackgroundOperation>> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.append(&mut self.state().fresh);
+        // Before the look: a call that begins to want its function after it says so again.
+        self.wants_function.swap(0, Ordering::AcqRel);
+        let found = calls.iter().find(|call| call.wants_function()).cloned();
+        if found.is_some() {
+            // There may be more.
+            self.wants_function.store(1, Ordering::Release);
+        }
+        found
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.state().calls == 0
@@ -166,6 +213,15 @@ impl<T> Attempted<T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks it as [`Attempted::lock`] does, unless another thread has.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.value.try_lock() {
+            Ok(value) => Some(value),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Calls `advance` at least once, or lets the thread do it that has locked the value.
     pub fn attempt(&self, mut advance: impl FnMut(&mut T) -> Progress) -> Progress {
         let mut all = Progress::None;
@@ -175,11 +231,7 @@ impl<T> Attempted<T> {
             // the counterpart between its release of the lock and its load of the flag. So at least one of the two sees
             // what the other has done.
             fence(Ordering::SeqCst);
-            let mut value = match self.value.try_lock() {
-                Ok(value) => value,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return all,
-            };
+            let Some(mut value) = self.try_lock() else { return all };
             // This attempt is for all threads that have set the flag: it sees what they have seen, and what was
             // published before.
             self.wanted.swap(0, Ordering::AcqRel);
@@ -230,6 +282,12 @@ mod model {
         fn progress(&self) -> Progress {
             self.seen.attempt(|seen| self.look(seen))
         }
+
+        fn wants_function(&self) -> bool {
+            false
+        }
+
+        fn call_function(&self) {}
     }
 
     impl Call {

@@ -48,7 +48,7 @@ pub(super) fn binding<'a>(
     outputs: &'a [*mut u8],
     tag: u64,
 ) -> Binding<'a> {
-    Binding { call, inputs, outputs, function: None, tag }
+    Binding { call, inputs, outputs, function: None, tag, in_order: false }
 }
 
 pub(super) fn work<'a>(shared: &'a Shared, binding: &'a Binding<'a>) -> Work<'a> {

@@ -116,7 +116,7 @@ pub(super) unsafe fn request(
     check_used(options, collective)?;
     let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached| {
         // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is active.
-        unsafe { context.request_checked(call, key, cached) }
+        unsafe { context.request_checked(call, key, cached, false) }
     };
     // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a
     // string.

@@ -123,7 +123,14 @@ impl Running {
     fn with<R>(&mut self, shared: &Shared, body: impl FnOnce(&mut Option<Call>, &Work<'_>) -> R) -> R {
         let (inputs, outputs) = ([self.input.as_ptr().cast()], [self.output.as_mut_ptr().cast()]);
         let function: Option<Function> = self.user.then_some((sum, std::ptr::null_mut()));
-        let binding = Binding { call: &self.prepared, inputs: &inputs, outputs: &outputs, function, tag: self.tag };
+        let binding = Binding {
+            call: &self.prepared,
+            inputs: &inputs,
+            outputs: &outputs,
+            function,
+            tag: self.tag,
+            in_order: false,
+        };
         let program = self.prepared.plan.program.as_ref().expect("its steps use shared memory");
         body(&mut self.call, &Work { shared, program, binding: &binding })
     }

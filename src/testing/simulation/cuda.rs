@@ -2,10 +2,11 @@
 //! memory; and what happens when calls of the driver fail.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::job::{contexts, play_over, reliable};
 use crate::collective::{Collective, CollectiveContract, Shape};
-use crate::context::{Call, Context, ContextOptions};
+use crate::context::{Call, Context, ContextOptions, wait_for_several};
 use crate::cuda::driver::number::ERROR_OUT_OF_MEMORY;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Memory;
@@ -18,6 +19,9 @@ use crate::testing::tier::Tier;
 use crate::types::{DataType, Rank, ReduceOp};
 
 use super::calls::collectives;
+
+/// Less than a message takes.
+const SHORT: Duration = Duration::from_micros(1);
 
 /// Where a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,7 +83,7 @@ struct Case {
     /// Buffers where a rank may have several.
     several: usize,
     op: ReduceOp,
-    /// Whether the call is made by a persistent request.
+    /// Whether the call is made by a request, which is waited for in one of several ways.
     by_request: bool,
     memory: Memory,
     seed: u64,
@@ -183,10 +187,27 @@ impl Case {
             ..Call::new(shape, DataType::Int64)
         };
         let by_request = || {
+            context.check(&call, None)?;
+            let in_order = self.seed.is_multiple_of(2);
             // SAFETY: the buffers have the lengths given by the shape and live until the request is dropped.
-            let request = unsafe { context.request(&call) }?;
+            let request = unsafe { context.request_checked(&call, None, None, in_order) }?;
             request.start()?;
-            request.wait()
+            match self.seed / 2 % 3 {
+                0 => request.wait(),
+                1 => {
+                    while !request.wait_for(SHORT)? {}
+                    Ok(())
+                }
+                _ => {
+                    let mut result = Ok(());
+                    let first = |_, ended: Result<()>| {
+                        result = ended;
+                        true
+                    };
+                    wait_for_several(&[Some(&request)], None, first)?;
+                    result
+                }
+            }
         };
         // SAFETY: the buffers have the lengths given by the shape and live until the call has ended.
         let result = if self.by_request { by_request() } else { unsafe { context.run(&call) } };
@@ -232,7 +253,7 @@ impl Case {
 /// A job of `size` ranks with the machine's GPUs. Its contexts are gone when this returns.
 fn job(machine: &Machine, size: usize, program: impl Fn(&Arc<Context>) -> Result<()>) -> Vec<Result<()>> {
     let network = Network::new(1, reliable());
-    let options = ContextOptions { timeout: std::time::Duration::from_secs(10), ..ContextOptions::default() };
+    let options = ContextOptions { timeout: Duration::from_secs(10), ..ContextOptions::default() };
     let contexts = contexts(&network, size, &options);
     contexts.iter().for_each(|context| context.set_driver(machine.driver()));
     let ended = play_over(&network, &contexts, |_, context| program(context));

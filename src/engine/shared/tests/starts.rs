@@ -20,7 +20,7 @@ fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
     let seen = || shared[0].other_call(0, own ^ 1);
     assert_eq!(seen(), Some((1, own)));
     for _ in 1..FORGOTTEN {
-        shared[1].claim(line, 7, true).unwrap();
+        shared[1].claim(line, false, 7, true).unwrap();
         shared[1].release(line);
     }
     assert_eq!(seen(), None);
@@ -50,7 +50,7 @@ fn a_call_without_a_number_is_refused() {
     let shared = Shared::new(HostGroup::in_process(2).remove(0), Arc::default());
     // No two of these tags are adjacent.
     for tag in (0..).step_by(2).take(MAX_RANGES + RECENT + 1) {
-        shared.claim((1, tag), 1, true).unwrap();
+        shared.claim((1, tag), false, 1, true).unwrap();
         shared.release((1, tag));
     }
     let (sum, (input, mut output)) = (sum(0, 2, 1), ([1f32], [0f32]));
