@@ -317,6 +317,188 @@ static void wrong_use(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* ---- several that were started ---- */
+
+enum { SEVERAL = 6 };
+
+static int32_t adds(void *into, const void *left, const void *right, size_t count, void *user) {
+  size_t i;
+  (void)user;
+  for (i = 0; i < count; i++) ((int64_t *)into)[i] = ((const int64_t *)left)[i] + ((const int64_t *)right)[i];
+  return 0;
+}
+
+/* Starts the sum of the numbers at `data` in place; by the function, if there is one. */
+static gloo_rs_request_t *started(gloo_rs_context_t *context, int64_t *data, size_t count, uint64_t tag,
+                                  gloo_rs_reduce_fn_t function) {
+  gloo_rs_collective_options_t options;
+  gloo_rs_request_t *request = NULL;
+  void *outputs[1];
+  gloo_rs_collective_options_init(&options, sizeof options);
+  outputs[0] = data;
+  options.data_type = GLOO_RS_INT64;
+  options.function = function;
+  options.outputs = outputs;
+  options.num_outputs = 1;
+  options.count = count;
+  options.tag = tag;
+  options.timeout_ms = test_timeout_ms();
+  CHECK_OK(gloo_rs_collective_start(context, GLOO_RS_ALLREDUCE, &options, &request));
+  return request;
+}
+
+/* Of different lengths on one tag; half of them by a function, which a rank calls also while it waits for another one. */
+static void several_on_one_tag(void) {
+  static int64_t data[SEVERAL][SEVERAL * 300];
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_request_t *requests[SEVERAL + 1];
+  gloo_rs_status_t statuses[SEVERAL + 1], status;
+  size_t n, i, index, left, round;
+  for (round = 0; round < 6; round++) {
+    for (n = 0; n < SEVERAL; n++) {
+      for (i = 0; i < 300 * (n + 1); i++) data[n][i] = (int64_t)(n + round) + test_rank;
+      requests[n] = started(context, data[n], 300 * (n + 1), round < 3 ? 5 : n, n % 2 ? adds : NULL);
+    }
+    requests[SEVERAL] = NULL;
+    if (round % 3 == 0) {
+      for (n = 0; n < SEVERAL; n++) {
+        size_t which = test_rank % 2 ? n : SEVERAL - 1 - n;
+        while ((status = gloo_rs_wait_for(requests[which], 1)) == GLOO_RS_ERROR_TIMEOUT) continue;
+        CHECK_INT(status, GLOO_RS_OK);
+      }
+    } else if (round % 3 == 1) {
+      for (left = SEVERAL; left > 0; left--) {
+        CHECK_OK(gloo_rs_wait_any(requests, SEVERAL + 1, GLOO_RS_TIMEOUT_INFINITE, &index));
+        CHECK(index < SEVERAL);
+        CHECK_OK(gloo_rs_request_free(requests[index]));
+        requests[index] = NULL;
+      }
+      CHECK_OK(gloo_rs_wait_any(requests, SEVERAL + 1, 0, &index));
+      CHECK_INT(index, SEVERAL + 1);
+    } else {
+      CHECK_OK(gloo_rs_wait_all(requests, SEVERAL + 1, GLOO_RS_TIMEOUT_DEFAULT, statuses));
+      for (n = 0; n <= SEVERAL; n++) CHECK_INT(statuses[n], GLOO_RS_OK);
+      CHECK_OK(gloo_rs_wait_all(requests, SEVERAL + 1, 0, NULL));
+    }
+    for (n = 0; n < SEVERAL; n++) {
+      for (i = 0; i < 300 * (n + 1); i++)
+        CHECK_INT(data[n][i], (int64_t)test_size * (int64_t)(n + round) + (int64_t)test_size * (test_size - 1) / 2);
+      CHECK_OK(gloo_rs_request_free(requests[n]));
+    }
+  }
+  gloo_rs_context_destroy(context);
+}
+
+static void expect_state(gloo_rs_request_t *request, gloo_rs_request_state_t state, gloo_rs_status_t status, int32_t rank) {
+  gloo_rs_request_info_t info;
+  gloo_rs_request_info_init(&info, sizeof info);
+  CHECK_OK(gloo_rs_request_query(request, &info));
+  CHECK_INT(info.state, state);
+  CHECK_INT(info.status, status);
+  CHECK_INT(info.rank, rank);
+  CHECK(info.created_ns > 0);
+  CHECK(info.started_ns == 0 || info.started_ns >= info.created_ns);
+  CHECK(info.ended_ns == 0 || info.ended_ns >= info.started_ns);
+}
+
+/* On two contexts. Rank 1 starts when rank 0 has waited in vain. */
+static void waits_that_end_early(void) {
+  gloo_rs_context_t *contexts[2];
+  gloo_rs_store_t *store = open_store();
+  const char *key = "waited";
+  gloo_rs_request_t *requests[2];
+  gloo_rs_status_t statuses[2];
+  size_t index = 9;
+  bool broken = true;
+  int n;
+  contexts[0] = connected_context();
+  CHECK_OK(gloo_rs_context_split(contexts[0], 0, test_rank, &contexts[1]));
+  set(0, test_rank);
+  set(1, 1);
+  meet(contexts[0]);
+  if (test_rank == 1) CHECK_OK(gloo_rs_store_wait(store, &key, 1, test_timeout_ms()));
+  for (n = 0; n < 2; n++) requests[n] = started(contexts[n], cells[n], 1000, 0, adds);
+  if (test_rank == 0) {
+    expect_state(requests[0], GLOO_RS_REQUEST_ACTIVE, GLOO_RS_OK, -1);
+    CHECK_FAILS(gloo_rs_wait_for(requests[0], 3), GLOO_RS_ERROR_TIMEOUT, "(8000 bytes), tag 0: 1 request has not ended after 3ms");
+    CHECK_ERROR(GLOO_RS_ERROR_TIMEOUT, -1, "allreduce");
+    CHECK_FAILS(gloo_rs_wait_any(requests, 2, 3, &index), GLOO_RS_ERROR_TIMEOUT, "2 requests have not ended after 3ms");
+    CHECK_INT(index, 2);
+    CHECK_FAILS(gloo_rs_wait_all(requests, 2, 0, statuses), GLOO_RS_ERROR_TIMEOUT, "2 requests have not ended");
+    CHECK(statuses[0] == GLOO_RS_ERROR_TIMEOUT && statuses[1] == GLOO_RS_ERROR_TIMEOUT);
+    expect_state(requests[1], GLOO_RS_REQUEST_ACTIVE, GLOO_RS_OK, -1);
+    for (n = 0; n < 2; n++) {
+      CHECK_OK(gloo_rs_context_broken(contexts[n], &broken, NULL));
+      CHECK(!broken);
+    }
+    CHECK_OK(gloo_rs_store_set(store, key, "", 0));
+  }
+  CHECK_OK(gloo_rs_wait_all(requests, 2, GLOO_RS_TIMEOUT_INFINITE, statuses));
+  CHECK(statuses[0] == GLOO_RS_OK && statuses[1] == GLOO_RS_OK);
+  expect_state(requests[0], GLOO_RS_REQUEST_INACTIVE, GLOO_RS_OK, -1);
+  expect(0, (int64_t)test_size * (test_size - 1) / 2);
+  expect(1, test_size);
+  for (n = 0; n < 2; n++) {
+    CHECK_OK(gloo_rs_request_free(requests[n]));
+    gloo_rs_context_destroy(contexts[n]);
+  }
+  gloo_rs_store_destroy(store);
+}
+
+static void wrong_use_of_several(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_request_t *twice[2], *none = (gloo_rs_request_t *)&twice;
+  gloo_rs_collective_options_t options;
+  gloo_rs_request_info_t info;
+  size_t index = 0;
+  gloo_rs_collective_options_init(&options, sizeof options);
+  CHECK_INVALID(gloo_rs_collective_start(context, GLOO_RS_ALLREDUCE, &options, &none), "data_type is not set");
+  CHECK(none == NULL);
+  CHECK_INVALID(gloo_rs_collective_start(context, GLOO_RS_ALLREDUCE, &options, NULL), "request is NULL");
+  CHECK_INVALID(gloo_rs_wait_for(NULL, 0), "request is NULL");
+  CHECK_INVALID(gloo_rs_wait_any(NULL, 1, 0, &index), "requests is NULL");
+  CHECK_INVALID(gloo_rs_wait_any(&none, 1, 0, NULL), "index is NULL");
+  CHECK_INVALID(gloo_rs_wait_any(&none, 1, -2, &index), "timeout_ms is -2");
+  CHECK_INVALID(gloo_rs_wait_all(NULL, 1, 0, NULL), "requests is NULL");
+  CHECK_OK(gloo_rs_wait_all(NULL, 0, 0, NULL));
+  CHECK_INVALID(gloo_rs_request_query(NULL, &info), "request is NULL");
+  set(0, 1);
+  twice[0] = twice[1] = started(context, cells[0], 1000, 0, adds);
+  CHECK_INVALID(gloo_rs_request_query(twice[0], NULL), "info is NULL");
+  CHECK_INVALID(gloo_rs_wait_for(twice[0], -2), "timeout_ms is -2");
+  if (test_size > 1)
+    CHECK_FAILS(gloo_rs_wait_any(twice, 2, 0, &index), GLOO_RS_ERROR_INVALID_OPERATION, "another thread is in a call on the request");
+  CHECK_OK(gloo_rs_wait(twice[0]));
+  CHECK_FAILS(gloo_rs_wait_for(twice[0], 0), GLOO_RS_ERROR_INVALID_OPERATION, "the request is inactive");
+  expect(0, test_size);
+  CHECK_OK(gloo_rs_request_free(twice[0]));
+  gloo_rs_context_destroy(context);
+}
+
+static void failures_of_several(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_request_t *requests[2];
+  gloo_rs_status_t statuses[2];
+  gloo_rs_store_t *store = open_store();
+  const char *key = "closed";
+  meet(context);
+  if (test_rank == 0) {
+    requests[0] = started(context, cells[0], 1000, 0, NULL);
+    requests[1] = started(context, cells[1], 1000, 0, adds);
+    CHECK_OK(gloo_rs_context_close(context));
+    CHECK_FAILS(gloo_rs_wait_all(requests, 2, GLOO_RS_TIMEOUT_INFINITE, statuses), GLOO_RS_ERROR_CLOSED, "rank 0 has closed this context");
+    CHECK(statuses[0] == GLOO_RS_ERROR_CLOSED && statuses[1] == GLOO_RS_ERROR_CLOSED);
+    expect_state(requests[0], GLOO_RS_REQUEST_INACTIVE, GLOO_RS_ERROR_CLOSED, -1);
+    CHECK_OK(gloo_rs_request_free(requests[0]));
+    CHECK_OK(gloo_rs_request_free(requests[1]));
+    CHECK_OK(gloo_rs_store_set(store, key, "", 0));
+  } else {
+    CHECK_OK(gloo_rs_store_wait(store, &key, 1, test_timeout_ms()));
+  }
+  gloo_rs_store_destroy(store);
+  gloo_rs_context_destroy(context);
+}
+
 /* ---- contexts and peers between start and wait ---- */
 
 static void any_order_of_ends(void) {
@@ -492,6 +674,12 @@ int main(int argc, char **argv) {
       {"two_at_once", 4, two_at_once, -1},
       {"tested_until_done", 3, tested_until_done, -1},
       {"wrong_use", 2, wrong_use, -1},
+      {"several_on_one_tag", 1, several_on_one_tag, -1},
+      {"several_on_one_tag", 3, several_on_one_tag, -1},
+      {"several_on_one_tag", 4, several_on_one_tag, -1},
+      {"waits_that_end_early", 2, waits_that_end_early, -1},
+      {"wrong_use_of_several", 2, wrong_use_of_several, -1},
+      {"failures_of_several", 2, failures_of_several, -1},
       {"any_order_of_ends", 1, any_order_of_ends, -1},
       {"any_order_of_ends", 3, any_order_of_ends, -1},
       {"closed_between", 2, closed_between, -1},

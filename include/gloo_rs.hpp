@@ -362,6 +362,19 @@ class Request : public detail::Handle<gloo_rs_request_t, detail::FreeRequest> {
   void wait() { check(gloo_rs_wait(get())); }
   // Whether the call is complete, and the request inactive.
   [[nodiscard]] bool test() { return detail::result<bool>(gloo_rs_test, get()); }
+  // Prepares a call and starts it, beside others of its collective and tag that were started so.
+  [[nodiscard]] static Request started(const Context &context, gloo_rs_collective_t kind,
+                                       const gloo_rs_collective_options_t &options) {
+    return make<Request>(gloo_rs_collective_start, context.get(), kind, &options);
+  }
+  // Fails with GLOO_RS_ERROR_TIMEOUT if the call has not ended after this time; it goes on.
+  void wait_for(int64_t timeout_ms) { check(gloo_rs_wait_for(get(), timeout_ms)); }
+  [[nodiscard]] gloo_rs_request_info_t query() const {
+    gloo_rs_request_info_t info{};
+    gloo_rs_request_info_init(&info, sizeof info);
+    check(gloo_rs_request_query(get(), &info));
+    return info;
+  }
 };
 
 // A message that has arrived.

@@ -100,6 +100,10 @@ pub const GLOO_RS_PAIRWISE_EXCHANGE: gloo_rs_collective_t = 13;
 pub const GLOO_RS_SCAN: gloo_rs_collective_t = 14;
 pub const GLOO_RS_EXSCAN: gloo_rs_collective_t = 15;
 pub type gloo_rs_collective_t = core::ffi::c_uint;
+pub const GLOO_RS_REQUEST_INACTIVE: gloo_rs_request_state_t = 0;
+pub const GLOO_RS_REQUEST_ACTIVE: gloo_rs_request_state_t = 1;
+pub const GLOO_RS_REQUEST_ENDED: gloo_rs_request_state_t = 2;
+pub type gloo_rs_request_state_t = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gloo_rs_buffer_t {
@@ -397,6 +401,18 @@ pub struct gloo_rs_collective_options_t {
     pub num_dims: usize,
     pub memory: gloo_rs_memory_t,
     pub reserved: u32,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gloo_rs_request_info_t {
+    pub struct_size: usize,
+    pub state: gloo_rs_request_state_t,
+    pub status: gloo_rs_status_t,
+    pub rank: i32,
+    pub system_error: i32,
+    pub created_ns: u64,
+    pub started_ns: u64,
+    pub ended_ns: u64,
 }
 unsafe extern "C" {
     pub fn gloo_rs_status_name(status: gloo_rs_status_t) -> *const core::ffi::c_char;
@@ -1107,14 +1123,50 @@ unsafe extern "C" {
     ) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
+    pub fn gloo_rs_collective_start(
+        context: *mut gloo_rs_context_t,
+        kind: gloo_rs_collective_t,
+        options: *const gloo_rs_collective_options_t,
+        request: *mut *mut gloo_rs_request_t,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
     pub fn gloo_rs_start(request: *mut gloo_rs_request_t) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
     pub fn gloo_rs_wait(request: *mut gloo_rs_request_t) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
+    pub fn gloo_rs_wait_for(request: *mut gloo_rs_request_t, timeout_ms: i64) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
     pub fn gloo_rs_test(request: *mut gloo_rs_request_t, done: *mut bool) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
     pub fn gloo_rs_request_free(request: *mut gloo_rs_request_t) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_wait_any(
+        requests: *const *mut gloo_rs_request_t,
+        n: usize,
+        timeout_ms: i64,
+        index: *mut usize,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_wait_all(
+        requests: *const *mut gloo_rs_request_t,
+        n: usize,
+        timeout_ms: i64,
+        statuses: *mut gloo_rs_status_t,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_request_info_init(info: *mut gloo_rs_request_info_t, struct_size: usize);
+}
+unsafe extern "C" {
+    pub fn gloo_rs_request_query(
+        request: *mut gloo_rs_request_t,
+        info: *mut gloo_rs_request_info_t,
+    ) -> gloo_rs_status_t;
 }

@@ -177,8 +177,8 @@ impl<'a> Wait<'a> {
         let (context, was_broken) = self.contexts[at];
         if is_broken && !was_broken {
             self.contexts[at].1 = true;
-            let its = self.pending().filter(|(_, request)| Arc::ptr_eq(request.context(), context));
-            its.for_each(|(number, _)| self.ready.add(number));
+            let on_it = self.pending().filter(|(_, request)| Arc::ptr_eq(request.context(), context));
+            on_it.for_each(|(number, _)| self.ready.add(number));
         }
     }
 }

@@ -120,10 +120,10 @@ impl UnboundBuffer {
         let peer = guard.requests.peer(self.owner, side);
         let (guard, ended) =
             engine.wait_for(guard, peer, &mut Idle::default(), deadline, |core| core.requests.take(self.owner, side));
-        let its = Requests::token(self.owner, side);
+        let own = Requests::token(self.owner, side);
         let messenger = &guard.messenger;
         let waits = ended.is_none().then(|| {
-            (messenger.diagnosis().describe(self.owner, guard.now), messenger.diagnosis().blame(|token| token == its))
+            (messenger.diagnosis().describe(self.owner, guard.now), messenger.diagnosis().blame(|token| token == own))
         });
         engine.hand_over(guard);
         let what = if side == Side::Send { "send, put or get" } else { "receive" };

@@ -46,15 +46,24 @@ pub struct Waits(Arc<AtomicUsize>);
 impl Waits {
     /// Runs `wait` and counts it.
     pub(super) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
-        struct Entered<'a>(&'a AtomicUsize);
-        impl Drop for Entered<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Release);
-            }
-        }
-        self.0.fetch_add(1, Ordering::Relaxed);
-        let _entered = Entered(&self.0);
+        let _entered = self.enter();
         wait()
+    }
+
+    /// Counts a wait until the result is dropped.
+    #[inline]
+    pub(super) fn enter(&self) -> Entered<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Entered(&self.0)
+    }
+}
+
+/// A wait that is counted.
+pub(super) struct Entered<'a>(&'a AtomicUsize);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

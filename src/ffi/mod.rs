@@ -59,6 +59,7 @@ mod collective;
 pub(crate) use collective::fuzz;
 
 mod request;
+mod requests;
 
 mod enumeration;
 mod guard;
@@ -86,6 +87,7 @@ pub use launch::*;
 pub use library::*;
 pub use pair::*;
 pub use request::*;
+pub use requests::*;
 pub use statistics::*;
 pub use status::*;
 pub use store::*;

@@ -40,6 +40,14 @@ impl<T> Out<T> {
     }
 }
 
+impl<T> Out<T> {
+    /// Stores one of several results. `at` is less than the number of those that the pointer is valid for.
+    pub(super) fn set_at(&self, at: usize, value: T) {
+        // SAFETY: as for `set`; by the contract of `new`, it is valid for writes at `at`, too.
+        unsafe { self.0.add(at).write(value) }
+    }
+}
+
 impl<T> Out<*mut T> {
     /// Like [`Out::new`], for a new handle. Sets it to NULL first.
     ///

@@ -1,15 +1,18 @@
 //! Persistent requests: collectives that are checked and prepared once, and then started any number of times.
 
 use std::mem::MaybeUninit;
+use std::time::Duration;
 
 use super::collective::{self, gloo_rs_collective_options_t, gloo_rs_collective_t, guard_kind};
 use super::context::{Waits, gloo_rs_context_t};
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options;
-use super::pointer::Out;
+use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
+use crate::collective::Collective;
 use crate::context::Request;
+use crate::error::Result;
 
 /// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number
 /// of times, as with MPI's persistent collectives. gloo_rs_collective_prepare makes one, with the options of
@@ -24,8 +27,8 @@ use crate::context::Request;
 /// An active request is a running call. It matches calls of the other ranks in the order of the starts, plain calls
 /// included, and no other call of this collective can run on the context with its tag; a start meanwhile fails with
 /// GLOO_RS_ERROR_INVALID_OPERATION. Other calls can. It makes progress while no thread waits for it, as messages of
-/// buffers do, but for a reduction function of the caller, which runs on the thread that calls gloo_rs_wait or
-/// gloo_rs_test.
+/// buffers do, but for a reduction function of the caller, which runs on a thread that waits on the context: in a wait
+/// or test for this request or for another one of the context, or in a collective call.
 ///
 /// Thread-safe: a call that the state of the request does not allow, also because of a call in another thread, fails
 /// with GLOO_RS_ERROR_INVALID_OPERATION and changes nothing. A request keeps its context's connections alive.
@@ -41,8 +44,8 @@ impl Handle for gloo_rs_request_t {
 
 /// The object behind a request's handle.
 pub struct RequestHandle {
-    request: Request,
-    waits: Waits,
+    pub(super) request: Request,
+    pub(super) waits: Waits,
 }
 
 /// Prepares a call of the collective `kind` with `options` as a request, which is inactive. The caller frees `*request`
@@ -60,18 +63,59 @@ pub unsafe extern "C" fn gloo_rs_collective_prepare(
     let out = unsafe { Out::handle(request, "request") };
     let prepare = |collective| {
         let out = out?;
-        // SAFETY: the header demands that `options` is NULL or valid for its `struct_size` bytes.
-        let options = unsafe { options::read(options) }?;
-        // SAFETY: the header demands that `context` is NULL or a live handle.
-        let handle = unsafe { handle::get(context, "context") }?;
-        // SAFETY: the header demands that the pointers in `options` are valid as their comments say, and the buffers
-        // whenever the request is active.
-        let request = unsafe { collective::request(&handle.context, collective, &options) }?;
-        handle::create(RequestHandle { request, waits: handle.waits.clone() }, out);
+        // SAFETY: the caller's duties are those of this function.
+        handle::create(unsafe { prepared(context, collective, options, false) }?, out);
         Ok(())
     };
     // SAFETY: C initialises arguments; any number is accepted.
     unsafe { guard_kind("gloo_rs_collective_prepare", kind, prepare) }
+}
+
+/// Prepares a call and starts it: gloo_rs_collective_prepare and gloo_rs_start in one. `*request` is active, or NULL
+/// after a failure. The caller waits for it, or tests it, and then frees it, or starts it again.
+///
+/// Any number of these requests may be active at the same time, also of one collective with one tag: they match the
+/// calls of other ranks in the order of their starts, which must be the same on all ranks. If it is not, and what is
+/// called differs, they fail with GLOO_RS_ERROR_MISMATCH. A plain call, or a request of gloo_rs_collective_prepare,
+/// cannot run beside one of the same collective and tag.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_collective_start(
+    context: *mut gloo_rs_context_t,
+    kind: MaybeUninit<gloo_rs_collective_t>,
+    options: *const gloo_rs_collective_options_t,
+    request: *mut *mut gloo_rs_request_t,
+) -> gloo_rs_status_t {
+    // SAFETY: as for gloo_rs_collective_prepare.
+    let out = unsafe { Out::handle(request, "request") };
+    let start = |collective| {
+        let out = out?;
+        // SAFETY: the caller's duties are those of this function.
+        let handle = unsafe { prepared(context, collective, options, true) }?;
+        handle.waits.during(|| handle.request.start())?;
+        handle::create(handle, out);
+        Ok(())
+    };
+    // SAFETY: C initialises arguments; any number is accepted.
+    unsafe { guard_kind("gloo_rs_collective_start", kind, start) }
+}
+
+/// A request, which is inactive. `in_order`: others of its collective and tag may be active beside it.
+///
+/// # Safety
+/// `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size` bytes, the pointers in it are
+/// valid as their comments say, and the buffers whenever the request is active.
+unsafe fn prepared(
+    context: *mut gloo_rs_context_t,
+    collective: Collective,
+    options: *const gloo_rs_collective_options_t,
+    in_order: bool,
+) -> Result<RequestHandle> {
+    // SAFETY: by the contract.
+    let (options, handle) = unsafe { (options::read(options)?, handle::get(context, "context")?) };
+    // SAFETY: by the contract.
+    let request = unsafe { collective::request(&handle.context, collective, &options, in_order) }?;
+    Ok(RequestHandle { request, waits: handle.waits.clone() })
 }
 
 /// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the
@@ -101,6 +145,27 @@ pub unsafe extern "C" fn gloo_rs_wait(request: *mut gloo_rs_request_t) -> gloo_r
         match handle.request.wait_quick() {
             true => Ok(()),
             false => handle.waits.during(|| handle.request.wait_any()),
+        }
+    })
+}
+
+/// Waits like gloo_rs_wait, but for at most `timeout_ms` milliseconds. If the call is not complete then, this fails with
+/// GLOO_RS_ERROR_TIMEOUT, and the request stays active: the call goes on, and the context is not broken. The timeout of
+/// the call itself still fails it as gloo_rs_wait says; gloo_rs_request_query tells the two apart.
+/// GLOO_RS_TIMEOUT_DEFAULT and GLOO_RS_TIMEOUT_INFINITE: the call's own timeout alone counts.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_wait_for(request: *mut gloo_rs_request_t, timeout_ms: i64) -> gloo_rs_status_t {
+    guard("gloo_rs_wait_for", || {
+        // SAFETY: the header demands that `request` is NULL or a live handle.
+        let handle = unsafe { handle::get(request, "request") }?;
+        let time = pointer::timeout(timeout_ms)?.unwrap_or(Duration::MAX);
+        if handle.request.wait_quick() {
+            return Ok(());
+        }
+        match handle.waits.during(|| handle.request.wait_for(time))? {
+            true => Ok(()),
+            false => Err(handle.request.not_yet(time)),
         }
     })
 }

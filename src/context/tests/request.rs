@@ -397,18 +397,18 @@ fn threads_wait_for_requests_with_functions_in_all_orders() {
                     for half in 0..2 {
                         let requests = &requests;
                         scope.spawn(move || {
-                            let its: Vec<_> = (0..REQUESTS).filter(|n| n % 2 == (half + round) % 2).collect();
+                            let chosen: Vec<_> = (0..REQUESTS).filter(|n| n % 2 == (half + round) % 2).collect();
                             let first = (context.rank() + round / 2) % 2;
                             if round % 3 == 0 {
-                                let given: Vec<_> = its.iter().map(|n| Some(&requests[*n])).collect();
+                                let given: Vec<_> = chosen.iter().map(|n| Some(&requests[*n])).collect();
                                 let each = |_, result: Result<()>| {
                                     result.unwrap();
                                     false
                                 };
                                 assert!(wait_for_several(&given, None, each).unwrap());
                             } else {
-                                while !requests[its[first]].wait_for(Duration::from_micros(50)).unwrap() {}
-                                requests[its[1 - first]].wait().unwrap();
+                                while !requests[chosen[first]].wait_for(Duration::from_micros(50)).unwrap() {}
+                                requests[chosen[1 - first]].wait().unwrap();
                             }
                         });
                     }

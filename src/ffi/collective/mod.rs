@@ -46,11 +46,12 @@ use crate::types::{DataType, Rank, ReduceOp};
 /// associative. It must also be commutative, except for scan and exscan, and where the call names an algorithm that
 /// combines in the order of ranks: docs/semantics.md lists these.
 ///
-/// The function is called only on the thread that made the collective call, and only until that returns. It must not
-/// throw or longjmp. Other threads can use the context meanwhile, and so can the function: if it calls the collective
-/// that is running, it needs another tag. If the function closes or destroys the context, the collective fails with
-/// GLOO_RS_ERROR_CLOSED after the function has returned. The collective's timeout is not checked while the function
-/// runs.
+/// The function is called only on the thread that made the collective call, and only until that returns. That of a
+/// request is called while the request is active, on any thread that waits on its context, one at a time. It must not
+/// throw or longjmp, nor wait for the request. Other threads can use the context meanwhile, and so can the function: if
+/// it calls the collective that is running, it needs another tag. If the function closes or destroys the context, the
+/// collective fails with GLOO_RS_ERROR_CLOSED after the function has returned. The collective's timeout is not checked
+/// while the function runs.
 pub type gloo_rs_reduce_fn_t = Option<
     unsafe extern "C" fn(
         into: *mut c_void,
@@ -112,11 +113,12 @@ pub(super) unsafe fn request(
     context: &Arc<Context>,
     collective: Collective,
     options: &gloo_rs_collective_options_t,
+    in_order: bool,
 ) -> Result<Request> {
     check_used(options, collective)?;
     let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached| {
         // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is active.
-        unsafe { context.request_checked(call, key, cached, false) }
+        unsafe { context.request_checked(call, key, cached, in_order) }
     };
     // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a
     // string.

@@ -166,8 +166,9 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         assert_ne!(unsafe { gloo_rs_collective(context, from_number(collective as u32), &options) }, GLOO_RS_OK);
     }
     // SAFETY: as above; the request is started only if the plain call was possible.
-    let made =
-        unsafe { handle::get(context, "context").and_then(|handle| request(&handle.context, collective, &options)) };
+    let made = unsafe {
+        handle::get(context, "context").and_then(|handle| request(&handle.context, collective, &options, false))
+    };
     assert_eq!(made.is_ok(), result.is_ok() && !refused, "a request is refused where the call is, and only there");
     if let Ok(request) = made {
         request.start().and_then(|()| request.wait()).expect("as the plain call");
