@@ -48,7 +48,7 @@ use crate::engine::ready::OnEnd;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::{Line, Progress, Shared, excludes};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::publications::Members;
@@ -344,11 +344,20 @@ impl Core {
             self.broken = Some(error.clone());
         }
         self.close_shared();
+        self.fail_all(error);
         self.messenger.close(error, notice);
         self.dispatch();
-        // Closing the messenger does not fail operations that wait for no peer.
-        for (_, operation) in self.operations.iter_mut().filter(|(_, operation)| !operation.is_over()) {
-            operation.failed = Some(error.clone());
+    }
+
+    /// Fails all runs that are not over. If another thread has closed the context, the error says what each waited for.
+    fn fail_all(&mut self, error: &Error) {
+        for (index, operation) in self.operations.iter_mut().filter(|(_, operation)| !operation.is_over()) {
+            let waits = match error.kind() {
+                ErrorKind::Closed => self.messenger.diagnosis().describe(index, self.now),
+                _ => String::new(),
+            };
+            let waited = || error.and(format_args!("; it waited {waits}"));
+            operation.failed = Some(if waits.is_empty() { error.clone() } else { waited() });
             self.ended |= operation.note(self.now);
         }
     }

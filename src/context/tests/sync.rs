@@ -137,9 +137,15 @@ fn barrier(context: &Context) -> Result<()> {
     unsafe { context.run(&Call::new(shape, DataType::Uint8)) }
 }
 
-/// A wait in a barrier for the other rank.
+/// A wait in a barrier for the other rank, which closing ends. The error says for which rank it waited.
 fn check_barrier(context: &Context, sleeps: bool) {
-    let wait = || assert_eq!(barrier(context).unwrap_err().kind(), ErrorKind::Closed);
+    let wait = || {
+        let error = barrier(context).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+        let waits = format!("rank {}", 1 - context.rank());
+        let found = error.message().split_once("has closed this context; it waited ");
+        assert!(found.is_some_and(|(_, waited)| waited.contains(&waits)), "{error}");
+    };
     check(context, sleeps, wait, || (), || context.close());
 }
 
