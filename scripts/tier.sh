@@ -2,15 +2,15 @@
 # Runs parts of the tests, which are targets of the Makefile, and ends with a table of the seconds that each has taken.
 # usage: scripts/tier.sh PART... [-- PART...]...
 #   The parts up to the first `--` run one after the other. Then each group between two `--` is a lane: its parts run one after the other, and
-#   the lanes side by side. What a part of a lane prints is shown as a whole when the part has ended. The lanes from number LOWEST on run at the
-#   lowest priority: their results do not depend on time.
+#   the lanes side by side. What a part of a lane prints is shown as a whole when the part has ended. The lanes from number LOW on run at a
+#   low priority: their results do not depend on time. At the lowest one, Miri, which has one thread, would go on for minutes when the others have ended.
 # scripts/seconds.txt has the processor time of each part of each tier when it was recorded, which lanes beside it change little: a part whose share
 # of the whole is twice the recorded one is marked. RECORD_SECONDS=1 writes what this run took into that file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 recorded=scripts/seconds.txt
 TIER=${TIER:-check}
-LOWEST=${LOWEST:-0}
+LOW=${LOW:-0}
 at=$PWD/build/tier
 rm -rf "$at"
 mkdir -p "$at"
@@ -62,7 +62,7 @@ if run_lane 0 && ((${#lanes[@]} > 1)); then
   set -m
   for ((lane = 1; lane < ${#lanes[@]}; lane++)); do
     {
-      if ((LOWEST && lane >= LOWEST)); then renice -n 19 "$BASHPID" >/dev/null; fi
+      if ((LOW && lane >= LOW)); then renice -n 10 "$BASHPID" >/dev/null; fi
       run_lane "$lane"
     } </dev/null &
     groups+=($!)

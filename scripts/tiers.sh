@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 check=(test-format test-lint test-rust test-jobs test-c-core)
 
-# Set-up comes first. Then lanes run side by side: Rust's tests; what is built with the installed package; and at the lowest priority two of
+# Set-up comes first. Then lanes run side by side: Rust's tests; what is built with the installed package; and at a low priority two of
 # what does not depend on time. A compiler often has work for one core only, so that each lane uses what the others leave.
 first=(setup test-format)
 rust=(test-lint test-seeds test-rust test-jobs)
@@ -71,7 +71,7 @@ shard() { # K
   TIER=more scripts/tier.sh "${parts[@]}"
 }
 run_test() {
-  TIER=test LOWEST=3 scripts/tier.sh "${first[@]}" -- "${rust[@]}" -- "${package[@]}" -- "${miri[@]}" -- "${models[@]}"
+  TIER=test LOW=3 scripts/tier.sh "${first[@]}" -- "${rust[@]}" -- "${package[@]}" -- "${miri[@]}" -- "${models[@]}"
   echo "NOT TESTED: GPUs. Their driver was simulated, and kernels for them were interpreted on the CPU; nothing was run on a GPU."
 }
 
