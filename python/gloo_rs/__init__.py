@@ -48,6 +48,8 @@ from ._native import (
     local_rank_from_env,
     reduce_local,
     remote_key_parse,
+    wait_all,
+    wait_any,
 )
 
 
@@ -103,4 +105,6 @@ __all__ = [
     "prefix",
     "reduce_local",
     "remote_key_parse",
+    "wait_all",
+    "wait_any",
 ]

@@ -25,6 +25,8 @@ __all__ = [
     "local_rank_from_env",
     "reduce_local",
     "remote_key_parse",
+    "wait_all",
+    "wait_any",
 ]
 
 class _Tensor(Protocol):
@@ -252,6 +254,20 @@ class Context:
         destinations: int = 0,
         **options: Unpack[_CallOptions],
     ) -> Request: ...
+    def start(
+        self,
+        collective: str,
+        input: _Memory | None = None,
+        out: _Memory | None = None,
+        *,
+        op: int | None = None,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        destinations: int = 0,
+        **options: Unpack[_CallOptions],
+    ) -> Request: ...
     def unbound_buffer(self, memory: _Memory) -> UnboundBuffer: ...
     def pair(self, rank: int) -> Pair: ...
 
@@ -264,7 +280,7 @@ class Allocation:
 @final
 class Request:
     def start(self) -> None: ...
-    def wait(self) -> None: ...
+    def wait(self, *, timeout: float | None = None) -> None: ...
     def test(self) -> bool: ...
 
 @final
@@ -308,3 +324,5 @@ def launch_from_env(*, timeout: float | None = None) -> tuple[Store, int, int]: 
 def local_rank_from_env() -> tuple[int | None, int | None]: ...
 def reduce_local(input: _Memory, inout: _Memory, *, op: int | None = None) -> None: ...
 def remote_key_parse(key: str) -> tuple[int, int]: ...
+def wait_all(requests: Sequence[Request], *, timeout: float | None = None) -> None: ...
+def wait_any(requests: Sequence[Request], *, timeout: float | None = None) -> int | None: ...

@@ -76,6 +76,24 @@ impl Context {
         call.take(py, self.place, arguments)?;
         call.run(py, &self.handle, self.place.size == 1)
     }
+
+    /// The call of a collective by its name. `counts` are those of its only list.
+    fn call_by_name(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        counts: Option<Vec<usize>>,
+        mut arguments: Arguments<'_, '_>,
+    ) -> PyResult<Call> {
+        let kind = kind_of_name(py, collective)?;
+        let list = if kind == GLOO_RS_SCATTERV { &mut arguments.send_counts } else { &mut arguments.recv_counts };
+        if list.is_none() {
+            *list = counts;
+        }
+        let mut call = Call::empty(kind);
+        call.take(py, self.place, arguments)?;
+        Ok(call)
+    }
 }
 
 #[pymethods]
@@ -444,17 +462,34 @@ impl Context {
         destinations: usize,
         options: Option<Options<'_, '_>>,
     ) -> PyResult<Request> {
-        let kind = kind_of_name(py, collective)?;
-        let (mut send_counts, mut recv_counts) = (send_counts, recv_counts);
-        if kind == GLOO_RS_SCATTERV {
-            send_counts = send_counts.or(counts);
-        } else {
-            recv_counts = recv_counts.or(counts);
-        }
         let arguments = Arguments { input, out, op, root, send_counts, recv_counts, destinations, options };
-        let mut call = Call::empty(kind);
-        call.take(py, self.place, arguments)?;
+        let call = self.call_by_name(py, collective, counts, arguments)?;
         Request::prepare(py, &self.handle, call)
+    }
+
+    /// Prepares a collective, and starts it beside others of its kind and tag that were started so.
+    #[pyo3(signature = (
+        collective, input = None, out = None, *, op = None, root = 0, counts = None, send_counts = None, recv_counts = None,
+        destinations = 0, **options
+    ))]
+    #[allow(clippy::too_many_arguments)] // what the collectives take
+    fn start(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        input: Option<Object<'_, '_>>,
+        out: Option<Object<'_, '_>>,
+        op: Option<u32>,
+        root: i32,
+        counts: Option<Vec<usize>>,
+        send_counts: Option<Vec<usize>>,
+        recv_counts: Option<Vec<usize>>,
+        destinations: usize,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<Request> {
+        let arguments = Arguments { input, out, op, root, send_counts, recv_counts, destinations, options };
+        let call = self.call_by_name(py, collective, counts, arguments)?;
+        Request::started(py, &self.handle, call)
     }
 
     // Messages.

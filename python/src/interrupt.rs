@@ -38,12 +38,13 @@ struct Watcher {
     call: AtomicU64,
     /// The number of the call in which SIGINT came.
     interrupted: AtomicU64,
-    /// The context of the call, which lives at least until this is null again.
-    context: Mutex<Waiting>,
+    waiting: Mutex<Waiting>,
 }
 
 struct Waiting {
-    context: *mut gloo_rs_context_t,
+    /// The contexts of the call, and their number. They live, and the list, at least until that is 0 again.
+    contexts: *const *mut gloo_rs_context_t,
+    count: usize,
     calls: u64,
 }
 
@@ -56,11 +57,20 @@ pub fn waiting(
     context: &Handle<gloo_rs_context_t>,
     call: impl FnOnce() -> gloo_rs_status_t,
 ) -> PyResult<()> {
+    waiting_on(py, &[context.get()], call)
+}
+
+/// [`waiting`] for other ranks of any of `contexts`, all of which live until this returns. Ctrl-C closes them.
+pub fn waiting_on(
+    py: Python<'_>,
+    contexts: &[*mut gloo_rs_context_t],
+    call: impl FnOnce() -> gloo_rs_status_t,
+) -> PyResult<()> {
     let Some(watcher) = is_main_thread().then(|| Watcher::get(py)).flatten() else {
         return check(py, detached(py, call));
     };
     precede_handler();
-    watcher.enter(context.get());
+    watcher.enter(contexts);
     // A signal that came before was not seen by `on_sigint`.
     let ended = py.check_signals().map(|()| detached(py, call));
     watcher.leave();
@@ -126,8 +136,8 @@ impl Watcher {
         if bell < 0 {
             return None;
         }
-        let context = Mutex::new(Waiting { context: std::ptr::null_mut(), calls: 0 });
-        let watcher = Self { bell, call: AtomicU64::new(0), interrupted: AtomicU64::new(0), context };
+        let waiting = Mutex::new(Waiting { contexts: std::ptr::null(), count: 0, calls: 0 });
+        let watcher = Self { bell, call: AtomicU64::new(0), interrupted: AtomicU64::new(0), waiting };
         let watcher: &'static Self = Box::leak(Box::new(watcher));
         if std::thread::Builder::new().name("gloo_rs-sigint".into()).spawn(|| watcher.watch()).is_err() {
             // SAFETY: nobody else has the descriptor.
@@ -139,19 +149,19 @@ impl Watcher {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.context.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, context: *mut gloo_rs_context_t) {
+    fn enter(&self, contexts: &[*mut gloo_rs_context_t]) {
         let mut waiting = self.lock();
-        waiting.context = context;
+        (waiting.contexts, waiting.count) = (contexts.as_ptr(), contexts.len());
         waiting.calls += 1;
         self.call.store(waiting.calls, Ordering::Release);
     }
 
     fn leave(&self) {
-        // If the watcher is closing the context, this waits until it has.
-        self.lock().context = std::ptr::null_mut();
+        // If the watcher is closing contexts, this waits until it has.
+        self.lock().count = 0;
         self.call.store(0, Ordering::Release);
     }
 
@@ -169,9 +179,13 @@ impl Watcher {
                 continue;
             }
             let waiting = self.lock();
-            if !waiting.context.is_null() && waiting.calls == call {
-                // SAFETY: the context lives as long as the call, which cannot leave before the lock is released.
-                let _ = unsafe { gloo_rs_context_close(waiting.context) };
+            if waiting.count > 0 && waiting.calls == call {
+                // SAFETY: the list and its contexts live as long as the call, which cannot leave before the lock is released.
+                let contexts = unsafe { std::slice::from_raw_parts(waiting.contexts, waiting.count) };
+                for context in contexts {
+                    // SAFETY: as above.
+                    let _ = unsafe { gloo_rs_context_close(*context) };
+                }
             }
         }
     }

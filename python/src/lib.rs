@@ -33,7 +33,7 @@ mod native {
     #[pymodule_export]
     use crate::pair::{Buffer, Pair};
     #[pymodule_export]
-    use crate::request::{Request, reduce_local};
+    use crate::request::{Request, reduce_local, wait_all, wait_any};
     #[pymodule_export]
     use crate::store::{Store, launch_from_env, local_rank_from_env};
 

@@ -1,10 +1,11 @@
-//! Persistent requests, and reductions without other ranks.
+//! Requests, waits for several of them, and reductions without other ranks.
 
 use crate::abi::*;
+use crate::arguments::milliseconds;
 use crate::collective::Call;
 use crate::context::Membership;
 use crate::error::{check, detached, invalid};
-use crate::interrupt::waiting;
+use crate::interrupt::{waiting, waiting_on};
 use crate::memory::{Access, Memory};
 use pyo3::prelude::*;
 
@@ -31,6 +32,16 @@ impl Request {
         })?;
         Ok(Self { request, context: context.clone(), _call: call })
     }
+
+    /// One that is started at once.
+    pub fn started(py: Python<'_>, context: &Membership, mut call: Call) -> PyResult<Self> {
+        let mut request = std::ptr::null_mut();
+        call.with_options(|kind, options| {
+            // SAFETY: as in `prepare`. With check_calls, a start waits for the other ranks.
+            waiting(py, context, || unsafe { gloo_rs_collective_start(context.get(), kind, options, &mut request) })
+        })?;
+        Ok(Self { request, context: context.clone(), _call: call })
+    }
 }
 
 #[pymethods]
@@ -41,10 +52,12 @@ impl Request {
         check(py, detached(py, || unsafe { gloo_rs_start(self.request) }))
     }
 
-    /// Waits until the call is complete on this rank.
-    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+    /// Waits until the call is complete on this rank; for at most `timeout` seconds, if that is given: then the call goes on.
+    #[pyo3(signature = (*, timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = milliseconds(timeout)?;
         // SAFETY: the request lives.
-        waiting(py, &self.context, || unsafe { gloo_rs_wait(self.request) })
+        waiting(py, &self.context, || unsafe { gloo_rs_wait_for(self.request, timeout) })
     }
 
     /// Whether the call is complete on this rank; if so, the request can be started again.
@@ -67,6 +80,37 @@ impl Drop for Request {
             freed();
         }
     }
+}
+
+/// Waits until one of the requests is complete, and returns its index; None if none of them is active.
+#[pyfunction]
+#[pyo3(signature = (requests, *, timeout = None))]
+pub fn wait_any(py: Python<'_>, requests: Vec<PyRef<'_, Request>>, timeout: Option<f64>) -> PyResult<Option<usize>> {
+    let (pointers, contexts) = pointers(&requests);
+    let (timeout, mut index) = (milliseconds(timeout)?, 0);
+    // SAFETY: the requests live.
+    let wait = || unsafe { gloo_rs_wait_any(pointers.as_ptr(), pointers.len(), timeout, &mut index) };
+    waiting_on(py, &contexts, wait)?;
+    Ok((index < pointers.len()).then_some(index))
+}
+
+/// Waits until all of the requests are complete or have failed. Raises what the first one has failed by.
+#[pyfunction]
+#[pyo3(signature = (requests, *, timeout = None))]
+pub fn wait_all(py: Python<'_>, requests: Vec<PyRef<'_, Request>>, timeout: Option<f64>) -> PyResult<()> {
+    let (pointers, contexts) = pointers(&requests);
+    let timeout = milliseconds(timeout)?;
+    // SAFETY: the requests live.
+    let wait = || unsafe { gloo_rs_wait_all(pointers.as_ptr(), pointers.len(), timeout, std::ptr::null_mut()) };
+    waiting_on(py, &contexts, wait)
+}
+
+/// The requests and their contexts, each once.
+fn pointers(requests: &[PyRef<'_, Request>]) -> (Vec<*mut gloo_rs_request_t>, Vec<*mut gloo_rs_context_t>) {
+    let mut contexts: Vec<_> = requests.iter().map(|request| request.context.get()).collect();
+    contexts.sort_unstable();
+    contexts.dedup();
+    (requests.iter().map(|request| request.request).collect(), contexts)
 }
 
 /// Combines elements on this rank only: inout = input op inout.

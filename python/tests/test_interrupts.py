@@ -79,6 +79,24 @@ WAITS = {
 }
 
 
+@pytest.mark.parametrize("wait", ["wait_any", "wait_all"])
+def test_ctrl_c_in_a_wait_for_several_closes_the_contexts_of_all(program, wait):
+    process = program(f"""
+        contexts = [pair("first"), pair("second", shared_memory=False)]
+        requests = [context.start("allreduce", numpy.ones(4)) for context, _ in contexts]
+        say("waits")
+        try:
+            gloo_rs.{wait}(requests)
+        except KeyboardInterrupt as interruption:
+            say(f"cause: {{type(interruption.__cause__).__name__}}: {{interruption.__cause__}}")
+        for context, _ in contexts:
+            say(f"broken: {{type(context.broken).__name__}}")
+    """)
+    output = interrupt(process)
+    assert "cause: Closed: " in output and "it waited for rank 1" in output, output
+    assert output.count("broken: Closed") == 2
+
+
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["shared memory", "tcp"])
 @pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_ends_a_call_and_closes_its_context(program, wait, shared_memory):
@@ -101,6 +119,9 @@ def test_ctrl_c_ends_a_call_and_closes_its_context(program, wait, shared_memory)
     """)
     output = interrupt(process)
     assert "cause: Closed: " in output and awaited in output, output
+    if "tag 0" in output:
+        # A collective.
+        assert "rank 1" in output.partition("has closed this context; it waited ")[2].splitlines()[0], output
     assert "broken: Closed" in output
     assert "other: ConnectionLost 0" in output
     assert process.returncode == 0

@@ -1,6 +1,7 @@
 """Persistent requests."""
 
 import gc
+import threading
 import time
 import weakref
 
@@ -130,3 +131,82 @@ def test_an_active_request_that_is_dropped_is_waited_for():
         assert context.broken is None
 
     run_ranks(2, rank_main)
+
+
+def test_started_calls_of_one_tag_run_beside_each_other(shared_memory):
+    def rank_main(context):
+        buffers = [np.full(1000 + n, context.rank + n, np.float32) for n in range(6)]
+        requests = [context.start("allreduce", buffer) for buffer in buffers]
+        gloo_rs.wait_all(requests[3:])
+        ended = set()
+        for _ in range(3):
+            ended.add(gloo_rs.wait_any(requests))
+        assert ended == {0, 1, 2}
+        # None is active any more.
+        assert gloo_rs.wait_any(requests) is None
+        gloo_rs.wait_all(requests)
+        for n, buffer in enumerate(buffers):
+            assert (buffer == 2 * n + 1).all()
+
+    run_ranks(2, rank_main, shared_memory=shared_memory)
+
+
+def test_started_scatterv_takes_counts():
+    def rank_main(context):
+        out = np.zeros(context.rank + 1)
+        request = context.start("scatterv", np.arange(3.0), out, counts=[1, 2])
+        request.wait()
+        assert list(out) == [[0], [1, 2]][context.rank]
+
+    run_ranks(2, rank_main)
+
+
+def test_waits_for_a_time_fail_nothing(shared_memory):
+    late = threading.Event()
+
+    def rank_main(context):
+        buffer = np.full(N, context.rank + 1.0)
+        if context.rank == 1:
+            assert late.wait(TIMEOUT_S)
+        request = context.start("allreduce", buffer)
+        if context.rank == 0:
+            for wait in [
+                lambda: request.wait(timeout=0.01),
+                lambda: gloo_rs.wait_any([request], timeout=0.05),
+                lambda: gloo_rs.wait_all([request], timeout=0.05),
+            ]:
+                with pytest.raises(gloo_rs.Timeout):
+                    wait()
+            assert not request.test() and context.broken is None
+            late.set()
+        gloo_rs.wait_all([request], timeout=TIMEOUT_S)
+        assert (buffer == 3).all()
+
+    run_ranks(2, rank_main, shared_memory=shared_memory)
+
+
+def test_wait_all_raises_what_a_call_has_failed_by(shared_memory):
+    def rank_main(context):
+        if context.rank == 1:
+            with pytest.raises(gloo_rs.ConnectionLost):
+                context.barrier(tag=5)
+            return
+        requests = [context.start("allreduce", np.ones(N), tag=tag, timeout=0.1 + 60 * tag) for tag in range(2)]
+        with pytest.raises(gloo_rs.Timeout, match="waiting.*rank 1") as raised:
+            gloo_rs.wait_all(requests)
+        assert raised.value.operation and context.broken is not None
+        with pytest.raises(gloo_rs.InvalidOperation):
+            requests[0].wait()
+
+    run_ranks(2, rank_main, shared_memory=shared_memory)
+
+
+def test_a_request_given_twice_is_refused():
+    def rank_main(context):
+        request = context.start("barrier")
+        for wait in [gloo_rs.wait_any, gloo_rs.wait_all]:
+            with pytest.raises(gloo_rs.InvalidOperation):
+                wait([request, request])
+        request.wait()
+
+    run_ranks(1, rank_main)
