@@ -182,11 +182,11 @@ test-doc: ## the Rust documentation has no broken links
 
 test-deny: setup-deny ## licences, sources and bans of all crates that are depended on
 	$(heading) "Dependencies"
-	@"$$(scripts/pinned.sh cargo-deny)" --locked --all-features --offline check --hide-inclusion-graph licenses bans sources
+	@scripts/deny.sh --offline check --hide-inclusion-graph licenses bans sources
 
 advisories: ## whether an advisory is known against a crate that is depended on; asks the network, so it is no part of the tests
 	$(heading) "Advisories"
-	@"$$(scripts/pinned.sh cargo-deny)" --locked --all-features check advisories
+	@scripts/deny.sh check advisories
 
 test-rust: ## the library's and the tool's own tests; T=PATTERN, TIER=test, TIER=more
 	$(heading) "Rust tests of library and tool"
