@@ -202,7 +202,10 @@ impl Context {
         // Readers find out that the publications are withdrawn.
         call.call.withdraw(work.shared);
         let mut guard = self.lock()?;
-        let index = self.register(run, &mut guard, call)?;
+        let index = match self.register(run, &mut guard, call) {
+            Ok(index) => index,
+            Err(error) => return Err(failed.unwrap_or(error)),
+        };
         failed.into_iter().for_each(|error| guard.fail(index, error));
         self.conclude(run, guard, index, over)
     }
