@@ -32,11 +32,11 @@ const NAMES: [&str; 16] = [
     "exscan",
 ];
 
-/// The collective of this name.
-pub fn kind_of_name(py: Python<'_>, name: &str) -> PyResult<gloo_rs_collective_t> {
+/// The collective of this name, for `operation`.
+pub fn kind_of_name(py: Python<'_>, operation: &str, name: &str) -> PyResult<gloo_rs_collective_t> {
     let found = NAMES.iter().position(|known| *known == name);
     found.map(|at| at as gloo_rs_collective_t).ok_or_else(|| {
-        invalid(py, "prepare", &format!("there is no collective {name:?}; there are {}", NAMES.join(", ")))
+        invalid(py, operation, &format!("there is no collective {name:?}; there are {}", NAMES.join(", ")))
     })
 }
 

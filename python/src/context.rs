@@ -77,15 +77,16 @@ impl Context {
         call.run(py, &self.handle, self.place.size == 1)
     }
 
-    /// The call of a collective by its name. `counts` are those of its only list.
+    /// The call of a collective by its name, for `operation`. `counts` are those of its only list.
     fn call_by_name(
         &self,
         py: Python<'_>,
+        operation: &str,
         collective: &str,
         counts: Option<Vec<usize>>,
         mut arguments: Arguments<'_, '_>,
     ) -> PyResult<Call> {
-        let kind = kind_of_name(py, collective)?;
+        let kind = kind_of_name(py, operation, collective)?;
         let list = if kind == GLOO_RS_SCATTERV { &mut arguments.send_counts } else { &mut arguments.recv_counts };
         if list.is_none() {
             *list = counts;
@@ -463,7 +464,7 @@ impl Context {
         options: Option<Options<'_, '_>>,
     ) -> PyResult<Request> {
         let arguments = Arguments { input, out, op, root, send_counts, recv_counts, destinations, options };
-        let call = self.call_by_name(py, collective, counts, arguments)?;
+        let call = self.call_by_name(py, "prepare", collective, counts, arguments)?;
         Request::prepare(py, &self.handle, call)
     }
 
@@ -488,7 +489,7 @@ impl Context {
         options: Option<Options<'_, '_>>,
     ) -> PyResult<Request> {
         let arguments = Arguments { input, out, op, root, send_counts, recv_counts, destinations, options };
-        let call = self.call_by_name(py, collective, counts, arguments)?;
+        let call = self.call_by_name(py, "start", collective, counts, arguments)?;
         Request::started(py, &self.handle, call)
     }
 

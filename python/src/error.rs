@@ -35,7 +35,7 @@ fn failure(py: Python<'_>, status: gloo_rs_status_t) -> PyErr {
 pub struct Failed(gloo_rs_status_t, Failure);
 
 impl Failed {
-    /// As `check`, for threads without an interpreter.
+    /// A failure if the call that this thread has just made did not succeed. For threads without an interpreter.
     pub fn check(status: gloo_rs_status_t) -> Result<(), Self> {
         if status == GLOO_RS_OK { Ok(()) } else { Err(Self::last(status)) }
     }

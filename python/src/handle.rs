@@ -32,7 +32,7 @@ impl<T> Handle<T> {
         Ok(Self { pointer, destroy })
     }
 
-    /// As `create`, for threads without an interpreter.
+    /// What `create` makes. For threads without an interpreter.
     pub fn create_apart(
         destroy: unsafe extern "C" fn(*mut T),
         create: impl FnOnce(*mut *mut T) -> gloo_rs_status_t,

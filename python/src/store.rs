@@ -21,7 +21,7 @@ impl Store {
         Handle::create(py, gloo_rs_store_destroy, create).map(|handle| Self(Arc::new(handle)))
     }
 
-    /// As `create`, for a store that may have to wait for `what`.
+    /// Makes a store by a function that may have to wait for `what`, as `create` does by others.
     ///
     /// # Safety
     /// See [`waiting_apart`].

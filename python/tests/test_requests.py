@@ -94,8 +94,9 @@ def test_states():
         with pytest.raises(gloo_rs.InvalidOperation):
             request.start()
         request.wait()
-        with pytest.raises(ValueError, match="no collective \"allreduces\""):
-            context.prepare("allreduces", np.ones(1))
+        for make in [context.prepare, context.start]:
+            with pytest.raises(ValueError, match=f"{make.__name__}: there is no collective \"allreduces\""):
+                make("allreduces", np.ones(1))
 
     run_ranks(1, rank_main)
 

@@ -207,9 +207,7 @@ impl Request {
     /// What is known of the last call that was started. Never waits.
     pub fn progressed(&self) -> Progressed {
         let state = self.state.load(Ordering::Acquire);
-        let has_ended = state == State::Complete as u8;
-        let is_active = has_ended || state == State::Active as u8 || state == State::Busy as u8;
-        self.body.progressed(is_active, has_ended)
+        self.body.progressed(is_active(state), state == State::Complete as u8)
     }
 
     /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what
@@ -409,9 +407,8 @@ impl Request {
     }
 
     /// Whether the request is active, or a thread is in a call on it.
-    pub(super) fn is_active(&self) -> bool {
-        let state = self.state.load(Ordering::Acquire);
-        state != State::Inactive as u8 && state != State::Retired as u8
+    pub fn is_active(&self) -> bool {
+        is_active(self.state.load(Ordering::Acquire))
     }
 
     /// Notes the end of the call in `ready`, as `number`. For a thread that has made the request busy.
@@ -528,6 +525,11 @@ impl Drop for Request {
         }
         self.body.context.finish_closing(guard);
     }
+}
+
+/// Whether a request in this state is active, or a thread is in a call on it.
+fn is_active(state: u8) -> bool {
+    state != State::Inactive as u8 && state != State::Retired as u8
 }
 
 /// The error of a wait that ends before the calls of `left` requests.

@@ -262,7 +262,7 @@ impl Core {
 
     fn executing(&self, line: Line, in_order: bool) -> Option<u64> {
         let may_not = |operation: &&Operation| {
-            !(in_order && operation.in_order) && excludes(line, (operation.id.kind, operation.id.tag))
+            excludes((line, in_order), ((operation.id.kind, operation.id.tag), operation.in_order))
         };
         self.operations.iter().map(|(_, operation)| operation).find(may_not).map(|operation| operation.id.fingerprint)
     }

@@ -71,7 +71,7 @@ pub unsafe extern "C" fn gloo_rs_wait_all(
         // live.
         let handles = unsafe { handles(requests, n) }?;
         for (number, handle) in handles.iter().enumerate() {
-            let is_active = handle.as_ref().is_some_and(|handle| handle.request.progressed().is_active);
+            let is_active = handle.as_ref().is_some_and(|handle| handle.request.is_active());
             set(number, if is_active { GLOO_RS_ERROR_TIMEOUT } else { GLOO_RS_OK });
         }
         let mut result = Ok(());
@@ -107,7 +107,7 @@ unsafe fn handles(requests: *const *mut gloo_rs_request_t, n: usize) -> Result<H
 /// Waits for requests; see [`wait_for_several`].
 ///
 /// # Safety
-/// As [`handles`].
+/// `requests` is NULL or valid for reads of `n` handles, each of which is NULL or live.
 unsafe fn wait(
     requests: *const *mut gloo_rs_request_t,
     n: usize,
@@ -131,7 +131,7 @@ fn wait_for(handles: &Handles, timeout_ms: i64, mut ended: impl FnMut(usize, Res
         done += 1;
         ended(number, result)
     };
-    let active = requests.iter().flatten().filter(|request| request.progressed().is_active).count();
+    let active = requests.iter().flatten().filter(|request| request.is_active()).count();
     match wait_for_several(&requests, time, count)? {
         true => Ok(()),
         false => Err(not_yet(active - done, &after(time.unwrap_or_default()))),

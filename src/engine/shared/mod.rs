@@ -420,12 +420,11 @@ impl Calls {
     fn running(&self, line: Line, in_order: bool) -> Option<u64> {
         self.begun.iter().find_map(|call| {
             let call = call.as_ptr();
-            // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and `stage` is atomic.
-            let (stage, other, fingerprint) = unsafe { (&(*call).stage, (*call).line, (*call).fingerprint) };
-            // SAFETY: as above.
-            let may_be_there = in_order && unsafe { (*call).in_order };
-            let excludes = excludes(line, other) && !may_be_there;
-            (excludes && stage.load(Ordering::Acquire) != ENDED).then_some(fingerprint)
+            // SAFETY: the list owns it. Line, order and fingerprint do not change while a call uses it, and `stage` is
+            // atomic.
+            let (stage, other, fingerprint) =
+                unsafe { (&(*call).stage, ((*call).line, (*call).in_order), (*call).fingerprint) };
+            (excludes((line, in_order), other) && stage.load(Ordering::Acquire) != ENDED).then_some(fingerprint)
         })
     }
 
@@ -517,10 +516,9 @@ impl Calls {
                 unsafe { leave(call, allocator) };
             }
             if stage != ENDED {
-                // SAFETY: the list owns it. Line and fingerprint do not change as long as they exclude others.
-                let (other, fingerprint) = unsafe { ((*pointer).line, (*pointer).fingerprint) };
-                // SAFETY: as above.
-                if excludes(line, other) && !(in_order && unsafe { (*pointer).in_order }) {
+                // SAFETY: the list owns it. Line, order and fingerprint do not change as long as they exclude others.
+                let (other, fingerprint) = unsafe { (((*pointer).line, (*pointer).in_order), (*pointer).fingerprint) };
+                if excludes((line, in_order), other) {
                     return Err(fingerprint);
                 }
                 at += 1;
@@ -560,10 +558,11 @@ unsafe fn leave(entry: NonNull<Entry>, allocator: &mut EntryAllocator) {
 }
 
 /// Whether a call on the line `new` cannot start while one on `other` is in progress: calls of one kind need different
-/// tags, and a comparison of calls needs a tag on which nothing runs.
+/// tags, unless both are [in order](super::Binding::in_order), and a comparison of calls needs a tag on which nothing
+/// runs.
 #[inline]
-pub fn excludes(new: Line, other: Line) -> bool {
-    new.1 == other.1 && (new.0 == other.0 || new.0 == COMPARISON)
+pub fn excludes((new, new_in_order): (Line, bool), (other, other_in_order): (Line, bool)) -> bool {
+    new.1 == other.1 && (new.0 == other.0 || new.0 == COMPARISON) && !(new_in_order && other_in_order)
 }
 
 impl Drop for Calls {

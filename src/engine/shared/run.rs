@@ -139,7 +139,7 @@ impl Call {
             return Err(Refused::Unusable);
         }
         let may_not =
-            |(line, in_order, _): &&(Line, bool, u64)| excludes(start.line, *line) && !(start.in_order && *in_order);
+            |(line, in_order, _): &&(Line, bool, u64)| excludes((start.line, start.in_order), (*line, *in_order));
         if let Some((.., other)) = state.elsewhere.iter().find(may_not) {
             return Err(Refused::Running(*other));
         }
