@@ -2,6 +2,7 @@
 //! command-line tool.
 
 #[deny(clippy::disallowed_methods, clippy::disallowed_types)]
+pub mod agreement;
 pub mod collective;
 pub mod context;
 pub mod cuda;
