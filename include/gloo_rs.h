@@ -103,7 +103,7 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_IO = 4,
   /// The connection to a peer broke, the peer's process ended, or the peer's context failed.
   GLOO_RS_ERROR_CONNECTION_LOST = 5,
-  /// An abort function ended the wait.
+  /// The context was aborted, by this rank or another, or an abort function ended the wait.
   GLOO_RS_ERROR_ABORTED = 6,
   /// Ranks disagree about the collective, count, data type, operation, root or token, or a peer uses another
   /// protocol.
@@ -1312,6 +1312,63 @@ enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 /// its pairs, buffers and requests stay usable until they are destroyed, and the connections close with the last of
 /// them. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
+
+/// Aborts the context on all its ranks. Calls that wait, requests in progress and later calls fail there with
+/// GLOO_RS_ERROR_ABORTED and a message with `reason` and this rank, which is also the `rank` of gloo_rs_last_error; only
+/// gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_close and functions that destroy or free work as
+/// before. A call of gloo_rs_context_connect ends, too. The context stays aborted until it is destroyed.
+///
+/// Waits for nobody. May be called from any thread, also from a reduction function or while other threads wait, but not
+/// from a log callback. Ranks that are connected, or share memory, are told at once and tell others; one that connects
+/// later is told then. The first abort counts: a later one, also of another rank, changes nothing and returns
+/// GLOO_RS_OK, and so does one of a closed context. `reason` is a string or NULL for none; peers get its first 4000
+/// bytes. Buffers of an operation are the caller's again when its call, its wait or its test has returned, and not
+/// before: an abort gives none back.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_abort(struct gloo_rs_context_t *context,
+                                            const char *reason);
+
+/// Sets `*aborted` to whether the context was aborted, by this rank or another, as far as this rank knows.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_is_aborted(const struct gloo_rs_context_t *context,
+                                                 bool *aborted);
+
+/// Agrees with the ranks that are left, as MPIX_Comm_agree does. `*flags` is replaced by its bitwise and over all ranks
+/// that take part. All ranks that are left get the same flags, the same status and the same list of lost ranks, for
+/// gloo_rs_context_lost_ranks, however many ranks end meanwhile. Collective, over links of its own, so it works on a
+/// context in any state but closed, and while other calls run. A rank is lost if its process has ended, its context is
+/// closed, or a connection to it has broken; if it lives, it fails.
+///
+/// Returns GLOO_RS_OK; or GLOO_RS_ERROR_CONNECTION_LOST if more ranks are lost than when the ranks agreed last, with
+/// `*flags` and the list set all the same. Other errors leave `*flags` as it is. Fails with GLOO_RS_ERROR_TIMEOUT if not
+/// all ranks have come within `timeout_ms` milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. This rank has voted
+/// all the same: its next call goes on with this agreement, and with the flags that were passed first. One thread of a
+/// rank may agree at a time.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_agree(struct gloo_rs_context_t *context,
+                                            uint64_t *flags,
+                                            int64_t timeout_ms);
+
+/// Sets `*n` to the number of ranks that were lost when the ranks agreed last, or shrank the context, and stores the
+/// first `capacity` of them in `ranks`, in ascending order. `ranks` may be NULL if `capacity` is 0.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_lost_ranks(const struct gloo_rs_context_t *context,
+                                                 int32_t *ranks,
+                                                 size_t capacity,
+                                                 size_t *n);
+
+/// Makes a connected context of the ranks that are left, in their order, as MPIX_Comm_shrink does. Collective, on a
+/// context in any state but closed, which stays as it is. However many ranks end meanwhile, all that are left get a
+/// context of the same ranks, or all fail. The new context has the device, timeout, options and tuning constants of
+/// `context`, and does not need it afterwards. The caller destroys `*smaller` with gloo_rs_context_destroy; it is NULL
+/// on failure.
+///
+/// Fails with GLOO_RS_ERROR_TIMEOUT if not all ranks have come within `timeout_ms` milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's. This rank is lost for the agreements of the others on `context` then.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_shrink(struct gloo_rs_context_t *context,
+                                             int64_t timeout_ms,
+                                             struct gloo_rs_context_t **smaller);
 
 /// Allocates `bytes` of memory for data and sets `*memory` to it, as MPI_Alloc_mem and ncclMemAlloc do. It is zero, and
 /// aligned to a page at least. The context need not be connected.

@@ -20,7 +20,7 @@ pub enum ErrorKind {
     Io,
     /// A peer is gone, or its connection broke.
     ConnectionLost,
-    /// A wait was ended by an abort function.
+    /// The context was aborted, by this rank or another, or the wait was ended by an abort function.
     Aborted,
     /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
     Mismatch,
@@ -39,6 +39,11 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Whether a program has ended the context, or a wait, because it wanted to.
+    pub fn is_intended(self) -> bool {
+        matches!(self, Self::Closed | Self::Aborted)
+    }
+
     /// All kinds, in the order of their numbers.
     const ALL: [Self; 13] = [
         Self::InvalidArgument,

@@ -127,19 +127,19 @@ impl Context {
         let (_, addresses, links) = listed?;
         let tuner = match agreed {
             Some(tuner) => tuner,
-            None => self.agree(exchange, source?, links, &addresses, limit)?,
+            None => self.agree_on_tuning(exchange, source?, links, &addresses, limit)?,
         };
         self.adopt(tuner, &addresses, &found)?;
         self.connect_fully(limit)?;
-        // Another thread may have closed it after the last exchange.
-        self.check_open().or_else(|error| if error.kind() == ErrorKind::Closed { Err(error) } else { Ok(()) })
+        // Another thread may have ended it after the last exchange.
+        self.check_open().or_else(|error| if error.kind().is_intended() { Err(error) } else { Ok(()) })
     }
 
-    /// Fails if the context is closed, or broken.
+    /// Fails if the context is closed, aborted, or broken.
     pub(super) fn check_open(&self) -> Result<()> {
         match self.lock()?.broken.clone() {
             None => Ok(()),
-            Some(closed) if closed.kind() == ErrorKind::Closed => Err(closed),
+            Some(ended) if ended.kind().is_intended() => Err(ended),
             Some(why) => {
                 let text = format!("the context is broken: {}", why.message());
                 Err(Error::new(ErrorKind::InvalidOperation, text).about(*why.details()))
@@ -250,6 +250,7 @@ impl Context {
         }
         let _ = self.agreed.set(tuner);
         self.forget_calls();
+        self.agreements.iter().try_for_each(|agreements| agreements.set_peers(addresses))?;
         Ok(())
     }
 

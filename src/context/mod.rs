@@ -1,5 +1,6 @@
 //! A context: one process's membership in a group of ranks.
 
+mod agreements;
 mod alloc;
 mod bootstrap;
 mod bound_buffer;
@@ -10,6 +11,7 @@ mod digest;
 mod exchange;
 mod measure;
 mod operation;
+mod options;
 mod pair;
 mod prepared;
 mod remote_key;
@@ -20,6 +22,7 @@ mod setup;
 mod several;
 mod share_counts;
 mod shared;
+mod shrink;
 mod split;
 mod staging;
 #[cfg(test)]
@@ -29,9 +32,11 @@ mod unbound_buffer;
 mod versions;
 
 pub use crate::engine::UserFunction;
+pub use agreements::Agreed;
 pub use bootstrap::AllgatherFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
+pub use options::{Connect, ContextOptions};
 pub use pair::Pair;
 pub use remote_key::RemoteKey;
 pub use request::{Progressed, Request, not_yet};
@@ -43,6 +48,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::collective::Constants;
+use crate::context::agreements::Agreements;
 use crate::context::rounds::Rounds;
 use crate::context::versions::Versions;
 use crate::cuda::gpus::Gpus;
@@ -60,75 +66,29 @@ use crate::transport::{self, Allocations, BackgroundProgress, Connections, Count
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
-use crate::version::Version;
 use crate::wait_mode::WaitMode;
-
-/// When connections to peers are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Connect {
-    /// On first use.
-    #[default]
-    Lazy,
-    /// To every rank, before `connect` returns.
-    Full,
-}
-
-/// Options of a context.
-#[derive(Clone, Debug)]
-pub struct ContextOptions {
-    /// Timeout of an operation, if the call does not set one. Zero: only what is possible without waiting.
-    /// `Duration::MAX`: no timeout. 30 s by default.
-    pub timeout: Duration,
-    /// Whether nobody has chosen `timeout`: errors of calls that end by it then name the variable
-    /// [`environment::TIMEOUT`].
-    pub timeout_by_default: bool,
-    /// When connections are made.
-    pub connect: Connect,
-    /// Longest message of a collective, in bytes. 1 MiB by default. The same on all ranks.
-    pub max_segment_bytes: usize,
-    /// The job token, which must be equal on all ranks; empty for none. `None`: the value of `GLOO_RS_TOKEN` when the
-    /// context is created.
-    pub token: Option<JobToken>,
-    /// Whether ranks compare their calls before each collective, which costs an allgather. Calls that differ then fail
-    /// on every rank, with an error that names the differences, and the context stays usable. `None`: as
-    /// `GLOO_RS_CHECK_CALLS` says, else not. The same on all ranks.
-    pub check_calls: Option<bool>,
-    /// Source of the constants for estimating the cost of algorithms, and of recorded choices: a tuning file's path,
-    /// `measure`, or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's
-    /// option is used, for all ranks.
-    pub tuning: Option<String>,
-    /// Whether [`Context::alloc`] takes all pages at once. This takes as long as writing them, and a rank that writes
-    /// its memory from a thread on another NUMA node finds it far away; but no later write waits for a page, or finds
-    /// none.
-    pub commit_memory: bool,
-    /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else
-    /// `auto`.
-    pub wait: Option<WaitMode>,
-    /// This library's. Tests pretend to be another.
-    pub version: Version,
-}
-
-impl Default for ContextOptions {
-    fn default() -> Self {
-        Self {
-            timeout: environment::DEFAULT_TIMEOUT,
-            timeout_by_default: false,
-            connect: Connect::Lazy,
-            max_segment_bytes: 1 << 20,
-            token: None,
-            check_calls: None,
-            tuning: None,
-            commit_memory: false,
-            wait: None,
-            version: Version::OWN,
-        }
-    }
-}
 
 /// The part of a context that the device's thread uses.
 struct Shared {
     engine: Engine,
     device: Arc<dyn Device>,
+}
+
+impl Shared {
+    /// With an engine for `messenger`, which `device` progresses while no thread waits.
+    fn new(messenger: Messenger, device: &Arc<dyn Device>, spin: Spin) -> Result<Arc<Self>> {
+        let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
+        let shared = Arc::new(Self { engine, device: device.clone() });
+        let driven: Arc<dyn BackgroundProgress> = shared.clone();
+        let watch = {
+            let guard = shared.engine.lock();
+            device.clone().watch(guard.messenger.connections(), Arc::downgrade(&driven))?
+        };
+        shared.engine.set_watch(watch);
+        // Peers may have connected before the watch was set.
+        shared.arrived();
+        Ok(shared)
+    }
 }
 
 impl BackgroundProgress for Shared {
@@ -216,6 +176,8 @@ pub struct Context {
     gpus: OnceLock<Arc<Gpus>>,
     rounds: Rounds,
     versions: Versions,
+    /// By what the ranks agree on who is left, if there are several.
+    agreements: Option<Agreements>,
     shared: Arc<Shared>,
 }
 
@@ -255,16 +217,11 @@ impl Context {
         let allocations = connections.allocations();
         let messenger = Messenger::new(rank, size, connections, device.log());
         let spin = Spin::new(options.wait.unwrap_or_default(), Cores::Unknown, &Constants::BUILT_IN);
-        let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
-        let shared = Arc::new(Shared { engine, device: device.clone() });
-        let driven: Arc<dyn BackgroundProgress> = shared.clone();
-        let watch = {
-            let guard = shared.engine.lock();
-            device.watch(guard.messenger.connections(), Arc::downgrade(&driven))?
-        };
-        shared.engine.set_watch(watch);
-        // Peers may have connected before the watch was set.
-        shared.arrived();
+        let address = messenger.connections().address().clone();
+        let shared = Shared::new(messenger, &device, spin)?;
+        let agreements = (options.agrees && size > 1)
+            .then(|| Agreements::new(&device, (rank, size), &address, &options))
+            .transpose()?;
         Ok(Arc::new(Context {
             rank,
             size,
@@ -285,6 +242,7 @@ impl Context {
             plans: PlanCache::default(),
             gpus: OnceLock::new(),
             rounds: Rounds::default(),
+            agreements,
             shared,
         }))
     }
@@ -380,6 +338,24 @@ impl Context {
         let reason = guard.broken.clone();
         guard.break_with(&closed, reason.as_ref());
         self.finish_closing(guard);
+        self.agreements.iter().for_each(|agreements| agreements.close(&closed));
+    }
+
+    /// Aborts the context on all ranks: operations in progress and later ones fail with `Aborted`, with this rank and
+    /// `reason`. Waits for nobody, and may be called from any thread. A peer that is connected or shares memory is told
+    /// at once, and passes it on; one that connects later is told then. The first abort counts, and one of a closed
+    /// context has no effect. Buffers of operations are the library's until these have ended.
+    pub fn abort(&self, reason: &str) -> Result<()> {
+        let text = format!("rank {} has aborted this context: {reason}", self.rank);
+        let mut guard = self.lock()?;
+        guard.abort(&Error::new(ErrorKind::Aborted, text).with_rank(self.rank));
+        self.finish_closing(guard);
+        Ok(())
+    }
+
+    /// Whether the context was aborted, by this rank or another.
+    pub fn is_aborted(&self) -> Result<bool> {
+        Ok(self.lock()?.is_aborted())
     }
 
     /// Whether this process inherited the context by fork. Such a context can only be dropped, which leaves the

@@ -13,6 +13,7 @@ use crate::error::{Details, Error, ErrorKind, Result};
 use crate::net::address::Address;
 use crate::reserve::check_room;
 use crate::transport::{Connections, Sharing};
+use crate::tuner::Tuner;
 use crate::types::Rank;
 
 /// Offsets in a rank's content: its color (8 bytes, little-endian; -1 for none), its key (4), and its address, if it
@@ -48,6 +49,60 @@ fn parts(contents: &[u8], each: usize) -> Result<HashMap<i64, Vec<Member>>> {
     Ok(parts)
 }
 
+/// A context of some ranks of another one, its parent, while it is made.
+pub(super) struct Part {
+    pub context: Arc<Context>,
+    /// The ranks in the parent.
+    ranks: Vec<Rank>,
+    addresses: Vec<Address>,
+    tuner: Tuner,
+    /// What this rank can share with the others of its host.
+    pub found: Sharing,
+}
+
+impl Part {
+    /// The context of `ranks` of `parent`, this one among them, which are found at these `addresses`.
+    pub fn new(
+        parent: &Context,
+        connections: Connections,
+        options: ContextOptions,
+        ranks: Vec<Rank>,
+        addresses: Vec<Address>,
+    ) -> Result<Self> {
+        let rank = ranks.iter().position(|rank| *rank == parent.rank).expect("this rank is one of them");
+        let tuner = parent.tuner().of_ranks(&ranks, topology(&addresses));
+        let (device, overrides) = (parent.device().clone(), parent.overrides.clone());
+        let context = Context::over(connections, device, rank, ranks.len(), options, overrides)?;
+        context.inherit_versions(parent, &ranks);
+        context.lock()?.messenger.connections_mut().peers_mut().names = ranks.clone();
+        let mut part = Self { context, ranks, addresses, tuner, found: Sharing::Nothing };
+        let named = |rank: Rank| part.ranks[rank];
+        let found = part.context.use_addresses(&part.addresses, &named, part.tuner.constants());
+        part.found = found.map_err(|error| part.named(error))?;
+        Ok(part)
+    }
+
+    /// Connects the context. `found`: what each rank of the parent can share.
+    pub fn connect(&self, found: impl Fn(Rank) -> Sharing, limit: Limit) -> Result<()> {
+        let Self { context, ranks, addresses, tuner, .. } = self;
+        Sharing::check_room(ranks.iter().map(|rank| (*rank, found(*rank))))?;
+        let found: Vec<Sharing> = ranks.iter().map(|rank| found(*rank)).collect();
+        let shared = context.lock()?.messenger.connections_mut().share_memory(&found);
+        shared.map_err(|error| self.named(error))?;
+        context.adopt(tuner.inherit(context.options.max_segment_bytes), addresses, &found)?;
+        context.connect_fully(limit).map_err(|error| self.named(error))?;
+        context.lock()?.messenger.connections_mut().peers_mut().names = Vec::new();
+        Ok(())
+    }
+
+    /// Errors are about the ranks of the parent, on which the call was made.
+    fn named(&self, error: Error) -> Error {
+        let details = *error.details();
+        let name = |rank: Rank| self.ranks.get(rank).copied().unwrap_or(rank);
+        error.about(Details { rank: details.rank.map(name), ..details })
+    }
+}
+
 impl Context {
     /// Makes a connected context of the ranks that pass the same `color`, ordered by `key`, then by rank. A rank
     /// without a color takes part and gets no context. Collective; two concurrent calls on one context are refused. The
@@ -62,11 +117,7 @@ impl Context {
 
     fn split_by(&self, color: Option<u32>, key: i32, limit: Limit) -> Result<Option<Arc<Context>>> {
         let _operation = self.begin_setup(TAG)?;
-        let options = ContextOptions {
-            timeout: self.timeout(),
-            timeout_by_default: self.timeout_by_default.load(Ordering::Relaxed),
-            ..self.options.clone()
-        };
+        let options = self.options_of_part();
         // Before the exchange, so that other ranks are notified of an error.
         let connections = color.map(|_| self.prepare_split(&options)).transpose();
         let (connections, own) = match connections {
@@ -95,36 +146,25 @@ impl Context {
         let members = parts.remove(&i64::from(color)).expect("this rank has passed this color");
         let ranks: Vec<Rank> = members.iter().map(|member| member.rank).collect();
         let addresses: Vec<Address> = members.into_iter().map(|member| member.address).collect();
-        let rank = ranks.iter().position(|rank| *rank == self.rank).expect("this rank has passed this color");
-        // Errors are about the ranks of this context, on which the call was made.
-        let named = |error: Error| {
-            let details = *error.details();
-            error.about(Details { rank: details.rank.map(|rank| ranks.get(rank).copied().unwrap_or(rank)), ..details })
-        };
-        let overrides = self.overrides.clone();
-        let tuner = self.tuner().of_ranks(&ranks, topology(&addresses));
-        let made = Context::over(connections, self.device().clone(), rank, ranks.len(), options, overrides).and_then(
-            |context| {
-                context.inherit_versions(self, &ranks);
-                context.lock()?.messenger.connections_mut().peers_mut().names = ranks.clone();
-                let found = context.use_addresses(&addresses, &|rank| ranks[rank], tuner.constants()).map_err(named)?;
-                Ok((found, context))
-            },
-        );
-        let own = made.as_ref().map(|(found, _)| vec![found.number()]).map_err(Error::clone);
+        let made = Part::new(self, connections, options, ranks, addresses);
+        let own = made.as_ref().map(|part| vec![part.found.number()]).map_err(Error::clone);
         let found = Sharing::parse(&self.gather_setup(own, TAG, limit)?.1, self.size)?;
-        let (_, context) = made?;
-        Sharing::check_room(ranks.iter().map(|rank| (*rank, found[*rank])))?;
-        let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();
-        context.lock()?.messenger.connections_mut().share_memory(&found).map_err(named)?;
-        context.adopt(tuner, &addresses, &found)?;
-        context.connect_fully(limit).map_err(named)?;
-        context.lock()?.messenger.connections_mut().peers_mut().names = Vec::new();
-        Ok(Some(context))
+        let part = made?;
+        part.connect(|rank| found[rank], limit)?;
+        Ok(Some(part.context))
+    }
+
+    /// The options of a context of ranks of this one.
+    pub(super) fn options_of_part(&self) -> ContextOptions {
+        ContextOptions {
+            timeout: self.timeout(),
+            timeout_by_default: self.timeout_by_default.load(Ordering::Relaxed),
+            ..self.options.clone()
+        }
     }
 
     /// The connections of a new context, listening at an address that all ranks of this one can reach.
-    fn prepare_split(&self, options: &ContextOptions) -> Result<Connections> {
+    pub(super) fn prepare_split(&self, options: &ContextOptions) -> Result<Connections> {
         check_room(self.size.saturating_mul(BYTES_PER_RANK), format_args!("a context of up to {} ranks", self.size))?;
         let sockets = self.device().listen(None, &self.everyone()?, self.rank)?;
         let mut connections = connections(self.device(), options)?;

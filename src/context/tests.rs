@@ -1,5 +1,6 @@
 //! Contexts on threads, connected over TCP on loopback.
 
+mod abort;
 mod agreement;
 mod alloc;
 mod background;
@@ -11,6 +12,7 @@ mod disagreement;
 mod disconnects;
 mod edges;
 mod functions;
+mod leaving;
 mod listening;
 mod malformed;
 mod numbers;

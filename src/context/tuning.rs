@@ -62,7 +62,7 @@ pub(crate) fn topology(addresses: &[Address]) -> Topology {
 
 impl Context {
     /// Agrees on the tuning with all ranks. Rank 0 passes `source`.
-    pub(super) fn agree(
+    pub(super) fn agree_on_tuning(
         &self,
         exchange: &dyn Exchange,
         source: Option<Source>,

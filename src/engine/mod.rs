@@ -4,10 +4,12 @@
 //! operations of the context, its own and those of other threads. Other waiting threads sleep until they are notified.
 //! If no thread waits, the device progresses the context; see [`Watch`](crate::transport::Watch).
 
+mod agreements;
 mod alone;
 pub mod cache;
 pub mod errors;
 pub mod execution;
+mod failures;
 mod functions;
 mod lines;
 #[cfg(all(test, loom))]
@@ -38,6 +40,7 @@ pub use sync::Waker;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::agreement::Agreement;
 use crate::engine::errors::already_running;
 use crate::engine::execution::Execution;
 use crate::engine::lines::Lines;
@@ -125,6 +128,8 @@ pub struct Core {
     pub shared: Option<Arc<Shared>>,
     /// Overrides `spin` for waits that involve only this peer.
     pair_spins: QuickMap<Rank, Spin>,
+    /// The agreements of the ranks, if this serves for them alone.
+    agreement: Option<Box<Agreement>>,
 }
 
 /// What a thread that waits for a run does next.
@@ -337,37 +342,6 @@ impl Core {
         self.sleeping.is_some()
     }
 
-    /// Fails all operations with `error`, after an error that leaves the context in an undefined state. Peers are sent
-    /// `notice`.
-    pub fn break_with(&mut self, error: &Error, notice: Option<&Error>) {
-        if self.broken.is_none() {
-            self.broken = Some(error.clone());
-        }
-        self.close_shared();
-        self.fail_all(error);
-        self.messenger.close(error, notice);
-        self.dispatch();
-    }
-
-    /// Fails all runs that are not over. If another thread has closed the context, the error says what each waited for.
-    fn fail_all(&mut self, error: &Error) {
-        for (index, operation) in self.operations.iter_mut().filter(|(_, operation)| !operation.is_over()) {
-            let waits = match error.kind() {
-                ErrorKind::Closed => self.messenger.diagnosis().describe(index, self.now),
-                _ => String::new(),
-            };
-            let waited = || error.and(format_args!("; it waited {waits}"));
-            operation.failed = Some(if waits.is_empty() { error.clone() } else { waited() });
-            self.ended |= operation.note(self.now);
-        }
-    }
-
-    fn close_shared(&self) {
-        if let Some(shared) = &self.shared {
-            shared.close();
-        }
-    }
-
     /// Says that no thread progresses the context until something wakes it; with `publications`, also what ranks
     /// publish in shared memory. Returns whether the context must be progressed once more before that.
     fn sleep(&mut self, publications: bool) -> bool {
@@ -463,6 +437,9 @@ impl Core {
         if token == Token::CONTEXT {
             // Every collective involves every rank, so all that are running fail.
             match outcome {
+                Outcome::Failed(error) if error.kind() == ErrorKind::Aborted => self.abort(&error),
+                // Who has failed is lost for an agreement, which goes on without it.
+                Outcome::Failed(error) if self.agreement.as_ref().is_some_and(|own| !own.is_expelled_by(&error)) => {}
                 Outcome::Failed(error) => {
                     self.operations.iter_mut().for_each(|(_, operation)| {
                         operation.failed.get_or_insert_with(|| error.clone());
@@ -480,6 +457,8 @@ impl Core {
                         self.operations.iter().any(waits) || self.only_in_memory().iter().any(|(.., waits)| *waits);
                     self.messenger.reply(rank, &doing, waiting, instead);
                 }
+                Outcome::Agreement { rank, bytes } => self.receive_agreement(rank, &bytes),
+                Outcome::Disconnected { rank } => self.lose(rank),
                 _ => {}
             }
             self.ended = true;
@@ -495,15 +474,8 @@ impl Core {
             Outcome::Done { bytes, .. } => operation.segment_done(token.detail, bytes, &mut self.messenger),
             Outcome::Mismatch { rank, theirs } => self.mismatch(token.owner, rank, theirs),
             Outcome::Failed(error) => operation.message_failed(token.detail, error, &mut self.messenger),
-            Outcome::Written { .. } | Outcome::Queried { .. } | Outcome::Replied => {}
+            _ => {}
         }
         self.ended |= self.operations[token.owner].note(self.now);
-    }
-
-    /// The run `index` fails with `error`.
-    pub fn fail(&mut self, index: u32, error: Error) {
-        let operation = &mut self.operations[index];
-        operation.failed.get_or_insert(error);
-        self.ended |= operation.note(self.now);
     }
 }

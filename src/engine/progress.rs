@@ -109,6 +109,7 @@ impl Engine {
                 shared_functions: 0,
                 shared: None,
                 pair_spins: QuickMap::default(),
+                agreement: None,
             }),
             clock,
         })

@@ -114,7 +114,9 @@ impl Requests {
             Outcome::Done { rank, bytes } => Ended::Message(rank, bytes),
             Outcome::Written { offset, bytes } => Ended::Written { offset, bytes },
             Outcome::Failed(error) => Ended::Failed(error),
-            Outcome::Queried { .. } | Outcome::Replied => return,
+            Outcome::Queried { .. } | Outcome::Replied | Outcome::Agreement { .. } | Outcome::Disconnected { .. } => {
+                return;
+            }
             Outcome::Mismatch { rank, .. } => {
                 let text = format!("rank {rank} sent what no buffer sends");
                 Ended::Failed(Error::new(ErrorKind::Mismatch, text).with_rank(rank))

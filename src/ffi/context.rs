@@ -178,6 +178,7 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
         tuning: tuning.map(str::to_owned),
         commit_memory: options.commit_memory != 0,
         wait,
+        agrees: defaults.agrees,
         version: defaults.version,
     })
 }

@@ -46,6 +46,8 @@ mod launch;
 
 mod context;
 
+mod membership;
+
 mod alloc;
 
 mod pair;
@@ -85,6 +87,7 @@ pub use ibverbs::{
 pub use last_error::*;
 pub use launch::*;
 pub use library::*;
+pub use membership::*;
 pub use pair::*;
 pub use request::*;
 pub use requests::*;

@@ -22,7 +22,7 @@ pub enum gloo_rs_status_t {
     GLOO_RS_ERROR_IO = 4,
     /// The connection to a peer broke, the peer's process ended, or the peer's context failed.
     GLOO_RS_ERROR_CONNECTION_LOST = 5,
-    /// An abort function ended the wait.
+    /// The context was aborted, by this rank or another, or an abort function ended the wait.
     GLOO_RS_ERROR_ABORTED = 6,
     /// Ranks disagree about the collective, count, data type, operation, root or token, or a peer uses another
     /// protocol.

@@ -41,6 +41,8 @@ pub struct Endpoint {
     pub outgoing: usize,
     /// Events that the caller has not got.
     pub events: Vec<Event>,
+    /// Whether there is an event for each peer that is disconnected.
+    pub tells_of_ends: bool,
     /// Why the context is closed, if it is.
     pub closed: Option<Error>,
 }
@@ -60,6 +62,7 @@ impl Endpoint {
             dirty: Vec::new(),
             outgoing: 0,
             events: Vec::with_capacity(EVENTS),
+            tells_of_ends: false,
             closed: None,
         }
     }

@@ -4,6 +4,7 @@ use crate::messaging::operation::{ReduceInto, Token};
 use crate::messaging::queues::Key;
 use crate::reduce::Side;
 use crate::types::Slot;
+use crate::wire::message::Cause;
 
 /// From this length on, the rest of a payload is received directly into its destination, without staging.
 pub const DIRECT_BYTES: usize = 4 << 10;
@@ -37,9 +38,11 @@ pub enum Finish {
     /// Complete this request, a put or a get of this rank.
     Answer { request: u32, refused: bool },
     /// Fail: the peer's context has failed, for the reason in the text.
-    Abort { mismatch: bool, culprit: u32 },
+    Abort { cause: Cause, culprit: u32 },
     /// Store the peer's reply to a query.
     Reply { waiting: bool, instead: u64 },
+    /// Pass on a message of an agreement.
+    Agreement,
     /// Nothing.
     Nothing,
 }

@@ -174,6 +174,18 @@ pub enum Outcome {
     },
     /// An event of [`Token::CONTEXT`]: a peer has replied to a query.
     Replied,
+    /// An event of [`Token::CONTEXT`]: a peer has sent what an agreement needs.
+    Agreement {
+        /// The peer.
+        rank: Rank,
+        /// The [message](crate::agreement::Message), encoded.
+        bytes: Vec<u8>,
+    },
+    /// An event of [`Token::CONTEXT`]: a peer is disconnected. Only if the messenger is to tell of that.
+    Disconnected {
+        /// The peer.
+        rank: Rank,
+    },
 }
 
 /// The replies of queried peers.

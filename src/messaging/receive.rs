@@ -323,11 +323,12 @@ impl Messenger {
             Message::GetDone { request, refused, bytes } => {
                 return one_sided.begin_answer(rank, peer, request, refused, Some(bytes), ep).map(Some);
             }
-            Message::Abort { mismatch, culprit, .. } => return text(Finish::Abort { mismatch, culprit }),
+            Message::Abort { cause, culprit, .. } => return text(Finish::Abort { cause, culprit }),
             Message::Query { slot, fingerprint } => {
                 ep.event(Token::CONTEXT, Outcome::Queried { rank, slot, fingerprint });
             }
             Message::Reply { waiting, instead, .. } => return text(Finish::Reply { waiting, instead }),
+            Message::Agreement { .. } => return text(Finish::Agreement),
             Message::Goodbye => peer.goodbye = true,
         }
         Ok(None)
@@ -351,12 +352,11 @@ impl Messenger {
             }
             Finish::PutDone { request, refused, .. } => peer.queue.push_control(&Message::PutDone { request, refused }),
             Finish::Answer { request, refused } => one_sided.answered(rank, request, refused, ep),
-            Finish::Abort { mismatch, culprit } => {
+            Finish::Abort { cause, culprit } => {
                 let reason = String::from_utf8_lossy(&own).into_owned();
-                let kind = if mismatch { ErrorKind::Mismatch } else { ErrorKind::ConnectionLost };
                 // If the number is no valid rank, the sender is named.
                 let culprit = Some(culprit as Rank).filter(|culprit| *culprit < ep.size).unwrap_or(rank);
-                let error = Error::reported_by_peer(kind, ep.peer_name(rank), reason, culprit);
+                let error = Error::reported_by_peer(cause.kind(), ep.peer_name(rank), reason, culprit);
                 ep.event(Token::CONTEXT, Outcome::Failed(error.clone()));
                 return Err(error);
             }
@@ -366,6 +366,7 @@ impl Messenger {
                     ep.event(Token::CONTEXT, Outcome::Replied);
                 }
             }
+            Finish::Agreement => ep.event(Token::CONTEXT, Outcome::Agreement { rank, bytes: own }),
             Finish::Nothing => {}
         }
         Ok(())

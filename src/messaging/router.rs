@@ -15,7 +15,7 @@ use crate::net::address::Address;
 use crate::transport::{CloseNotice, Connections, ConnectorEvent, Interest, Link};
 use crate::types::Rank;
 use crate::wire::Message;
-use crate::wire::message::MAX_TEXT_BYTES;
+use crate::wire::message::{Cause, MAX_TEXT_BYTES};
 
 /// The longest prefix of `text` that fits into a message.
 pub(super) fn clip(text: &str) -> &[u8] {
@@ -26,10 +26,10 @@ pub(super) fn clip(text: &str) -> &[u8] {
 fn last_message(own: Rank, notice: Option<&Error>, connection: u32) -> Vec<u8> {
     let Some(notice) = notice else { return Message::Goodbye.encode(connection).to_vec() };
     let text = clip(notice.reason());
-    let mismatch = notice.kind() == ErrorKind::Mismatch;
+    let cause = Cause::of(notice.kind());
     // If the error names no rank, the failure began here.
     let culprit = notice.details().rank.unwrap_or(own) as u32;
-    [&Message::Abort { mismatch, culprit, bytes: text.len() as u64 }.encode(connection), text].concat()
+    [&Message::Abort { cause, culprit, bytes: text.len() as u64 }.encode(connection), text].concat()
 }
 
 /// [`last_message`] for peers that were not connected when the context of rank `own` was closed.
@@ -195,6 +195,28 @@ impl Messenger {
             let error = self.ep.disconnect_error_of(&from).unwrap_or_else(|| error.clone());
             self.ep.event(token, Outcome::Failed(error));
         }
+        if self.ep.tells_of_ends {
+            self.ep.event(Token::CONTEXT, Outcome::Disconnected { rank });
+        }
+    }
+
+    /// From now on, there is an event for each peer that is disconnected.
+    pub fn tell_of_ends(&mut self) {
+        self.ep.tells_of_ends = true;
+    }
+
+    /// Sends `rank`, unless it is disconnected, an encoded message of an agreement.
+    pub fn send_agreement(&mut self, rank: Rank, message: Vec<u8>) {
+        if self.ep.disconnect_error(rank).is_none() {
+            self.ep.connect(rank);
+            self.ep.push_owned(rank, &Message::Agreement { bytes: message.len() as u64 }, message);
+        }
+    }
+
+    /// Ends the link to `rank` as one that has failed with `error`, which the peer is sent.
+    pub fn expel(&mut self, rank: Rank, error: &Error) {
+        self.end_link(rank, Some(error));
+        self.peer_disconnected(rank, error.clone());
     }
 
     /// Closes the connection to `rank`; its operations fail with `error`.

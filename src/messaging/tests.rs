@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::testing::links::{Ended, StreamLink, messenger, sockets};
 use crate::transport::{Interest, Link, OneSided, ReceivedNotice};
 use crate::types::Space;
+use crate::wire::message::Cause;
 use crate::wire::{Envelope, Message};
 
 const CONNECTION: u32 = 0x0102_0304;
@@ -50,7 +51,7 @@ fn a_receive_from_any_names_the_rank_that_ended_and_not_one_that_gave_up_because
     messenger.progress(Instant::now(), &mut events);
     assert!(events.is_empty(), "rank 1 may still send: {events:?}");
     let text = b"rank 1: timed out, waiting for rank 0";
-    let abort = Message::Abort { mismatch: false, culprit: 0, bytes: text.len() as u64 };
+    let abort = Message::Abort { cause: Cause::Failure, culprit: 0, bytes: text.len() as u64 };
     peers[0].as_mut().unwrap().write_all(&[&abort.encode(CONNECTION)[..], text].concat()).unwrap();
     messenger.progress(Instant::now(), &mut events);
     // One receive was posted before, one is posted after.
@@ -264,7 +265,7 @@ impl Link for Broken {
 #[test]
 fn a_close_notice_that_comes_when_the_stream_has_broken_gives_the_reason() {
     let text = b"rank 1: timed out, waiting for rank 2";
-    let abort = Message::Abort { mismatch: false, culprit: 2, bytes: text.len() as u64 };
+    let abort = Message::Abort { cause: Cause::Failure, culprit: 2, bytes: text.len() as u64 };
     let abort = [&abort.encode(CONNECTION)[..], text].concat();
     let envelope = Envelope { space: Space::USER, slot: 5, fingerprint: 0, bytes: 4, more: false };
     let data = [&Message::Data { envelope, announced: false, placed: 0 }.encode(CONNECTION)[..], &[1, 2]].concat();

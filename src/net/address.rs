@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::error::{Error, Result, first_few};
 use crate::net::handshake::Identity;
+use crate::secret::{JobToken, SecretKey};
 use crate::sys::process::Descriptor;
 use crate::sys::topology::{Place, affinity, domain};
 use crate::types::Rank;
@@ -43,6 +44,15 @@ const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4 + 1 + 1 + 4;
 const ADDRESS_BYTES: usize = SOCKETS_AT + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
+    /// The address by which the rank with this one agrees with others on who is left. Its identity follows from this
+    /// one's.
+    pub fn for_agreements(&self) -> Self {
+        let derived = SecretKey::derive(&JobToken::none(), "gloo_rs agreements", &self.identity);
+        let proof = derived.prove("identity", &[]);
+        let identity = std::array::from_fn(|i| proof[i]);
+        Self { identity, segment: None, ibverbs: false, streams: 1, ..self.clone() }
+    }
+
     /// Encodes the address for other ranks. The length is constant; an unused socket is all zeros.
     pub fn serialize(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(ADDRESS_BYTES);

@@ -249,6 +249,10 @@ pub trait Device: Send + Sync {
     /// The connections of one rank, which [`Connections::set_rank`] sets, of a context whose ranks all have `token`.
     fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections>;
 
+    /// The connections by which a rank of a context agrees with the others on who is left: those of a context with the
+    /// identity of `address`, by this transport alone, whatever others the device uses.
+    fn agreement_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections>;
+
     /// Registers a context for background progress: while no thread waits on the context, the device calls `context`,
     /// until the returned watch is dropped. The watch is initially armed.
     fn watch(

@@ -19,10 +19,11 @@
 //! | put done | 0, 1 if refused | | request | | | | | |
 //! | get | | region | request | | length | offset | offset | |
 //! | get done | 0, 1 if refused | | request | | length | | | the bytes |
-//! | abort | 0, 1 if the reason is a mismatch | | | | length | | | text |
+//! | abort | 0, [cause](Cause) | culprit | | | length | | | text |
 //! | goodbye | | | | | | | | |
 //! | query | | | | | | | | |
 //! | reply | 0, 1 if waiting | | | | length | | | text |
+//! | agreement | | | | | length | | | a [message of an agreement](crate::agreement::Message) |
 //!
 //! The byte of a [space](Space) is 0 for messages of unbound buffers, which have no channel, or the kind of a
 //! collective, whose slot is its tag. Only the [fingerprints](super::fingerprint) of collectives' messages contain a
@@ -37,6 +38,9 @@ use crate::wire::fingerprint::{LAST_KIND, number};
 
 /// Length of a header on the wire.
 pub const HEADER_BYTES: usize = 40;
+
+/// Longest message of an agreement, in bytes: the records of all ranks of the largest context.
+pub const MAX_AGREEMENT_BYTES: usize = 64 << 20;
 
 /// Longest text of an abort or a reply, in bytes.
 pub const MAX_TEXT_BYTES: usize = 4096;
@@ -54,6 +58,47 @@ pub struct Envelope {
     pub bytes: u64,
     /// Whether more segments of the same step of a collective follow.
     pub more: bool,
+}
+
+/// Of what kind the failure is of which an abort tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cause {
+    /// A rank is lost, or has failed for a reason of its own.
+    Failure,
+    /// Ranks disagree about a call.
+    Mismatch,
+    /// A program has aborted the context.
+    Abort,
+}
+
+impl Cause {
+    /// The cause of an error of this kind.
+    pub fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Mismatch => Self::Mismatch,
+            ErrorKind::Aborted => Self::Abort,
+            _ => Self::Failure,
+        }
+    }
+
+    /// The kind of the error on the ranks that are told.
+    pub fn kind(self) -> ErrorKind {
+        match self {
+            Self::Failure => ErrorKind::ConnectionLost,
+            Self::Mismatch => ErrorKind::Mismatch,
+            Self::Abort => ErrorKind::Aborted,
+        }
+    }
+
+    fn of_number(number: u8) -> Result<Self> {
+        match number {
+            0 => Ok(Self::Failure),
+            1 => Ok(Self::Mismatch),
+            2 => Ok(Self::Abort),
+            other => malformed(format_args!("cause {other}")),
+        }
+    }
 }
 
 /// The header of one message, without its payload.
@@ -171,8 +216,8 @@ pub enum Message {
     },
     /// The sender's context has failed, for the reason in the text that follows.
     Abort {
-        /// Whether the reason is a mismatch: ranks disagree about a call.
-        mismatch: bool,
+        /// Of what kind the failure is.
+        cause: Cause,
         /// The rank with which the failure began.
         culprit: u32,
         /// Length of the text in bytes.
@@ -197,6 +242,11 @@ pub enum Message {
         /// Length of the text in bytes.
         bytes: u64,
     },
+    /// What ranks tell each other to agree on who is left, which follows.
+    Agreement {
+        /// Its length in bytes.
+        bytes: u64,
+    },
 }
 
 const DATA: u8 = 1;
@@ -216,6 +266,7 @@ const TAKEN: u8 = 14;
 const REPLACEMENT: u8 = 15;
 const WRITTEN: u8 = 16;
 const BOUND: u8 = 17;
+const AGREEMENT: u8 = 18;
 
 /// Flag bits.
 const ANNOUNCED: u8 = 1;
@@ -277,8 +328,8 @@ impl Fields {
             Message::GetDone { request, refused, bytes } => {
                 Self { kind: GET_DONE, flag: u8::from(refused), second: request, bytes, ..zero }
             }
-            Message::Abort { mismatch, culprit, bytes } => {
-                Self { kind: ABORT, flag: u8::from(mismatch), first: culprit, bytes, ..zero }
+            Message::Abort { cause, culprit, bytes } => {
+                Self { kind: ABORT, flag: cause as u8, first: culprit, bytes, ..zero }
             }
             Message::Goodbye => Self { kind: GOODBYE, ..zero },
             Message::Query { slot, fingerprint } => {
@@ -288,6 +339,7 @@ impl Fields {
                 let (first, second) = (instead as u32, (instead >> 32) as u32);
                 Self { kind: REPLY, flag: u8::from(waiting), first, second, bytes, ..zero }
             }
+            Message::Agreement { bytes } => Self { kind: AGREEMENT, bytes, ..zero },
         }
     }
 
@@ -325,10 +377,11 @@ impl Fields {
             PUT_DONE => Message::PutDone { request, refused: flag },
             GET => Message::Get { request, region: first, offset, bytes },
             GET_DONE => Message::GetDone { request, refused: flag, bytes },
-            ABORT => Message::Abort { mismatch: flag, culprit: first, bytes },
+            ABORT => Message::Abort { cause: Cause::of_number(self.flag)?, culprit: first, bytes },
             GOODBYE => Message::Goodbye,
             QUERY => Message::Query { slot, fingerprint },
             REPLY => Message::Reply { waiting: flag, instead: fingerprint, bytes },
+            AGREEMENT => Message::Agreement { bytes },
             other => return malformed(format_args!("kind {other}")),
         })
     }
@@ -392,6 +445,9 @@ impl Message {
         if matches!(message, Self::Abort { bytes, .. } | Self::Reply { bytes, .. } if bytes > MAX_TEXT_BYTES as u64) {
             return malformed(format_args!("a text of {} bytes", fields.bytes));
         }
+        if matches!(message, Self::Agreement { bytes } if bytes > MAX_AGREEMENT_BYTES as u64) {
+            return malformed(format_args!("{} bytes of an agreement", fields.bytes));
+        }
         if message.encode(connection) != *wire {
             return malformed(format_args!("{message:?} with unused bytes that are not zero"));
         }
@@ -408,7 +464,8 @@ impl Message {
             | Self::Put { bytes, .. }
             | Self::GetDone { bytes, .. }
             | Self::Abort { bytes, .. }
-            | Self::Reply { bytes, .. } => bytes as usize,
+            | Self::Reply { bytes, .. }
+            | Self::Agreement { bytes } => bytes as usize,
             Self::Data { .. }
             | Self::Announce { .. }
             | Self::Offer { .. }
@@ -438,7 +495,7 @@ pub(crate) mod tests {
     pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         let numbers =
             (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
-        (0..17u8, prop_oneof![Just(0u8), 1..=LAST_KIND], any::<bool>(), numbers).prop_map(
+        (0..18u8, prop_oneof![Just(0u8), 1..=LAST_KIND], any::<bool>(), numbers).prop_map(
             |(kind, space, more, (flag, first, request, slot, bytes, offset))| {
                 let collective = space != 0;
                 let space = if collective { Space::collective(space, offset as u32 >> 8) } else { Space::USER };
@@ -455,12 +512,16 @@ pub(crate) mod tests {
                     5 => Message::PutDone { request, refused: flag },
                     6 => Message::Get { request, region: first, offset, bytes },
                     7 => Message::GetDone { request, refused: flag, bytes },
-                    8 => Message::Abort { mismatch: flag, culprit: first, bytes },
+                    8 => {
+                        let cause = [Cause::Failure, Cause::Mismatch, Cause::Abort][request as usize % 3];
+                        Message::Abort { cause, culprit: first, bytes }
+                    }
                     9 => Message::Goodbye,
                     10 => Message::Query { slot, fingerprint: u64::from(request) << 32 | u64::from(first) },
                     11 => Message::Offer { envelope, key: request },
                     12 => Message::Taken { key: request },
                     13 => Message::Replacement { envelope, key: request },
+                    17 => Message::Agreement { bytes },
                     _ => Message::Reply { waiting: flag, instead: u64::from(request) << 32 | u64::from(first), bytes },
                 }
             },
@@ -475,7 +536,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_an_error(kind in 0..19u8, bits: [u8; 32], flags in 0..10u8, rest: [u8; 5], zeros: [bool; 5]) {
+        fn any_bytes_are_a_message_or_an_error(kind in 0..20u8, bits: [u8; 32], flags in 0..10u8, rest: [u8; 5], zeros: [bool; 5]) {
             let mut wire = [0; HEADER_BYTES];
             wire[..4].copy_from_slice(&[kind, VERSION, flags & 1, flags >> 1]);
             wire[8..].copy_from_slice(&bits);
@@ -504,11 +565,13 @@ pub(crate) mod tests {
         assert!(text.contains(&format!("version {} instead of {VERSION}", VERSION + 1)), "{text}");
         let text = refused(&|wire| wire[31] = 0x80, Message::Announce { envelope, number: 0 });
         assert!(text.contains("9223372036854775810 bytes"), "{text}");
-        let text = refused(&|wire| wire[25] = 0x20, Message::Abort { mismatch: true, culprit: 7, bytes: 0 });
+        let text = refused(&|wire| wire[25] = 0x20, Message::Abort { cause: Cause::Mismatch, culprit: 7, bytes: 0 });
         assert!(text.contains("a text of 8192 bytes"), "{text}");
+        let text = refused(&|wire| wire[3] = 3, Message::Abort { cause: Cause::Abort, culprit: 7, bytes: 0 });
+        assert!(text.contains("cause 3"), "{text}");
         let text = refused(&|wire| wire[39] = 1, Message::Goodbye);
         assert!(text.contains("Goodbye with unused bytes that are not zero"), "{text}");
-        assert!(refused(&|wire| wire[0] = 18, Message::Goodbye).contains("kind 18"));
+        assert!(refused(&|wire| wire[0] = 19, Message::Goodbye).contains("kind 19"));
         // Messages of unbound buffers have no channel, a channel has 24 bits, and a query has no space.
         let zeros = "unused bytes that are not zero";
         let collective = Envelope { space: Space::collective(LAST_KIND, 0xff_ffff), ..envelope };

@@ -31,6 +31,8 @@ struct Round {
     list: &'static str,
     /// What ranks without content have not done, for errors.
     missing: &'static str,
+    /// The round after it, if there may be one.
+    next: Option<&'static Round>,
 }
 
 /// How long a rank waits for the store before it checks whether its context was closed: at first, and at most.
@@ -49,10 +51,11 @@ const BATCH: usize = 4096;
 /// Most missing ranks in an error.
 const MISSING_SHOWN: usize = 16;
 
-const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
-const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not published their addresses" };
+const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived", next: Some(&ADDRESSES) };
+const ADDRESSES: Round =
+    Round { key: "address", list: "addresses", missing: "have not published their addresses", next: Some(&MEMORY) };
 const MEMORY: Round =
-    Round { key: "memory", list: "shared-memory", missing: "have not said whether they share memory" };
+    Round { key: "memory", list: "shared-memory", missing: "have not said whether they share memory", next: None };
 
 /// Key of rank 0's tuning.
 const TUNING: &str = "tuning";
@@ -219,7 +222,18 @@ impl<'a> OverStore<'a> {
     /// `content` returns that in the value of a rank.
     fn exchange(&self, round: &Round, content: impl for<'v> Fn(Rank, &'v [u8]) -> Result<&'v [u8]>) -> Result<Vec<u8>> {
         let (store, size) = (self.store, self.context.size);
-        let missing = |e| self.name_missing(round, e);
+        let missing = |e: Error| {
+            if e.kind().is_intended() {
+                // The others have this rank's content, or wait for the list.
+                let round = if self.context.rank == 0 { Some(round) } else { round.next };
+                let told = match e.kind() {
+                    ErrorKind::Closed => Error::new(ErrorKind::ConnectionLost, e.message()),
+                    _ => e.clone(),
+                };
+                round.inspect(|round| self.refuse(round, &told));
+            }
+            self.name_missing(round, e)
+        };
         if self.context.rank != 0 {
             let list = self.wait_for(|wait| store.get(round.list, wait)).map_err(missing)?;
             return self.refused(0, &list).map_or(Ok(list), Err);

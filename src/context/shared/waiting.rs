@@ -9,7 +9,7 @@ use crate::context::run::Run;
 use crate::engine::Idle;
 use crate::engine::errors::too_slow;
 use crate::engine::shared::{Call, Progress, Shared, Wait, Work};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::messaging::Token;
 
 /// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core:
@@ -208,9 +208,8 @@ impl Context {
         let index = match self.register(run, &mut guard, call) {
             Ok(index) => index,
             Err(error) => {
-                // Whoever has closed the context did not know yet what the call waits for.
-                let waited =
-                    rank.filter(|_| error.kind() == ErrorKind::Closed).map(|rank| guard.messenger.peer_name(rank));
+                // Whoever has ended the context did not know yet what the call waits for.
+                let waited = rank.filter(|_| error.kind().is_intended()).map(|rank| guard.messenger.peer_name(rank));
                 let error = waited.map(|peer| error.and(format_args!("; it waited for {peer}"))).unwrap_or(error);
                 call.outcome = Some(Err(error));
                 return Ok(true);

@@ -8,6 +8,7 @@ use crate::context::measure::{self, Measured};
 use crate::rendezvous::InProcessStore;
 use crate::transport::Sharing;
 use crate::types::DataType;
+use crate::version::Version;
 
 /// A quarter of the timeout may be spent on measuring; long enough for a busy machine.
 const LONG: Duration = Duration::from_secs(120);

@@ -7,7 +7,7 @@ use super::*;
 use crate::net::address::Address;
 use crate::net::handshake::{self, Answer, Connecting, Connector, Hello, Part};
 use crate::types::{Slot, Space};
-use crate::wire::message::HEADER_BYTES;
+use crate::wire::message::{Cause, HEADER_BYTES};
 use crate::wire::{Envelope, Message};
 
 /// Rank 1 of two, the peer's end of a connection that it assumes to be rank 0's, and its connection number.
@@ -66,7 +66,7 @@ fn a_malformed_header_ends_the_connection_with_a_reason() {
         (Box::new(edited(15, 1)), "a call number where there is no collective: 65536"),
         (Box::new(|connection| plain.encode(!connection)), "malformed header: connection"),
         (Box::new(edited(31, 0xff)), "malformed header: 18374686479671623684 bytes"),
-        (Box::new(header(Message::Abort { mismatch: false, culprit: 0, bytes: 1 << 20 })), "1048576 bytes"),
+        (Box::new(header(Message::Abort { cause: Cause::Failure, culprit: 0, bytes: 1 << 20 })), "1048576 bytes"),
         (Box::new(header(Message::PutDone { request: 7, refused: false })), "answered a request that was not made"),
         (
             Box::new(header(Message::GetDone { request: 7, refused: false, bytes: 0 })),

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use super::*;
 use crate::rendezvous::{InProcessStore, Store};
 use crate::transport::Sharing;
+use crate::version::Version;
 
 /// Nothing here may end by it.
 fn options() -> ContextOptions {

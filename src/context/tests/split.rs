@@ -149,6 +149,9 @@ impl transport::Device for Unwatched {
     fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections> {
         self.device.clone().connections(token)
     }
+    fn agreement_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
+        self.device.clone().agreement_connections(token, address)
+    }
     fn watch(self: Arc<Self>, of: &Connections, context: Weak<dyn BackgroundProgress>) -> Result<Box<dyn Watch>> {
         match self.fails.load(Ordering::Relaxed) {
             true => Err(Error::new(ErrorKind::ResourceExhausted, "no descriptor is left")),

@@ -2,6 +2,7 @@
 
 use super::disagreement::make;
 use super::*;
+use crate::version::Version;
 
 const OWN: Version = Version::OWN;
 const PATCH: Version = Version { patch: OWN.patch + 1, ..OWN };

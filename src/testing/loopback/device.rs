@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::hash::QuickMap;
 use crate::log::LogCallback;
 use crate::net::address::Address;
+use crate::net::handshake::Identity;
 use crate::secret::JobToken;
 use crate::sys::{Pollable, PollerKind};
 use crate::transport::connections::Linger;
@@ -179,10 +180,20 @@ impl Watch for ArmedFlag {
     }
 }
 
-impl Device for Node {
-    fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections> {
-        let ((connector, node), mut identity) = (self.connector(), [0; 16]);
-        identity[..8].copy_from_slice(&node.to_le_bytes());
+impl Node {
+    /// The connections of `node`, which has this `connector` and this identity, or that of its number.
+    fn connections_of(
+        &self,
+        token: &JobToken,
+        (connector, node): (LoopbackConnector, usize),
+        identity: Option<Identity>,
+        providers: &[Box<dyn Provider>],
+    ) -> Result<Connections> {
+        let identity = identity.unwrap_or_else(|| {
+            let mut identity = [0; 16];
+            identity[..8].copy_from_slice(&node.to_le_bytes());
+            identity
+        });
         let address = Address {
             identity,
             sockets: Vec::new(),
@@ -195,10 +206,20 @@ impl Device for Node {
             streams: 1,
         };
         let (sources, network) = ((Vec::new(), PollerKind::Poll), self.network.clone());
-        let mut made = Connections::new(address, connector, sources, &self.providers, (token, &self.linger, None))?;
+        let mut made = Connections::new(address, connector, sources, providers, (token, &self.linger, None))?;
         let node = &mut network.state().nodes[node];
         (node.identity, node.bell) = (identity, made.bell());
         Ok(made)
+    }
+}
+
+impl Device for Node {
+    fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections> {
+        self.connections_of(token, self.connector(), None, &self.providers)
+    }
+
+    fn agreement_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
+        self.connections_of(token, self.connector(), Some(address.identity), &[])
     }
 
     fn watch(

@@ -422,6 +422,10 @@ impl State {
 
     /// Establishes a link from `from` to `to`.
     pub fn connect(&mut self, from: usize, to: usize) {
+        if self.status(from) != NodeStatus::Running {
+            // Its process runs on until it sleeps.
+            return;
+        }
         if self.streams.iter().any(|s| (s.from, s.to) == (from, to)) {
             return;
         }

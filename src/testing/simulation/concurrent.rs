@@ -85,7 +85,7 @@ fn alltoall(context: &Context, round: usize, count: usize) {
 }
 
 fn options() -> ContextOptions {
-    ContextOptions { check_calls: Some(false), ..Default::default() }
+    ContextOptions { check_calls: Some(false), agrees: false, ..Default::default() }
 }
 
 #[test]

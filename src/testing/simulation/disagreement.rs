@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::idle;
-use super::job::play;
+use super::job::play_on;
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::testing::loopback::LinkModel;
+use crate::testing::loopback::{LinkModel, Network};
 use crate::types::{DataType, Rank};
 
 const SIZE: usize = 3;
@@ -78,8 +78,9 @@ impl MismatchedCall {
         unsafe { context.run(&call) }
     }
 
-    /// The errors of sender and receiver, in this call or in a later one in which they exchange nothing.
-    fn errors(&self) -> [(bool, Error); 2] {
+    /// The errors of sender and receiver: of this call, of a later one in which they exchange nothing, or, if that has
+    /// ended before the other rank has noticed, of the context.
+    fn errors(&self, seed: u64) -> [(bool, Error); 2] {
         let link_model = LinkModel {
             delay: Duration::from_micros(1)..Duration::from_micros(20),
             capacity: 1 << 20,
@@ -87,8 +88,9 @@ impl MismatchedCall {
             reads_above: None,
             places_above: None,
         };
-        let options = ContextOptions { check_calls: Some(false), ..Default::default() };
-        let mut errors = play(link_model, SIZE, &options, |network, context| {
+        let options = ContextOptions { check_calls: Some(false), agrees: false, ..Default::default() };
+        let network = Network::new(seed, link_model);
+        let mut errors = play_on(&network, SIZE, &options, |network, context| {
             let began = network.now();
             let first = self.make(context).err();
             let at_once = first.is_some();
@@ -98,11 +100,15 @@ impl MismatchedCall {
             });
             assert!(network.now().duration_since(began) < 2 * SOON, "rank {} waited: {error:?}", context.rank());
             idle(network, SOON);
-            error.map(|error| (at_once, error))
+            error.or_else(|| context.broken()).map(|error| (at_once, error))
         });
-        self.ends().map(|rank| errors[rank].take().unwrap_or_else(|| panic!("rank {rank} has noticed nothing")))
+        let of = |rank: usize| errors[rank].take().expect("the rank has ended");
+        self.ends().map(of).map(|error| error.unwrap_or_else(|| panic!("seed {seed}: a rank has noticed nothing")))
     }
 }
+
+/// Orders of events in which each call is played.
+const SEEDS: u64 = 10;
 
 const SMALL: usize = 4;
 /// Number of elements of a segment that is too large for an eager message.
@@ -110,12 +116,12 @@ const LARGE: usize = EAGER_BYTES / 8 + 1;
 
 #[test]
 fn sending_more_or_less_than_expected_fails_on_both_ranks() {
-    for collective in COLLECTIVES {
+    for (seed, collective) in (0..SEEDS).flat_map(|seed| COLLECTIVES.map(|collective| (seed, collective))) {
         for segment in [SMALL, LARGE] {
             for (sent, expected) in [(2, 1), (1, 2), (3, 1), (3, 2)].map(|(a, b)| (a * segment, b * segment)) {
                 let call = MismatchedCall { collective, segment, sent, expected };
                 let what = format!("{} of {sent} for {expected} in {segment}", collective.name());
-                let [sender, receiver] = call.errors();
+                let [sender, receiver] = call.errors(seed);
                 let [from, to] = call.ends();
                 for (rank, (_, error)) in [(from, &sender), (to, &receiver)] {
                     assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}: rank {rank}: {error}");
@@ -140,10 +146,10 @@ fn sending_more_or_less_than_expected_fails_on_both_ranks() {
 /// In this case the receiver posts no receive that could detect the message.
 #[test]
 fn sending_to_a_rank_that_expects_nothing_fails_in_the_next_such_call_at_the_latest() {
-    for collective in COLLECTIVES {
+    for (seed, collective) in (0..SEEDS).flat_map(|seed| COLLECTIVES.map(|collective| (seed, collective))) {
         let call = MismatchedCall { collective, segment: SMALL, sent: SMALL, expected: 0 };
         let [from, _] = call.ends();
-        for (_, error) in call.errors() {
+        for (_, error) in call.errors(seed) {
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
             let text = format!("rank {from} at node {from} has sent 32 bytes of {} ", collective.name());
             assert!(error.message().contains(&text), "{error}");

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::calls::{Buffers, CollectiveCall};
 use super::messages::{Messages, Sealed};
-use super::{Body, run, sleep};
+use super::{Body, idle, run, sleep};
 use crate::collective::Constants;
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions};
 use crate::engine::Spin;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
 use crate::testing::loopback::{LinkModel, Network, Node, NodeStatus};
 use crate::transport::Device;
@@ -24,6 +24,9 @@ use crate::tuner::Tuner;
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Additional time for diagnostic queries to peers, and for messages in transit.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Why a rank aborts its context.
+const REASON: &str = "the loss is not a number";
 
 /// What a rank with a request does between start and wait; longer than some messages take, shorter than others.
 const BETWEEN: Duration = Duration::from_micros(200);
@@ -37,6 +40,8 @@ pub enum Work {
     Mismatch(CollectiveCall, usize, CollectiveCall),
     /// Point-to-point messages.
     Messages(Messages),
+    /// This rank aborts the context after this time. The others go on.
+    Abort(usize, Duration),
 }
 
 /// Memory that the library must not use any more.
@@ -52,6 +57,8 @@ struct RankResult {
     done: usize,
     /// The error of the next one, and when it started and ended.
     failed: Option<(Error, Instant, Instant)>,
+    /// When it has aborted the context.
+    aborted: Option<Instant>,
     /// The failure does not break the context, so peers do not learn the reason when it is closed.
     without_reason: bool,
     finished: bool,
@@ -84,7 +91,7 @@ impl Job {
 
     /// The options of a job's contexts.
     pub fn options(check_calls: bool) -> ContextOptions {
-        ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() }
+        ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), agrees: false, ..Default::default() }
     }
 
     /// Runs `works` in sequence on these contexts, one for each rank.
@@ -119,6 +126,12 @@ impl Job {
                             returned.borrow_mut().push(ReturnedMemory::Messages(sealed));
                             result
                         }
+                        Work::Abort(who, after) if context.rank() == *who => {
+                            idle(network, *after);
+                            ended.borrow_mut().aborted = Some(network.now());
+                            context.abort(REASON)
+                        }
+                        Work::Abort(..) => Ok(()),
                     };
                     if let Err(error) = result {
                         ended.borrow_mut().failed = Some((error, began, network.now()));
@@ -182,11 +195,39 @@ impl Job {
         self.check_remains(wrong, status == NodeStatus::Running)
     }
 
+    /// Checks a job that this rank has aborted: every rank ends at most `within` after the abort, with success or with
+    /// the error of the abort. Returns the number of errors.
+    pub fn check_aborted(self, by: usize, within: Duration) -> Result<usize, String> {
+        let mut wrong = String::new();
+        let mut errors = 0;
+        let aborted = self.ended[by].aborted;
+        for (rank, ended) in self.ended.iter().enumerate() {
+            match (&ended.failed, aborted) {
+                (None, _) if ended.finished && ended.done == self.works => {}
+                (Some((error, _, at)), Some(aborted)) => {
+                    errors += 1;
+                    let is_known = self.contexts[rank].is_aborted().is_ok_and(|is_aborted| is_aborted);
+                    let says = error.kind() == ErrorKind::Aborted && error.details().rank == Some(by);
+                    let text = format!("rank {by} has aborted this context: {REASON}");
+                    if !is_known || !says || !error.message().contains(&text) {
+                        let _ = writeln!(wrong, "rank {rank}: {:?}: {error}", error.kind());
+                    }
+                    if at.saturating_duration_since(aborted) > within {
+                        let took = at.duration_since(aborted);
+                        let _ = writeln!(wrong, "rank {rank} has ended {took:?} after the abort: {error}");
+                    }
+                }
+                (Some((error, ..)), None) => drop(writeln!(wrong, "rank {rank} failed before the abort: {error}")),
+                (None, _) => drop(writeln!(wrong, "rank {rank} never ended")),
+            }
+        }
+        self.check_remains(wrong, false).map(|()| errors)
+    }
+
     /// Checks a job in which work requests, ports or devices may have failed, but no rank: each rank ends within the
     /// timeout, with success or with an error that names a rank. Returns the errors.
     #[cfg(feature = "ibverbs")]
     pub fn check_ends(self) -> Result<Vec<Error>, String> {
-        use crate::error::ErrorKind;
         let mut wrong = String::new();
         let mut errors = Vec::new();
         for (rank, ended) in self.ended.iter().enumerate() {

@@ -2,6 +2,8 @@
 //! links](crate::testing::loopback) under virtual time. Each rank is a coroutine that is suspended where a thread
 //! would sleep. Everything that happens is a function of one seed.
 
+mod abort;
+mod agreements;
 mod calls;
 mod concurrent;
 #[cfg(all(target_os = "linux", not(any(miri, loom))))]

@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_millis(100);
 const QUERIES: Duration = Duration::from_millis(650);
 
 fn options(check_calls: bool) -> ContextOptions {
-    ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() }
+    ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), agrees: false, ..Default::default() }
 }
 
 /// The request of a sum of `data` in place, by this algorithm or by that which the library selects.

@@ -14,7 +14,7 @@ use crate::tuner::file::Tuning;
 use crate::tuner::model::Topology;
 use crate::types::{DataType, Rank};
 
-fn link_model() -> LinkModel {
+pub fn link_model() -> LinkModel {
     LinkModel {
         delay: Duration::from_micros(1)..Duration::from_micros(50),
         capacity: 100_000,
@@ -25,11 +25,11 @@ fn link_model() -> LinkModel {
 }
 
 fn options(connect: Connect) -> ContextOptions {
-    ContextOptions { timeout: TIMEOUT, check_calls: Some(false), connect, ..Default::default() }
+    ContextOptions { timeout: TIMEOUT, check_calls: Some(false), connect, agrees: false, ..Default::default() }
 }
 
 /// Makes the threads of `context` and of its parts not poll: time passes only where a rank sleeps.
-fn never_poll(context: &Context) {
+pub fn never_poll(context: &Context) {
     let constants = [("spin_us", 0.0), ("spin_shared_us", 0.0), ("spin_alone_us", 0.0)].into();
     let tuning = Tuning { constants, ..Tuning::default() };
     let tuner = Tuner::new(tuning, Default::default(), Topology::one_host(context.size(), 1), 1 << 20);
@@ -37,7 +37,7 @@ fn never_poll(context: &Context) {
 }
 
 /// `own` of all ranks, in their order.
-fn gather(context: &Context, own: u64) -> Result<Vec<u64>> {
+pub fn gather(context: &Context, own: u64) -> Result<Vec<u64>> {
     let mut all = vec![0u64; context.size()];
     let call = Call {
         inputs: &[(&raw const own).cast()],

@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_millis(1);
 const QUERIES: Duration = Duration::from_millis(650);
 
 fn options() -> ContextOptions {
-    ContextOptions { timeout: LONG, check_calls: Some(false), ..Default::default() }
+    ContextOptions { timeout: LONG, check_calls: Some(false), agrees: false, ..Default::default() }
 }
 
 /// A call that all ranks can make; only its mismatches matter.

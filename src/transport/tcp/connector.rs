@@ -24,13 +24,12 @@ use super::{number, of_number};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
-use crate::net::address::{self, Address, MAX_SOCKETS};
+use crate::net::address::MAX_SOCKETS;
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Part, Reason};
 use crate::net::stream::Stream;
-use crate::net::this_host;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::poller::Event;
-use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration, topology};
+use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Description, Interest, Peers, Reach};
 use crate::types::Rank;
 
@@ -133,16 +132,10 @@ pub struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// A connector whose peers have `token`, and its address, with these `sockets` for now. Authenticated incoming
-    /// connections are passed in `arrivals`.
-    pub(super) fn new(
-        token: &JobToken,
-        sockets: Vec<SocketAddr>,
-        shared: Arc<Shared>,
-        arrivals: Arrivals,
-    ) -> Result<(Self, Address)> {
+    /// A connector of the context with this identity, whose peers have `token`. Authenticated incoming connections are
+    /// passed in `arrivals`.
+    pub(super) fn new(token: &JobToken, identity: Identity, shared: Arc<Shared>, arrivals: Arrivals) -> Result<Self> {
         let failed = |e| Error::io("cannot create a context", &e);
-        let identity: Identity = sys::random().map_err(failed)?;
         let poller = Poller::new(shared.transport.poller()).map_err(failed)?;
         let buffered_links =
             if shared.security.is_encrypted() { Some(BufferedLinks::new().map_err(failed)?) } else { None };
@@ -151,18 +144,7 @@ impl TcpConnector {
             .map(|buffered_links| poller.add(buffered_links, sys::READ, BUFFERED_LINKS))
             .transpose()
             .map_err(failed)?;
-        let address = Address {
-            identity,
-            sockets,
-            host: this_host::host()?,
-            network: this_host::network()?,
-            cores: address::cores(),
-            place: topology::place().map_err(failed)?,
-            segment: None,
-            ibverbs: false,
-            streams: shared.streams,
-        };
-        let connector = Self {
+        Ok(Self {
             identity,
             token: token.clone(),
             log: shared.log.clone(),
@@ -177,8 +159,7 @@ impl TcpConnector {
             pending: Vec::new(),
             arrivals,
             closed: None,
-        };
-        Ok((connector, address))
+        })
     }
 
     /// The public name of this context.

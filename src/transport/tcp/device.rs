@@ -142,6 +142,19 @@ impl Device {
         self.shared.listening().first().and_then(|l| l.interface.clone())
     }
 
+    /// The connections of a rank with this `address`, which also uses the transports of `providers`.
+    fn connect_by(&self, token: &JobToken, address: Address, providers: &[Box<dyn Provider>]) -> Result<Connections> {
+        let (arrivals, shared) = (Arrivals::default(), &self.shared);
+        let connector = TcpConnector::new(token, address.identity, shared.clone(), arrivals.clone())?;
+        let number = shared.next_number.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry { context: None, number, key: connector.key(), arrivals, notice: None };
+        shared.contexts().by_handle.insert(connector.handle(), entry);
+        let keeper = shared.clone();
+        let linger: Linger = Arc::new(move |draining| keeper.keep(draining));
+        let sources = (vec![connector.source()], shared.transport.poller().of_pollers());
+        Connections::new(address, connector, sources, providers, (token, &linger, shared.log.as_ref()))
+    }
+
     /// Counters of incoming connections. May be called by any thread at any time.
     pub fn statistics(&self) -> ConnectionStatistics {
         self.shared.listeners.statistics()
@@ -150,16 +163,14 @@ impl Device {
 
 impl transport::Device for Device {
     fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections> {
-        let (arrivals, shared) = (Arrivals::default(), &self.shared);
         let sockets = transport::Device::provisional_sockets(self.as_ref(), None)?;
-        let (connector, address) = TcpConnector::new(token, sockets, shared.clone(), arrivals.clone())?;
-        let number = shared.next_number.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { context: None, number, key: connector.key(), arrivals, notice: None };
-        shared.contexts().by_handle.insert(connector.handle(), entry);
-        let keeper = shared.clone();
-        let linger: Linger = Arc::new(move |draining| keeper.keep(draining));
-        let sources = (vec![connector.source()], shared.transport.poller().of_pollers());
-        Connections::new(address, connector, sources, &shared.providers, (token, &linger, shared.log.as_ref()))
+        let identity = sys::random().map_err(|e| Error::io("cannot create a context", &e))?;
+        let address = self.shared.address(identity, sockets)?;
+        self.connect_by(token, address, &self.shared.providers)
+    }
+
+    fn agreement_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
+        self.connect_by(token, address.clone(), &[])
     }
 
     fn watch(

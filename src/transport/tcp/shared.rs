@@ -12,15 +12,17 @@ use super::closing::ClosingLink;
 #[cfg(feature = "tls")]
 use super::relay::Relays;
 use super::streams::Streams;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::{Level, LogCallback};
+use crate::net::address::{self, Address};
 use crate::net::choice::{Choice, Chosen};
 use crate::net::gate::Listeners;
-use crate::net::handshake::{Answer, Handle, Proven};
+use crate::net::handshake::{Answer, Handle, Identity, Proven};
 use crate::net::ports::{self, PortRange};
 use crate::net::stream::{Security, Stream, Transport};
+use crate::net::this_host;
 use crate::secret::SecretKey;
-use crate::sys::{ForkMark, Poller, Registration, Waker};
+use crate::sys::{ForkMark, Poller, Registration, Waker, topology};
 use crate::transport::{BackgroundProgress, CloseNotice, DrainingLink, Provider};
 use crate::wait_mode::WaitMode;
 
@@ -93,6 +95,21 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The address of a context of this device with this identity, at these `sockets`.
+    pub fn address(&self, identity: Identity, sockets: Vec<SocketAddr>) -> Result<Address> {
+        Ok(Address {
+            identity,
+            sockets,
+            host: this_host::host()?,
+            network: this_host::network()?,
+            cores: address::cores(),
+            place: topology::place().map_err(|e| Error::io("cannot create a context", &e))?,
+            segment: None,
+            ibverbs: false,
+            streams: self.streams,
+        })
+    }
+
     pub fn contexts(&self) -> MutexGuard<'_, Contexts> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }

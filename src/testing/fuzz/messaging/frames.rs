@@ -16,7 +16,7 @@ use crate::testing::fuzz::Input;
 use crate::testing::links::{Ended, PlacingLink, StreamLink, messenger, sockets};
 use crate::transport::Link;
 use crate::types::{DataType, ReduceOp, Space};
-use crate::wire::message::HEADER_BYTES;
+use crate::wire::message::{Cause, HEADER_BYTES};
 use crate::wire::{Envelope, Message};
 
 /// Low limits on unexpected bytes, and how much one turn of reading may add.
@@ -227,7 +227,10 @@ impl Attacked {
             6 => Message::PutDone { request, refused },
             7 => Message::Get { request, region, offset, bytes },
             8 => Message::GetDone { request, refused, bytes },
-            9 => Message::Abort { mismatch: first != 0, culprit: request, bytes },
+            9 => {
+                let cause = [Cause::Failure, Cause::Mismatch, Cause::Abort][usize::from(number % 3)];
+                Message::Abort { cause, culprit: request, bytes }
+            }
             11 => Message::Query { slot: offset, fingerprint: bytes },
             12 => Message::Reply { waiting: refused, instead: offset, bytes },
             _ => Message::Goodbye,

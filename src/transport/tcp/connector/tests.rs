@@ -80,8 +80,9 @@ fn a_rank_of_another_host_may_refuse_for_two_seconds() {
 
 /// A connector of rank 0 of two at `sockets`, and what it is told of them.
 fn lone(device: &Device, sockets: Vec<SocketAddr>) -> (TcpConnector, Peers) {
-    let (connector, own) =
-        TcpConnector::new(&JobToken::none(), sockets, device.shared.clone(), Arrivals::default()).unwrap();
+    let own = device.shared.address([1; 16], sockets).unwrap();
+    let connector =
+        TcpConnector::new(&JobToken::none(), own.identity, device.shared.clone(), Arrivals::default()).unwrap();
     let mut peers = Peers::new(own);
     peers.size = 2;
     (connector, peers)

@@ -1,0 +1,168 @@
+//! Agreement of the ranks on who is left, on a context in any state.
+//!
+//! It has links of its own, which are made when the first rank needs them, to a second identity of each context that
+//! follows from the first. So it works though the context is broken, aborted, or in the middle of a call, and a link
+//! that ends says that a rank is lost.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::agreement::{Decision, Vote};
+use crate::context::exchange::Limit;
+use crate::context::{Context, ContextOptions, Shared};
+use crate::engine::Spin;
+use crate::error::{Error, ErrorKind, Result, after, first_few};
+use crate::messaging::Messenger;
+use crate::net::address::Address;
+use crate::secret::JobToken;
+use crate::transport::Device;
+use crate::types::Rank;
+
+/// The operation that errors name.
+const AGREE: &str = "agree";
+
+/// How many lost ranks an error names.
+const RANKS_SHOWN: usize = 8;
+
+/// What the ranks that are left have agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// The bits that all have passed.
+    pub flags: u64,
+    /// The ranks that are lost, in ascending order.
+    pub lost: Vec<Rank>,
+    /// Whether these are more than when the ranks agreed last.
+    pub has_grown: bool,
+}
+
+/// By what the ranks of a context agree.
+pub(super) struct Agreements {
+    pub(super) shared: Arc<Shared>,
+    /// The ranks that were lost when they agreed last.
+    lost: Mutex<Vec<Rank>>,
+    /// Whether a thread is in a call.
+    is_busy: AtomicBool,
+}
+
+impl Agreements {
+    /// Those of `rank` of `size`, whose context has this `address` and these `options`.
+    pub fn new(
+        device: &Arc<dyn Device>,
+        (rank, size): (Rank, usize),
+        address: &Address,
+        options: &ContextOptions,
+    ) -> Result<Self> {
+        let token = options.token.clone().unwrap_or_else(JobToken::none);
+        let connections = device.clone().agreement_connections(&token, &address.for_agreements())?;
+        let messenger = Messenger::new(rank, size, connections, device.log());
+        // Nothing is worth polling for: the others may come much later.
+        let shared = Shared::new(messenger, device, Spin::of(Duration::ZERO))?;
+        shared.engine.lock().serve_agreements(rank, size);
+        Ok(Self { shared, lost: Mutex::default(), is_busy: AtomicBool::new(false) })
+    }
+
+    /// Sets the `addresses` of the contexts of all ranks.
+    pub fn set_peers(&self, addresses: &[Address]) -> Result<()> {
+        let mut guard = self.shared.engine.lock();
+        let sockets = addresses[guard.messenger.connections().peers().rank].sockets.clone();
+        guard.messenger.connections_mut().set_sockets(sockets);
+        for (rank, address) in addresses.iter().enumerate() {
+            guard.messenger.set_peer(rank, &address.for_agreements().serialize())?;
+        }
+        self.shared.engine.leave(guard);
+        Ok(())
+    }
+
+    /// No agreement comes about any more.
+    pub fn close(&self, error: &Error) {
+        let mut guard = self.shared.engine.lock();
+        guard.break_with(error, None);
+        self.shared.engine.hand_over(guard);
+        self.shared.engine.wake();
+    }
+
+    fn agree(&self, vote: Vote, limit: Limit) -> Result<(Decision, bool)> {
+        let guard = self.shared.engine.lock();
+        if guard.broken.is_none() && guard.messenger.is_isolated() {
+            return Err(Error::new(ErrorKind::InvalidOperation, "the context is not connected: connect it first"));
+        }
+        let agreed = self.shared.engine.agree(guard, vote, limit.deadline).map_err(|error| match error.kind() {
+            ErrorKind::Timeout => error.context(format_args!("timed out {}", after(limit.timeout))),
+            _ => error,
+        })?;
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&agreed.0.lost);
+        Ok(agreed)
+    }
+}
+
+impl Context {
+    /// Agrees with the ranks that are left: on the bits that the `flags` of all have, on the ranks that are lost, and on
+    /// whether these are more than the last time. Collective, on a context in any state but closed, and independent of
+    /// what else goes on there. All ranks that are left get the same, however many end meanwhile. A rank is lost if its
+    /// process has ended, its context is closed, or a connection to it has broken; it fails then, as it cannot take
+    /// part.
+    ///
+    /// If not all have come within `timeout`, this fails with `Timeout`. The vote counts all the same: the next call
+    /// goes on with this agreement, and with the flags that were given first.
+    pub fn agree(&self, flags: u64, timeout: Option<Duration>) -> Result<Agreed> {
+        let (deadline, timeout_used) = self.deadline(timeout);
+        let limit = Limit { deadline, timeout: timeout_used, by_default: false };
+        let agreed = self.agree_on(Vote { flags, record: Vec::new() }, limit).and_then(|agreed| {
+            match agreed.0.records.iter().find(|(_, record)| !record.is_empty()) {
+                None => Ok(agreed),
+                Some((rank, _)) => {
+                    let text = format!("rank {rank} does not agree only: it shrinks the context");
+                    Err(Error::new(ErrorKind::Mismatch, text).with_rank(*rank))
+                }
+            }
+        });
+        let (Decision { flags, lost, .. }, has_grown) =
+            agreed.map_err(|error| self.disagreed(&error, timeout, limit, AGREE))?;
+        Ok(Agreed { flags, lost, has_grown })
+    }
+
+    /// The error that says that the ranks `lost` are lost.
+    pub fn loss(&self, lost: &[Rank]) -> Error {
+        let (which, verb) = if lost.len() == 1 { ("rank", "is") } else { ("ranks", "are") };
+        let text = format!("{}: {which} {} {verb} lost", self.own(), first_few(lost.iter(), RANKS_SHOWN, ", "));
+        let error = Error::new(ErrorKind::ConnectionLost, text).during(AGREE);
+        lost.first().into_iter().fold(error, |error, rank| error.with_rank(*rank))
+    }
+
+    /// The ranks that were lost when the ranks agreed last, in ascending order.
+    pub fn lost_ranks(&self) -> Vec<Rank> {
+        let lost = |agreements: &Agreements| agreements.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.agreements.as_ref().map_or(Vec::new(), lost)
+    }
+
+    /// The error of `operation`, which needed an agreement.
+    pub(super) fn disagreed(
+        &self,
+        error: &Error,
+        own_timeout: Option<Duration>,
+        limit: Limit,
+        operation: &'static str,
+    ) -> Error {
+        let error = error.context(format_args!("{}: cannot {operation}", self.own()));
+        self.amended(own_timeout, limit.deadline, error.during(operation))
+    }
+
+    /// Agrees by a vote.
+    pub(super) fn agree_on(&self, vote: Vote, limit: Limit) -> Result<(Decision, bool)> {
+        self.check_process()?;
+        let Some(agreements) = &self.agreements else {
+            if let Some(error) = self.broken().filter(|error| error.kind() == ErrorKind::Closed) {
+                return Err(error);
+            }
+            let Vote { flags, record } = vote;
+            return Ok((Decision { flags, lost: Vec::new(), records: vec![(self.rank, record)] }, false));
+        };
+        if agreements.is_busy.swap(true, Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::InvalidOperation, "another thread agrees, or shrinks the context"));
+        }
+        let agreed = agreements.agree(vote, limit);
+        agreements.is_busy.store(false, Ordering::Release);
+        agreed
+    }
+}

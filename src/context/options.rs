@@ -1,0 +1,74 @@
+//! What the creator of a context chooses.
+
+use std::time::Duration;
+
+use crate::environment;
+use crate::secret::JobToken;
+use crate::version::Version;
+use crate::wait_mode::WaitMode;
+
+/// When connections to peers are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Connect {
+    /// On first use.
+    #[default]
+    Lazy,
+    /// To every rank, before `connect` returns.
+    Full,
+}
+
+/// Options of a context.
+#[derive(Clone, Debug)]
+pub struct ContextOptions {
+    /// Timeout of an operation, if the call does not set one. Zero: only what is possible without waiting.
+    /// `Duration::MAX`: no timeout. 30 s by default.
+    pub timeout: Duration,
+    /// Whether nobody has chosen `timeout`: errors of calls that end by it then name the variable
+    /// [`environment::TIMEOUT`].
+    pub timeout_by_default: bool,
+    /// When connections are made.
+    pub connect: Connect,
+    /// Longest message of a collective, in bytes. 1 MiB by default. The same on all ranks.
+    pub max_segment_bytes: usize,
+    /// The job token, which must be equal on all ranks; empty for none. `None`: the value of `GLOO_RS_TOKEN` when the
+    /// context is created.
+    pub token: Option<JobToken>,
+    /// Whether ranks compare their calls before each collective, which costs an allgather. Calls that differ then fail
+    /// on every rank, with an error that names the differences, and the context stays usable. `None`: as
+    /// `GLOO_RS_CHECK_CALLS` says, else not. The same on all ranks.
+    pub check_calls: Option<bool>,
+    /// Source of the constants for estimating the cost of algorithms, and of recorded choices: a tuning file's path,
+    /// `measure`, or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's
+    /// option is used, for all ranks.
+    pub tuning: Option<String>,
+    /// Whether [`Context::alloc`] takes all pages at once. This takes as long as writing them, and a rank that writes
+    /// its memory from a thread on another NUMA node finds it far away; but no later write waits for a page, or finds
+    /// none.
+    pub commit_memory: bool,
+    /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else
+    /// `auto`.
+    pub wait: Option<WaitMode>,
+    /// Whether the ranks can agree on who is left, by [`Context::agree`] and [`Context::shrink`]. Takes two
+    /// descriptors. The same on all ranks.
+    pub agrees: bool,
+    /// This library's. Tests pretend to be another.
+    pub version: Version,
+}
+
+impl Default for ContextOptions {
+    fn default() -> Self {
+        Self {
+            timeout: environment::DEFAULT_TIMEOUT,
+            timeout_by_default: false,
+            connect: Connect::Lazy,
+            max_segment_bytes: 1 << 20,
+            token: None,
+            check_calls: None,
+            tuning: None,
+            commit_memory: false,
+            wait: None,
+            agrees: true,
+            version: Version::OWN,
+        }
+    }
+}
