@@ -129,6 +129,15 @@ void contexts() {
     part.allreduce(memory.get(), 1);
     CHECK_INT(memory[0], 1);
   }
+  std::uint64_t flags = ~(std::uint64_t{1} << test_rank);
+  CHECK(context.agree(flags));
+  CHECK(flags == UINT64_MAX << test_size);
+  CHECK(context.lost_ranks().empty());
+  Context smaller = context.shrink();
+  CHECK_INT(smaller.size(), test_size);
+  smaller.barrier();
+  smaller.abort("it is not needed");
+  CHECK(smaller.is_aborted());
   CHECK(!context.broken());
   const std::uint64_t slot = context.next_slot(2);
   CHECK_INT(context.next_slot(1), slot + 2);

@@ -35,6 +35,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace gloo_rs {
 
@@ -230,6 +231,29 @@ class Context : public detail::Handle<gloo_rs_context_t, detail::Destroy<gloo_rs
   // Empty if `color` is GLOO_RS_COLOR_UNDEFINED.
   [[nodiscard]] Context split(int32_t color, int32_t key) { return make<Context>(gloo_rs_context_split, get(), color, key); }
   void close() { check(gloo_rs_context_close(get())); }
+
+  // Ends what all ranks do on the context.
+  void abort(const char *reason = nullptr) { check(gloo_rs_context_abort(get(), reason)); }
+  [[nodiscard]] bool is_aborted() const { return detail::result<bool>(gloo_rs_context_is_aborted, get()); }
+  // Sets `flags` to the bits that the ranks that are left have in common. False if more ranks are lost than the last time.
+  [[nodiscard]] bool agree(uint64_t &flags, int64_t timeout_ms = GLOO_RS_TIMEOUT_DEFAULT) {
+    const gloo_rs_status_t status = gloo_rs_context_agree(get(), &flags, timeout_ms);
+    if (status == GLOO_RS_ERROR_CONNECTION_LOST) return false;
+    check(status);
+    return true;
+  }
+  // The ranks that were lost when the ranks agreed last.
+  [[nodiscard]] std::vector<int32_t> lost_ranks() const {
+    size_t n = 0;
+    check(gloo_rs_context_lost_ranks(get(), nullptr, 0, &n));
+    std::vector<int32_t> ranks(n);
+    check(gloo_rs_context_lost_ranks(get(), ranks.data(), ranks.size(), &n));
+    return ranks;
+  }
+  // The ranks that are left.
+  [[nodiscard]] Context shrink(int64_t timeout_ms = GLOO_RS_TIMEOUT_DEFAULT) {
+    return make<Context>(gloo_rs_context_shrink, get(), timeout_ms);
+  }
 
   [[nodiscard]] int32_t rank() const { return detail::result<int32_t>(gloo_rs_context_rank, get()); }
   [[nodiscard]] int32_t size() const { return detail::result<int32_t>(gloo_rs_context_size, get()); }
