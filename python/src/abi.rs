@@ -752,6 +752,32 @@ unsafe extern "C" {
     pub fn gloo_rs_context_destroy(context: *mut gloo_rs_context_t);
 }
 unsafe extern "C" {
+    pub fn gloo_rs_context_abort(context: *mut gloo_rs_context_t, reason: *const core::ffi::c_char)
+    -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_context_is_aborted(context: *const gloo_rs_context_t, aborted: *mut bool) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_context_agree(context: *mut gloo_rs_context_t, flags: *mut u64, timeout_ms: i64)
+    -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_context_lost_ranks(
+        context: *const gloo_rs_context_t,
+        ranks: *mut i32,
+        capacity: usize,
+        n: *mut usize,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_context_shrink(
+        context: *mut gloo_rs_context_t,
+        timeout_ms: i64,
+        smaller: *mut *mut gloo_rs_context_t,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
     pub fn gloo_rs_alloc(
         context: *mut gloo_rs_context_t,
         bytes: usize,

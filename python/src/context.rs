@@ -15,7 +15,7 @@ use crate::store::{Store, launch_from_env};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::Arc;
 
 type Object<'a, 'py> = &'a Bound<'py, PyAny>;
@@ -69,6 +69,16 @@ impl Context {
 
     pub fn handle(&self) -> *mut gloo_rs_context_t {
         self.handle.get()
+    }
+
+    /// The context behind `handle`, which is connected.
+    fn of(py: Python<'_>, handle: Handle<gloo_rs_context_t>) -> PyResult<Self> {
+        let mut place = Place { rank: 0, size: 0 };
+        // SAFETY: the handle lives, and the results are numbers.
+        check(py, unsafe { gloo_rs_context_rank(handle.get(), &mut place.rank) })?;
+        // SAFETY: as above.
+        check(py, unsafe { gloo_rs_context_size(handle.get(), &mut place.size) })?;
+        Ok(Self { handle: Arc::new(handle), place })
     }
 
     fn run(&self, py: Python<'_>, kind: gloo_rs_collective_t, arguments: Arguments<'_, '_>) -> PyResult<()> {
@@ -208,13 +218,61 @@ impl Context {
         let mut split = std::ptr::null_mut();
         // SAFETY: the handle lives.
         waiting(py, &self.handle, || unsafe { gloo_rs_context_split(self.handle(), color, key, &mut split) })?;
-        let Some(handle) = Handle::of(split, gloo_rs_context_destroy) else { return Ok(None) };
-        let mut place = Place { rank: 0, size: 0 };
-        // SAFETY: the handle lives, and the results are numbers.
-        check(py, unsafe { gloo_rs_context_rank(handle.get(), &mut place.rank) })?;
-        // SAFETY: as above.
-        check(py, unsafe { gloo_rs_context_size(handle.get(), &mut place.size) })?;
-        Ok(Some(Self { handle: Arc::new(handle), place }))
+        Handle::of(split, gloo_rs_context_destroy).map(|handle| Self::of(py, handle)).transpose()
+    }
+
+    /// Ends what all ranks do on the context: their calls fail with Aborted and this reason.
+    #[pyo3(signature = (reason = None))]
+    fn abort(&self, py: Python<'_>, reason: Option<CString>) -> PyResult<()> {
+        let reason = reason.as_deref().map_or(std::ptr::null(), CStr::as_ptr);
+        // SAFETY: the handle lives, and the reason is a string.
+        check(py, detached(py, || unsafe { gloo_rs_context_abort(self.handle(), reason) }))
+    }
+
+    /// Whether a rank has aborted the context.
+    #[getter]
+    fn aborted(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut aborted = false;
+        // SAFETY: the handle lives.
+        check(py, unsafe { gloo_rs_context_is_aborted(self.handle(), &mut aborted) })?;
+        Ok(aborted)
+    }
+
+    /// Agrees with the ranks that are left. Returns the bits that the flags of all have, and whether more ranks are lost
+    /// than the last time.
+    #[pyo3(signature = (flags = u64::MAX, timeout = None))]
+    fn agree(&self, py: Python<'_>, mut flags: u64, timeout: Option<f64>) -> PyResult<(u64, bool)> {
+        let timeout = milliseconds(timeout)?;
+        let mut is_loss = false;
+        // SAFETY: the handle lives, and the flags live until the call has returned.
+        waiting(py, &self.handle, || match unsafe { gloo_rs_context_agree(self.handle(), &mut flags, timeout) } {
+            GLOO_RS_ERROR_CONNECTION_LOST => {
+                is_loss = true;
+                GLOO_RS_OK
+            }
+            status => status,
+        })?;
+        Ok((flags, is_loss))
+    }
+
+    /// The ranks that were lost when the ranks agreed last, or shrank the context.
+    #[getter]
+    fn lost_ranks(&self, py: Python<'_>) -> PyResult<Vec<i32>> {
+        let mut ranks = vec![0; self.place.size as usize];
+        let mut n = 0;
+        // SAFETY: the handle lives, and there is room for so many ranks.
+        check(py, unsafe { gloo_rs_context_lost_ranks(self.handle(), ranks.as_mut_ptr(), ranks.len(), &mut n) })?;
+        ranks.truncate(n);
+        Ok(ranks)
+    }
+
+    /// Makes a context of the ranks that are left, in their order.
+    #[pyo3(signature = (timeout = None))]
+    fn shrink(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Self> {
+        let (timeout, mut smaller) = (milliseconds(timeout)?, std::ptr::null_mut());
+        // SAFETY: the handle lives.
+        waiting(py, &self.handle, || unsafe { gloo_rs_context_shrink(self.handle(), timeout, &mut smaller) })?;
+        Self::of(py, Handle::of(smaller, gloo_rs_context_destroy).expect("the call has succeeded"))
     }
 
     /// Memory that ranks of this host read without a copy, where they share memory.
