@@ -1,6 +1,6 @@
 //! Ranks are killed, stopped, or leave in the middle of random collectives, as often as is asked for. Every survivor's
-//! call ends with an error that names the rank, the survivors go on with a new context over the same store, and nothing
-//! of the lost one is left. How long the error took is printed; it decides nothing.
+//! call ends with an error that names the rank, the survivors go on with a new context, over the same store or by a
+//! shrink, and nothing of the lost one is left. How long the error took is printed; it decides nothing.
 //!
 //! The ranks are forked from this process, which must have a single thread: so it does without the test harness.
 //!
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use job::{Failure, Job};
 use options::Options;
-use rank::{Leave, Order};
+use rank::{Leave, Order, Without};
 use report::Latencies;
 use support::Random;
 
@@ -58,7 +58,7 @@ fn main() {
 
 fn order(options: &Options, generation: usize, rank: usize, size: usize) -> Order {
     let seed = options.seed.wrapping_add((generation * 16 + size) as u64);
-    Order { generation, rank, size, seed, timeout: LONG, leave: (Leave::Never, 0), without: true }
+    Order { generation, rank, size, seed, timeout: LONG, leave: (Leave::Never, 0), without: Without::Connect }
 }
 
 /// Checks that the error of `rank` names `lost`, and that its context says that it is broken because of it.
@@ -91,7 +91,9 @@ fn kills(size: usize, options: &Options) -> Latencies {
         let mut contexts = Vec::new();
         for generation in 0..kills / jobs + usize::from(number < kills % jobs) {
             let victim = (spared + 1 + random.below(size - 1)) % size;
-            let order = |rank| order(options, number * 1000 + generation, rank, size);
+            // The others go on in either way.
+            let without = [Without::Connect, Without::Shrink][generation % 2];
+            let order = |rank| Order { without, ..order(options, number * 1000 + generation, rank, size) };
             job.start(order);
             assert_eq!(host::files("/dev/shm"), [""; 0], "of ranks that are connected");
             std::thread::sleep(Duration::from_nanos(random.below(LATEST_KILL.as_nanos() as usize) as u64));
@@ -104,11 +106,14 @@ fn kills(size: usize, options: &Options) -> Latencies {
             }
             job.replace(victim);
             for rank in (0..size).filter(|rank| *rank != victim) {
-                latencies.went_on(job.went_on(rank) - killed);
+                latencies.went_on(without, job.went_on(rank) - killed);
                 job.ready(rank);
             }
             latencies.kills += 1;
-            contexts.extend([(order(0).prefix(false), size), (order(0).prefix(true), size - 1)]);
+            contexts.push((order(0).prefix(false), size));
+            if without == Without::Connect {
+                contexts.push((order(0).prefix(true), size - 1));
+            }
             assert_eq!(host::files("/dev/shm"), [""; 0]);
         }
         job.check_files(&contexts);
@@ -122,7 +127,7 @@ fn stops(size: usize, stops: usize, options: &Options) {
     let mut job = Job::new(size);
     for generation in 0..stops {
         let victim = random.below(size);
-        job.start(|rank| Order { timeout: SHORT, without: false, ..order(options, generation, rank, size) });
+        job.start(|rank| Order { timeout: SHORT, without: Without::No, ..order(options, generation, rank, size) });
         std::thread::sleep(Duration::from_nanos(random.below(LATEST_KILL.as_nanos() as usize) as u64));
         job.signal(victim, libc::SIGSTOP);
         let mut timeouts = 0;
@@ -157,7 +162,8 @@ fn exits(size: usize, exits: usize, options: &Options) {
         let calls = random.below(20);
         job.start(|rank| {
             let leave = if rank == victim { (how, calls) } else { (Leave::Never, 0) };
-            Order { leave, ..order(options, generation, rank, size) }
+            let without = [Without::Connect, Without::Shrink][generation / 3 % 2];
+            Order { leave, without, ..order(options, generation, rank, size) }
         });
         for rank in (0..size).filter(|rank| *rank != victim) {
             let failure = job.failure(rank);

@@ -46,6 +46,21 @@ impl Leave {
     const ALL: [Self; 4] = [Self::Never, Self::Exit, Self::ExitInside, Self::Close];
 }
 
+/// How the others go on without the rank that their error names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// They do not: it is not gone.
+    No,
+    /// They connect another context over the store.
+    Connect,
+    /// They shrink the context that has failed.
+    Shrink,
+}
+
+impl Without {
+    const ALL: [Self; 3] = [Self::No, Self::Connect, Self::Shrink];
+}
+
 /// What a rank is told: to join a context, and call until a call fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
@@ -59,15 +74,15 @@ pub struct Order {
     pub timeout: Duration,
     /// How this rank ends, and after how many calls.
     pub leave: (Leave, usize),
-    /// Whether the rank that the error names is gone: the others connect again without it.
-    pub without: bool,
+    /// How the others go on.
+    pub without: Without,
 }
 
 impl Order {
     pub fn write(&self) -> String {
         let Self { generation, rank, size, seed, timeout, leave: (leave, calls), without } = *self;
         let (timeout, leave) = (timeout.as_micros(), leave as usize);
-        format!("{generation} {rank} {size} {seed} {timeout} {leave} {calls} {}\n", usize::from(without))
+        format!("{generation} {rank} {size} {seed} {timeout} {leave} {calls} {}\n", without as usize)
     }
 
     fn read(line: &str) -> Self {
@@ -80,7 +95,7 @@ impl Order {
             seed: next() as u64,
             timeout: Duration::from_micros(next() as u64),
             leave: (Leave::ALL[next()], next()),
-            without: next() == 1,
+            without: Without::ALL[next()],
         }
     }
 
@@ -134,11 +149,7 @@ impl Rank {
         let context = Context::new(self.device.clone(), rank, size, &options).unwrap();
         let store: Arc<dyn Store> = self.store.clone();
         context.connect(&PrefixStore::new(prefix, store)).unwrap();
-        // These are ranks of one host, and without this variable nothing but shared memory is to be tested.
-        let shares = std::env::var("GLOO_RS_SHM").as_deref() != Ok("0");
-        (0..size).filter(|other| *other != rank).for_each(|other| {
-            assert_eq!(context.shares_memory(other).unwrap(), shares, "rank {rank}, with rank {other}");
-        });
+        assert_shares_memory(&context);
         context.set_timeout(timeout);
         context
     }
@@ -149,19 +160,37 @@ impl Rank {
         self.tell(&[&"up"]);
         let (error, began, ended) = call_until_it_fails(context.clone(), &order);
         let broken = context.broken();
-        drop(context);
         let number = |rank: Option<usize>| rank.map_or(-1, |rank| rank as i64);
         let lost = error.details().rank;
         let broken_by = number(broken.and_then(|why| why.details().rank));
         let kind = format!("{:?}", error.kind());
         self.tell(&[&"failed", &began, &ended, &kind, &number(lost), &broken_by, &error.message()]);
-        if let (true, Some(lost)) = (without && lost != Some(rank), lost) {
-            // The rank goes on as a program would, from nothing but the error.
-            let context = self.connect(&order.prefix(true), rank - usize::from(rank > lost), size - 1, timeout);
-            let sum = count_ranks(&context).unwrap();
-            self.tell(&[&"went on", &clock(), &sum]);
-        }
+        let Some(lost) = lost.filter(|lost| without != Without::No && *lost != rank) else { return };
+        // The rank goes on as a program would, from nothing but the error.
+        let own = rank - usize::from(rank > lost);
+        let smaller = match without {
+            Without::Shrink => {
+                let smaller = context.shrink(Some(Duration::from_secs(30))).unwrap();
+                assert_eq!((context.lost_ranks(), smaller.rank(), smaller.size()), (vec![lost], own, size - 1));
+                assert_shares_memory(&smaller);
+                smaller
+            }
+            _ => {
+                drop(context);
+                self.connect(&order.prefix(true), own, size - 1, timeout)
+            }
+        };
+        let sum = count_ranks(&smaller).unwrap();
+        self.tell(&[&"went on", &clock(), &sum]);
     }
+}
+
+/// These are ranks of one host, and without the variable nothing but shared memory is to be tested.
+fn assert_shares_memory(context: &Context) {
+    let (shares, rank) = (std::env::var("GLOO_RS_SHM").as_deref() != Ok("0"), context.rank());
+    (0..context.size()).filter(|other| *other != rank).for_each(|other| {
+        assert_eq!(context.shares_memory(other).unwrap(), shares, "rank {rank}, with rank {other}");
+    });
 }
 
 /// The first error, and when its call began and ended.
