@@ -5,18 +5,18 @@
 //! that ends says that a rank is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::agreement::{Decision, Vote};
 use crate::context::exchange::Limit;
-use crate::context::{Context, ContextOptions, Shared};
-use crate::engine::Spin;
+use crate::context::{Context, ContextOptions, Shared, digest};
+use crate::engine::{Engine, Spin};
 use crate::error::{Error, ErrorKind, Result, after, first_few};
 use crate::messaging::Messenger;
 use crate::net::address::Address;
 use crate::secret::JobToken;
-use crate::transport::Device;
+use crate::transport::{BackgroundProgress, Device};
 use crate::types::Rank;
 
 /// The operation that errors name.
@@ -36,13 +36,30 @@ pub struct Agreed {
     pub has_grown: bool,
 }
 
-/// By what the ranks of a context agree.
+/// By what the ranks of a context agree: an engine of its own, which is made when a rank agrees or a peer connects.
 pub(super) struct Agreements {
-    pub(super) shared: Arc<Shared>,
-    /// The ranks that were lost when they agreed last.
-    lost: Mutex<Vec<Rank>>,
+    rank: Rank,
+    size: usize,
+    token: JobToken,
+    /// That of the second identity, with the sockets that were known when the context was made.
+    address: Address,
+    state: Mutex<State>,
     /// Whether a thread is in a call.
     is_busy: AtomicBool,
+    device: Arc<dyn Device>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Dropped before `expected`.
+    opened: Option<Arc<Shared>>,
+    /// Has the device tell of the first peer that connects.
+    expected: Option<Box<dyn Send>>,
+    /// The addresses of the second identities of all ranks, once the context is connected.
+    peers: Vec<Address>,
+    /// The ranks that were lost when they agreed last.
+    lost: Vec<Rank>,
+    closed: Option<Error>,
 }
 
 impl Agreements {
@@ -52,47 +69,102 @@ impl Agreements {
         (rank, size): (Rank, usize),
         address: &Address,
         options: &ContextOptions,
-    ) -> Result<Self> {
-        let token = options.token.clone().unwrap_or_else(JobToken::none);
-        let connections = device.clone().agreement_connections(&token, &address.for_agreements())?;
-        let messenger = Messenger::new(rank, size, connections, device.log());
+    ) -> Result<Arc<Self>> {
+        let (token, address) = (options.token.clone().unwrap_or_else(JobToken::none), address.for_agreements());
+        let (state, is_busy) = (Mutex::default(), AtomicBool::new(false));
+        let made = Arc::new(Self { rank, size, token, address, state, is_busy, device: device.clone() });
+        let told: Arc<dyn BackgroundProgress> = made.clone();
+        made.state().expected = Some(device.clone().expect(&made.token, &made.address, Arc::downgrade(&told))?);
+        Ok(made)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine for agreements, which is made if there is none.
+    fn open(&self) -> Result<Arc<Shared>> {
+        let mut state = self.state();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        if let Some(opened) = &state.opened {
+            return Ok(opened.clone());
+        }
+        let connections = self.device.clone().expected_connections(&self.token, &self.address)?;
+        let messenger = Messenger::new(self.rank, self.size, connections, self.device.log());
         // Nothing is worth polling for: the others may come much later.
-        let shared = Shared::new(messenger, device, Spin::of(Duration::ZERO))?;
-        shared.engine.lock().serve_agreements(rank, size);
-        Ok(Self { shared, lost: Mutex::default(), is_busy: AtomicBool::new(false) })
+        let spin = Spin::of(Duration::ZERO);
+        let engine = Engine::new(messenger, self.device.clock(), digest::explain, spin)?;
+        engine.lock().serve_agreements(self.rank, self.size);
+        let opened = Shared::new(engine, &self.device)?;
+        self.introduce(&opened, &state.peers)?;
+        state.opened = Some(opened.clone());
+        Ok(opened)
+    }
+
+    /// Gives `opened` the addresses of all ranks, as far as they are known.
+    fn introduce(&self, opened: &Shared, peers: &[Address]) -> Result<()> {
+        let mut guard = opened.engine.lock();
+        if let Some(own) = peers.get(self.rank) {
+            guard.messenger.connections_mut().set_sockets(own.sockets.clone());
+        }
+        for (rank, address) in peers.iter().enumerate() {
+            guard.messenger.set_peer(rank, &address.serialize())?;
+        }
+        opened.engine.leave(guard);
+        Ok(())
     }
 
     /// Sets the `addresses` of the contexts of all ranks.
     pub fn set_peers(&self, addresses: &[Address]) -> Result<()> {
-        let mut guard = self.shared.engine.lock();
-        let sockets = addresses[guard.messenger.connections().peers().rank].sockets.clone();
-        guard.messenger.connections_mut().set_sockets(sockets);
-        for (rank, address) in addresses.iter().enumerate() {
-            guard.messenger.set_peer(rank, &address.for_agreements().serialize())?;
-        }
-        self.shared.engine.leave(guard);
-        Ok(())
+        let mut state = self.state();
+        state.peers = addresses.iter().map(Address::for_agreements).collect();
+        state.opened.as_ref().map_or(Ok(()), |opened| self.introduce(opened, &state.peers))
     }
 
     /// No agreement comes about any more.
     pub fn close(&self, error: &Error) {
-        let mut guard = self.shared.engine.lock();
-        guard.break_with(error, None);
-        self.shared.engine.hand_over(guard);
-        self.shared.engine.wake();
+        let mut state = self.state();
+        state.closed.get_or_insert_with(|| error.clone());
+        let (opened, expected) = (state.opened.clone(), state.expected.take());
+        drop((state, expected));
+        if let Some(opened) = opened {
+            let mut guard = opened.engine.lock();
+            guard.break_with(error, None);
+            opened.engine.hand_over(guard);
+            opened.engine.wake();
+        }
     }
 
     fn agree(&self, vote: Vote, limit: Limit) -> Result<(Decision, bool)> {
-        let guard = self.shared.engine.lock();
-        if guard.broken.is_none() && guard.messenger.is_isolated() {
+        if self.state().closed.is_none() && self.state().peers.is_empty() {
             return Err(Error::new(ErrorKind::InvalidOperation, "the context is not connected: connect it first"));
         }
-        let agreed = self.shared.engine.agree(guard, vote, limit.deadline).map_err(|error| match error.kind() {
+        let engine = &self.open()?.engine;
+        let agreed = engine.agree(engine.lock(), vote, limit.deadline).map_err(|error| match error.kind() {
             ErrorKind::Timeout => error.context(format_args!("timed out {}", after(limit.timeout))),
             _ => error,
         })?;
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&agreed.0.lost);
+        self.state().lost.clone_from(&agreed.0.lost);
         Ok(agreed)
+    }
+
+    /// Whether a thread waits for an agreement.
+    #[cfg(test)]
+    pub fn is_awaited(&self) -> bool {
+        self.state().opened.as_ref().is_some_and(|opened| opened.engine.is_polled())
+    }
+}
+
+impl BackgroundProgress for Agreements {
+    fn drive(&self) {}
+
+    fn tick(&self) {}
+
+    /// A peer has connected before this rank has agreed. If this fails, the peer waits until it does.
+    fn arrived(&self) {
+        let _ = self.open();
     }
 }
 
@@ -132,8 +204,7 @@ impl Context {
 
     /// The ranks that were lost when the ranks agreed last, in ascending order.
     pub fn lost_ranks(&self) -> Vec<Rank> {
-        let lost = |agreements: &Agreements| agreements.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.agreements.as_ref().map_or(Vec::new(), lost)
+        self.agreements.as_ref().map_or(Vec::new(), |agreements| agreements.state().lost.clone())
     }
 
     /// The error of `operation`, which needed an agreement.

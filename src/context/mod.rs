@@ -75,9 +75,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// With an engine for `messenger`, which `device` progresses while no thread waits.
-    fn new(messenger: Messenger, device: &Arc<dyn Device>, spin: Spin) -> Result<Arc<Self>> {
-        let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
+    /// With `engine`, which `device` progresses while no thread waits.
+    fn new(engine: Engine, device: &Arc<dyn Device>) -> Result<Arc<Self>> {
         let shared = Arc::new(Self { engine, device: device.clone() });
         let driven: Arc<dyn BackgroundProgress> = shared.clone();
         let watch = {
@@ -177,7 +176,7 @@ pub struct Context {
     rounds: Rounds,
     versions: Versions,
     /// By what the ranks agree on who is left, if there are several.
-    agreements: Option<Agreements>,
+    agreements: Option<Arc<Agreements>>,
     shared: Arc<Shared>,
 }
 
@@ -218,7 +217,7 @@ impl Context {
         let messenger = Messenger::new(rank, size, connections, device.log());
         let spin = Spin::new(options.wait.unwrap_or_default(), Cores::Unknown, &Constants::BUILT_IN);
         let address = messenger.connections().address().clone();
-        let shared = Shared::new(messenger, &device, spin)?;
+        let shared = Shared::new(Engine::new(messenger, device.clock(), digest::explain, spin)?, &device)?;
         let agreements = (options.agrees && size > 1)
             .then(|| Agreements::new(&device, (rank, size), &address, &options))
             .transpose()?;

@@ -48,8 +48,8 @@ pub struct ContextOptions {
     /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else
     /// `auto`.
     pub wait: Option<WaitMode>,
-    /// Whether the ranks can agree on who is left, by [`Context::agree`] and [`Context::shrink`]. Takes two
-    /// descriptors. The same on all ranks.
+    /// Whether the ranks can agree on who is left, by [`Context::agree`] and [`Context::shrink`]. Some tests count what
+    /// each of their contexts does, and need no more.
     pub agrees: bool,
     /// This library's. Tests pretend to be another.
     pub version: Version,

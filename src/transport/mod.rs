@@ -249,9 +249,19 @@ pub trait Device: Send + Sync {
     /// The connections of one rank, which [`Connections::set_rank`] sets, of a context whose ranks all have `token`.
     fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections>;
 
-    /// The connections by which a rank of a context agrees with the others on who is left: those of a context with the
-    /// identity of `address`, by this transport alone, whatever others the device uses.
-    fn agreement_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections>;
+    /// Takes connections to the identity of `address`, for a context that is made when the first has come: `context` is
+    /// told by [`BackgroundProgress::arrived`]. They wait until [`Device::expected_connections`] takes them over. Ends
+    /// when the result is dropped.
+    fn expect(
+        self: Arc<Self>,
+        token: &JobToken,
+        address: &Address,
+        context: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Send>>;
+
+    /// The connections of the identity of `address`, which [`Device::expect`] was given, by this transport alone,
+    /// whatever others the device uses.
+    fn expected_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections>;
 
     /// Registers a context for background progress: while no thread waits on the context, the device calls `context`,
     /// until the returned watch is dropped. The watch is initially armed.

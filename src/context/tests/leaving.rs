@@ -127,8 +127,7 @@ fn closing_the_context_ends_an_agreement() {
     let contexts = connected(2, false, Connect::Lazy);
     std::thread::scope(|scope| {
         let agrees = scope.spawn(|| contexts[0].agree(1, None));
-        let engine = &contexts[0].agreements.as_ref().unwrap().shared.engine;
-        while !engine.is_polled() {
+        while !contexts[0].agreements.as_ref().unwrap().is_awaited() {
             std::thread::yield_now();
         }
         let error = contexts[0].agree(1, None).unwrap_err();

@@ -149,8 +149,16 @@ impl transport::Device for Unwatched {
     fn connections(self: Arc<Self>, token: &JobToken) -> Result<Connections> {
         self.device.clone().connections(token)
     }
-    fn agreement_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
-        self.device.clone().agreement_connections(token, address)
+    fn expect(
+        self: Arc<Self>,
+        token: &JobToken,
+        address: &Address,
+        context: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Send>> {
+        self.device.clone().expect(token, address, context)
+    }
+    fn expected_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
+        self.device.clone().expected_connections(token, address)
     }
     fn watch(self: Arc<Self>, of: &Connections, context: Weak<dyn BackgroundProgress>) -> Result<Box<dyn Watch>> {
         match self.fails.load(Ordering::Relaxed) {

@@ -76,6 +76,18 @@ impl Node {
     }
 }
 
+/// A node at which connections are taken, though its context is not made yet.
+struct Expected {
+    network: Network,
+    node: usize,
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.network.state().close(self.node, Arc::new(|_| Vec::new()), false);
+    }
+}
+
 /// A node beside the device of another network: its contexts have the identities that they have there.
 impl Provider for Node {
     fn part(&self, provided: &mut Provided<'_>) -> Result<Part> {
@@ -218,8 +230,24 @@ impl Device for Node {
         self.connections_of(token, self.connector(), None, &self.providers)
     }
 
-    fn agreement_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
-        self.connections_of(token, self.connector(), Some(address.identity), &[])
+    fn expect(
+        self: Arc<Self>,
+        _: &JobToken,
+        address: &Address,
+        context: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Send>> {
+        let (_, node) = self.connector();
+        let mut state = self.network.state();
+        let expected = &mut state.nodes[node];
+        (expected.identity, expected.context) = (address.identity, Some(context));
+        expected.armed.store(true, Ordering::Relaxed);
+        Ok(Box::new(Expected { network: self.network.clone(), node }))
+    }
+
+    fn expected_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
+        let node = self.network.state().node_of(&address.identity);
+        let connector = LoopbackConnector { network: self.network.clone(), node, peers: QuickMap::default() };
+        self.connections_of(token, (connector, node), Some(address.identity), &[])
     }
 
     fn watch(

@@ -27,7 +27,7 @@ use crate::net::address::Address;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::choice::{Choice, Surroundings};
 use crate::net::gate::Listeners;
-use crate::net::handshake::{self, MAX_STREAMS};
+use crate::net::handshake::{self, Handle, MAX_STREAMS};
 use crate::net::ports::PortRange;
 use crate::net::stream::{Security, Transport};
 use crate::secret::JobToken;
@@ -61,6 +61,19 @@ fn streams(option: Option<u32>) -> Result<u8> {
 pub struct Device {
     pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// An identity to which connections are taken, though its context is not made yet.
+struct Expected {
+    handle: Handle,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Expected {
+    /// A context that has taken it over may have ended before, and is gone then.
+    fn drop(&mut self) {
+        self.shared.remove_context(&self.handle, None);
+    }
 }
 
 /// The registration of a context for progress by the device's thread.
@@ -144,10 +157,13 @@ impl Device {
 
     /// The connections of a rank with this `address`, which also uses the transports of `providers`.
     fn connect_by(&self, token: &JobToken, address: Address, providers: &[Box<dyn Provider>]) -> Result<Connections> {
-        let (arrivals, shared) = (Arrivals::default(), &self.shared);
+        let shared = &self.shared;
+        // What has come for an identity that was expected.
+        let expected =
+            shared.contexts().by_handle.get(&handshake::handle(&address.identity)).map(|e| e.arrivals.clone());
+        let arrivals = expected.unwrap_or_default();
         let connector = TcpConnector::new(token, address.identity, shared.clone(), arrivals.clone())?;
-        let number = shared.next_number.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { context: None, number, key: connector.key(), arrivals, notice: None };
+        let entry = Entry { context: None, number: shared.next_number(), key: connector.key(), arrivals, notice: None };
         shared.contexts().by_handle.insert(connector.handle(), entry);
         let keeper = shared.clone();
         let linger: Linger = Arc::new(move |draining| keeper.keep(draining));
@@ -169,7 +185,20 @@ impl transport::Device for Device {
         self.connect_by(token, address, &self.shared.providers)
     }
 
-    fn agreement_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
+    fn expect(
+        self: Arc<Self>,
+        token: &JobToken,
+        address: &Address,
+        context: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Send>> {
+        let (handle, number) = (handshake::handle(&address.identity), self.shared.next_number());
+        let (key, arrivals) = (handshake::key(token, &address.identity), Arrivals::default());
+        let entry = Entry { context: Some(context), number, key, arrivals, notice: None };
+        self.shared.contexts().by_handle.insert(handle, entry);
+        Ok(Box::new(Expected { handle, shared: self.shared.clone() }))
+    }
+
+    fn expected_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
         self.connect_by(token, address.clone(), &[])
     }
 

@@ -114,6 +114,11 @@ impl Shared {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A number for events of another context.
+    pub fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub fn listening(&self) -> MutexGuard<'_, Vec<Listening>> {
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
