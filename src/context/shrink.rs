@@ -38,6 +38,8 @@ impl Context {
 
     fn shrink_by(&self, limit: Limit) -> Result<Arc<Context>> {
         let options = self.options_of_part();
+        // The ranks that could not all connect.
+        let mut tried = None;
         loop {
             let connections = self.prepare_split(&options);
             let own = connections.as_ref().map(|connections| connections.address().serialize());
@@ -63,7 +65,8 @@ impl Context {
             if options.connect == Connect::Full {
                 let own = connected.as_ref().map(|()| Vec::new()).map_err(Error::clone);
                 let (left, contents) = self.gather_of_left(own, limit)?;
-                if left != ranks {
+                // One that has agreed that it is connected may have ended since: that is known when they agree again.
+                if left != ranks || contents.is_err() && tried.replace(ranks.clone()) != Some(ranks) {
                     continue;
                 }
                 contents?;
