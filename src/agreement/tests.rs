@@ -231,7 +231,7 @@ fn one_rank_ends_at_any_message() {
     for size in 2..6 {
         for rank in 0..size {
             for message in 0..4 * size {
-                for seed in 0..Tier::from_environment().of(5, 50, 1000) {
+                for seed in 0..Tier::from_environment().of(5, 15, 1000) {
                     let what = || format!("seed {seed}: rank {rank} of {size} ends at message {message}");
                     assert_agrees(Job::new(seed, size, &[(rank, message)]), 2, &what);
                 }
@@ -242,7 +242,7 @@ fn one_rank_ends_at_any_message() {
 
 #[test]
 fn all_but_one_rank_end_at_any_message() {
-    for seed in 0..Tier::from_environment().of(3000, 100_000, 3_000_000) {
+    for seed in 0..Tier::from_environment().of(3000, 30_000, 3_000_000) {
         let mut random = Random::new(seed);
         let size = 2 + random.below(5);
         let mut ends: Vec<(Rank, usize)> = Vec::new();
@@ -259,7 +259,7 @@ fn all_but_one_rank_end_at_any_message() {
 /// The ranks that no other one takes for lost agree.
 #[test]
 fn a_link_between_two_living_ranks_breaks() {
-    for seed in 0..Tier::from_environment().of(3000, 100_000, 3_000_000) {
+    for seed in 0..Tier::from_environment().of(3000, 30_000, 3_000_000) {
         let mut random = Random::new(seed);
         let size = 2 + random.below(4);
         let (one, other) = (random.below(size), random.below(size));

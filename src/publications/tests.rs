@@ -172,6 +172,7 @@ fn entries_and_cells_are_reused_when_all_readers_have_finished() {
 
 /// Calls in progress do not share memory, and short ones leave the long cells to long ones.
 #[test]
+#[cfg_attr(miri, ignore = "takes 20 s; others access cells alike")]
 fn each_call_in_progress_has_a_cell_of_its_own() {
     let memory = Memory::new(2);
     let tables = memory.tables();
@@ -278,6 +279,7 @@ fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_entry() 
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes 15 s; others access entries alike")]
 fn calls_in_progress_keep_their_entries() {
     let memory = Memory::new(2);
     let tables = memory.tables();

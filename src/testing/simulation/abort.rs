@@ -82,12 +82,12 @@ fn ends(job: Job, by: usize, size: usize) -> Result<(), String> {
 /// `SEEDS=20000` sets the number of fixed seeds; `SEED=7` runs only that one.
 #[test]
 fn an_abort_ends_random_jobs_on_all_ranks() {
-    let seeds = seeds(Tier::from_environment().of(100, 3000, 50_000), "", 300);
+    let seeds = seeds(Tier::from_environment().of(100, 1500, 50_000), "", 300);
     run(&seeds, over_messages, "simulation::abort", "");
 }
 
 #[test]
 fn an_abort_ends_random_jobs_in_shared_memory_on_all_ranks() {
-    let seeds = seeds(Tier::from_environment().of(50, 1000, 20_000), "", 100);
+    let seeds = seeds(Tier::from_environment().of(50, 500, 20_000), "", 100);
     run(&seeds, in_shared_memory, "simulation::abort", "");
 }

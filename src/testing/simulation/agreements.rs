@@ -167,7 +167,7 @@ fn a_rank_is_killed_at_any_step() {
     ] {
         let (_, sent) = play(1, size, state, connect, &[]);
         for (rank, sent) in sent.into_iter().enumerate() {
-            let step = 1 + sent as usize / Tier::from_environment().of(8, 40, 1000);
+            let step = 1 + sent as usize / Tier::from_environment().of(8, 25, 1000);
             for bytes in (0..=sent).step_by(step) {
                 play(1 + bytes % 7, size, state, connect, &[(rank, bytes)]);
             }
@@ -177,7 +177,7 @@ fn a_rank_is_killed_at_any_step() {
 
 #[test]
 fn all_but_one_rank_are_killed_at_random_steps() {
-    for seed in 0..Tier::from_environment().of(60, 1000, 20_000) as u64 {
+    for seed in 0..Tier::from_environment().of(60, 400, 20_000) as u64 {
         let mut random = Random::new(seed);
         let size = 2 + random.below(5);
         let mut kills: Vec<(usize, u64)> = Vec::new();
