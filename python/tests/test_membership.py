@@ -49,7 +49,7 @@ def test_the_ranks_that_are_left_agree_and_go_on(shared_memory):
 def test_an_agreement_has_a_timeout():
     def program(context):
         if context.rank == 0:
-            with pytest.raises(gloo_rs.Timeout, match="cannot agree: timed out after 50ms: waiting for the votes of rank 1 ") as caught:
+            with pytest.raises(gloo_rs.Timeout, match="cannot agree: timed out after 50ms: waiting for rank 1 ") as caught:
                 context.agree(timeout=0.05)
             assert caught.value.rank == 1
             # The other one may come now.

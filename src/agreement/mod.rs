@@ -107,6 +107,11 @@ impl Agreement {
         Some((decision, has_grown))
     }
 
+    /// Whether this rank leads, as far as it knows.
+    pub fn leads(&self) -> bool {
+        self.leader() == self.rank
+    }
+
     /// The ranks for which this one waits: their links must be made, and their ends be told by [`Agreement::lose`].
     pub fn awaited(&self) -> Vec<Rank> {
         let leader = self.leader();
@@ -235,7 +240,7 @@ impl Agreement {
 
     /// Does what this rank can do now, if it leads: proposes once all have voted, decides once all have accepted.
     fn lead(&mut self) {
-        if self.leader() != self.rank || self.number == 0 || self.decided.is_some() {
+        if !self.leads() || self.number == 0 || self.decided.is_some() {
             return;
         }
         let others: Vec<Rank> = self.left().filter(|rank| *rank != self.rank).collect();
@@ -277,7 +282,7 @@ impl Agreement {
     fn decide(&mut self, decision: Decision) {
         self.decided = Some(decision.clone());
         decision.lost.iter().for_each(|rank| self.lose(*rank));
-        if self.leader() == self.rank {
+        if self.leads() {
             let others: Vec<Rank> = self.left().filter(|rank| *rank != self.rank).collect();
             for rank in others {
                 self.send(rank, self.number, Content::Decision(decision.clone()));

@@ -1,12 +1,15 @@
 //! Agreements of the ranks, whose messages go over links of their own.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::agreement::{Agreement, Decision, Message, Vote};
+use crate::engine::Core;
 use crate::engine::progress::{Engine, Guard};
-use crate::engine::{Core, Idle};
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::types::Rank;
+
+/// How long after a timeout this rank waits for the reply of the one that leads.
+const REPLY_TIME: Duration = Duration::from_millis(400);
 
 /// How many ranks an error names.
 const RANKS_SHOWN: usize = 8;
@@ -65,7 +68,7 @@ impl Core {
         self.agreement.as_mut()?.take_decision().map(Ok)
     }
 
-    /// Names the ranks for which the agreement waits.
+    /// The first of the ranks for which the agreement waits, and the names of all.
     fn describe_agreement(&self) -> (Option<Rank>, String) {
         let awaited = self.agreement.as_ref().map_or(Vec::new(), |agreement| agreement.awaited());
         let name = |rank: &Rank| {
@@ -73,6 +76,34 @@ impl Core {
             format!("{} ({state})", self.messenger.peer_name(*rank))
         };
         (awaited.first().copied(), first_few(awaited.iter().map(name), RANKS_SHOWN, ", "))
+    }
+
+    /// Tells `rank` for which ranks this one waits.
+    pub(super) fn reply_in_agreement(&mut self, rank: Rank) {
+        let (first, names) = self.describe_agreement();
+        let text = match first {
+            Some(_) => format!("it says that it waits for {names}"),
+            None => "it says that it does not agree".to_owned(),
+        };
+        self.messenger.reply(rank, &text, first.is_some(), first.map_or(0, |first| first as u64 + 1));
+    }
+
+    /// The rank that leads the agreement, if this one waits for it and can query it.
+    fn queried_leader(&mut self) -> Option<Rank> {
+        let leader = self.agreement.as_ref().filter(|agreement| !agreement.leads())?.awaited().first().copied()?;
+        matches!(self.messenger.is_connected(leader), Ok(true)).then(|| {
+            self.messenger.query_rank(leader, (0, 0), self.now);
+            leader
+        })
+    }
+
+    /// The error of a wait that has ended. `leader` was queried.
+    fn not_agreed(&self, leader: Option<Rank>) -> Error {
+        let (first, names) = self.describe_agreement();
+        let told = leader.and_then(|leader| self.messenger.diagnosis().reply_of(leader));
+        let blamed = told.and_then(|told| Rank::try_from(told).ok()?.checked_sub(1)).or(first);
+        let error = Error::new(ErrorKind::Timeout, format!("waiting for {names}"));
+        blamed.into_iter().fold(error, Error::with_rank)
     }
 }
 
@@ -84,13 +115,27 @@ impl Engine {
             agreement.vote(vote);
         }
         guard.go_on_with_agreement();
-        let (guard, decision) = self.wait_for(guard, None, &mut Idle::default(), deadline, Core::take_decision);
-        let decision = decision.unwrap_or_else(|| {
-            let (rank, ranks) = guard.describe_agreement();
-            let error = Error::new(ErrorKind::Timeout, format!("waiting for the votes of {ranks}"));
-            Err(rank.into_iter().fold(error, Error::with_rank))
-        });
+        let (guard, decision) = self.wait(guard, deadline, Core::take_decision);
+        let (guard, decision) = match decision {
+            Some(decision) => (guard, decision),
+            None => self.agree_late(guard),
+        };
         self.hand_over(guard);
         decision
+    }
+
+    /// Asks the rank that leads which votes are missing. Returns the decision, if it has come after all.
+    fn agree_late<'a>(&'a self, mut guard: Guard<'a>) -> (Guard<'a>, Result<(Decision, bool)>) {
+        let Some(leader) = guard.queried_leader() else {
+            let error = guard.not_agreed(None);
+            return (guard, Err(error));
+        };
+        let (guard, decision) = self.wait(guard, self.now() + REPLY_TIME, |core| {
+            let decision = core.take_decision();
+            let has_replied = core.messenger.diagnosis().reply_of(leader).is_some();
+            (decision.is_some() || has_replied).then_some(decision)
+        });
+        let decision = decision.flatten().unwrap_or_else(|| Err(guard.not_agreed(Some(leader))));
+        (guard, decision)
     }
 }

@@ -448,6 +448,7 @@ impl Core {
                     self.broken.get_or_insert(error);
                     self.close_shared();
                 }
+                Outcome::Queried { rank, .. } if self.agreement.is_some() => self.reply_in_agreement(rank),
                 Outcome::Queried { rank, slot, fingerprint } => {
                     let (doing, instead) = (self.doing(), self.instead_of(fingerprint, slot));
                     let waits = |(index, operation): (u32, &Operation)| {

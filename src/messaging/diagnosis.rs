@@ -231,6 +231,11 @@ impl<'a> Diagnosis<'a> {
         }
     }
 
+    /// What `rank` has replied to the last query in [`Message::Reply`](crate::wire::Message::Reply)'s `instead`.
+    pub fn reply_of(&self, rank: Rank) -> Option<u64> {
+        Some(self.ep.peers.get(rank)?.query.as_ref()?.reply.as_ref()?.instead)
+    }
+
     /// The peers for which the operations of `owner` wait and that are to be queried, those without a connection first:
     /// nobody needs to reply for them. And how many of them are not connected.
     pub(super) fn peers_to_query(&self, owner: u32) -> (Vec<Rank>, usize) {

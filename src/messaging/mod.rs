@@ -356,12 +356,17 @@ impl Messenger {
     pub fn query(&mut self, owner: u32, (slot, fingerprint): (Slot, u64), now: Instant) -> bool {
         let (ranks, unconnected) = self.diagnosis().peers_to_query(owner);
         for rank in &ranks[unconnected..] {
-            self.ep.peer(*rank).query = Some(Query { since: now, reply: None });
-            self.ep.push_control(*rank, &Message::Query { slot, fingerprint });
+            self.query_rank(*rank, (slot, fingerprint), now);
         }
         let any = unconnected < ranks.len();
         self.queried = ranks;
         any
+    }
+
+    /// Queries `rank`, which is connected. [`Diagnosis::link_state`] has its reply.
+    pub fn query_rank(&mut self, rank: Rank, (slot, fingerprint): (Slot, u64), now: Instant) {
+        self.ep.peer(rank).query = Some(Query { since: now, reply: None });
+        self.ep.push_control(rank, &Message::Query { slot, fingerprint });
     }
 
     /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks. `instead`: see

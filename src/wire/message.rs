@@ -237,7 +237,7 @@ pub enum Message {
         /// Whether a collective of the replying rank waits for other ranks itself.
         waiting: bool,
         /// The fingerprint of a call with the query's tag in which the replying rank is, or was last, in place of the
-        /// query's; 0 if there is none.
+        /// query's; 0 if there is none. Of a rank that agrees: one more than the rank for which it waits.
         instead: u64,
         /// Length of the text in bytes.
         bytes: u64,
