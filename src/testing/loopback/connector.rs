@@ -25,6 +25,7 @@ impl LoopbackConnector {
 impl Connector for LoopbackConnector {
     fn reach(&mut self, peers: &Peers, rank: Rank) -> Result<Reach> {
         let node = peers.get(rank).map(|address| self.network.state().node_of(&address.identity));
+        self.network.state().nodes[self.node].awaits_peers &= node.is_none();
         self.peers.extend(node.map(|node| (rank as u32, node)));
         Ok(Reach::Yes)
     }

@@ -246,6 +246,7 @@ impl Device for Node {
 
     fn expected_connections(self: Arc<Self>, token: &JobToken, address: &Address) -> Result<Connections> {
         let node = self.network.state().node_of(&address.identity);
+        self.network.state().nodes[node].awaits_peers = true;
         let connector = LoopbackConnector { network: self.network.clone(), node, peers: QuickMap::default() };
         self.connections_of(token, (connector, node), Some(address.identity), &[])
     }

@@ -162,6 +162,8 @@ pub(super) struct NodeState {
     /// When the device has ticked last.
     pub ticked: Instant,
     pub pending: Vec<(Instant, PendingEvent)>,
+    /// Whether its connector has no peers yet: what is pending waits.
+    pub awaits_peers: bool,
     /// The incoming streams of links that have been reported to this node.
     incoming: Vec<usize>,
     pub closed: Option<Option<CloseNotice>>,
@@ -336,6 +338,7 @@ impl State {
             armed: Arc::default(),
             ticked: self.now,
             pending: Vec::new(),
+            awaits_peers: false,
             incoming: Vec::new(),
             closed: None,
             sent: 0,
@@ -706,7 +709,7 @@ impl State {
         if this.is_rung() {
             return Some(self.now);
         }
-        let pending = this.pending.iter().map(|(at, _)| *at);
+        let pending = this.pending.iter().map(|(at, _)| *at).filter(|_| !this.awaits_peers);
         let links = this.incoming.iter().filter_map(|&index| {
             let (stream, of) = (&self.streams[index], self.readiness(node, index));
             if of.readable || of.writable {

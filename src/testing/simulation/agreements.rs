@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::job::{TIMEOUT, contexts, play_on};
+use super::seeds::{run as run_seeds, seeds};
 use super::split::{gather, link_model, never_poll};
 use super::{Body, idle, run};
 use crate::context::{Agreed, Connect, Context, ContextOptions};
@@ -175,22 +176,28 @@ fn a_rank_is_killed_at_any_step() {
     }
 }
 
+/// A job in which all ranks but one may be killed.
+fn random_kills(seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let size = 2 + random.below(5);
+    let mut kills: Vec<(usize, u64)> = Vec::new();
+    for _ in 0..random.below(size) {
+        let rank = random.below(size);
+        if kills.iter().all(|(other, _)| *other != rank) {
+            kills.push((rank, random.below(4000) as u64));
+        }
+    }
+    let state = [State::Healthy, State::Used, State::Aborted][random.below(3)];
+    let connect = if random.one_in(3) { Connect::Full } else { Connect::Lazy };
+    play(seed, size, state, connect, &kills);
+    Ok(())
+}
+
+/// `SEEDS=20000` sets the number of fixed seeds; `SEED=7` runs only that one.
 #[test]
 fn all_but_one_rank_are_killed_at_random_steps() {
-    for seed in 0..Tier::from_environment().of(60, 400, 20_000) as u64 {
-        let mut random = Random::new(seed);
-        let size = 2 + random.below(5);
-        let mut kills: Vec<(usize, u64)> = Vec::new();
-        for _ in 0..random.below(size) {
-            let rank = random.below(size);
-            if kills.iter().all(|(other, _)| *other != rank) {
-                kills.push((rank, random.below(4000) as u64));
-            }
-        }
-        let state = [State::Healthy, State::Used, State::Aborted][random.below(3)];
-        let connect = if random.one_in(3) { Connect::Full } else { Connect::Lazy };
-        play(seed, size, state, connect, &kills);
-    }
+    let seeds = seeds(Tier::from_environment().of(60, 400, 20_000), "", 100);
+    run_seeds(&seeds, random_kills, "simulation::agreements", "");
 }
 
 #[test]
