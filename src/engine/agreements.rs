@@ -21,11 +21,13 @@ impl Core {
         self.messenger.tell_of_ends();
     }
 
-    /// `rank` has sent a message of an agreement.
-    pub(super) fn receive_agreement(&mut self, rank: Rank, bytes: &[u8]) {
+    /// A rank has sent a message of an agreement.
+    pub(super) fn receive_agreement(&mut self) {
         let size = self.messenger.connections().peers().size;
-        let Some(agreement) = &mut self.agreement else { return };
-        match Message::decode(bytes, size) {
+        let (Some(agreement), Some((rank, bytes))) = (&mut self.agreement, self.messenger.take_agreement()) else {
+            return;
+        };
+        match Message::decode(&bytes, size) {
             Ok(message) => agreement.receive(rank, message),
             Err(error) => {
                 let error = error.context(self.messenger.peer_name(rank)).with_rank(rank);

@@ -458,7 +458,7 @@ impl Core {
                         self.operations.iter().any(waits) || self.only_in_memory().iter().any(|(.., waits)| *waits);
                     self.messenger.reply(rank, &doing, waiting, instead);
                 }
-                Outcome::Agreement { rank, bytes } => self.receive_agreement(rank, &bytes),
+                Outcome::Agreement => self.receive_agreement(),
                 Outcome::Disconnected { rank } => self.lose(rank),
                 _ => {}
             }

@@ -114,7 +114,7 @@ impl Requests {
             Outcome::Done { rank, bytes } => Ended::Message(rank, bytes),
             Outcome::Written { offset, bytes } => Ended::Written { offset, bytes },
             Outcome::Failed(error) => Ended::Failed(error),
-            Outcome::Queried { .. } | Outcome::Replied | Outcome::Agreement { .. } | Outcome::Disconnected { .. } => {
+            Outcome::Queried { .. } | Outcome::Replied | Outcome::Agreement | Outcome::Disconnected { .. } => {
                 return;
             }
             Outcome::Mismatch { rank, .. } => {

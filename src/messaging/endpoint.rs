@@ -1,6 +1,7 @@
 //! The endpoint of one context, which all parts of the messenger borrow: the peers with their links, the receives, and
 //! the events.
 
+use std::collections::VecDeque;
 use std::io;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -41,6 +42,8 @@ pub struct Endpoint {
     pub outgoing: usize,
     /// Events that the caller has not got.
     pub events: Vec<Event>,
+    /// Messages of agreements that were received, with their senders.
+    pub agreements: VecDeque<(Rank, Vec<u8>)>,
     /// Whether there is an event for each peer that is disconnected.
     pub tells_of_ends: bool,
     /// Why the context is closed, if it is.
@@ -62,6 +65,7 @@ impl Endpoint {
             dirty: Vec::new(),
             outgoing: 0,
             events: Vec::with_capacity(EVENTS),
+            agreements: VecDeque::new(),
             tells_of_ends: false,
             closed: None,
         }

@@ -366,7 +366,10 @@ impl Messenger {
                     ep.event(Token::CONTEXT, Outcome::Replied);
                 }
             }
-            Finish::Agreement => ep.event(Token::CONTEXT, Outcome::Agreement { rank, bytes: own }),
+            Finish::Agreement => {
+                ep.agreements.push_back((rank, own));
+                ep.event(Token::CONTEXT, Outcome::Agreement);
+            }
             Finish::Nothing => {}
         }
         Ok(())

@@ -213,6 +213,11 @@ impl Messenger {
         }
     }
 
+    /// The first message of an agreement that was received and not taken, and its sender. There is an event for each.
+    pub fn take_agreement(&mut self) -> Option<(Rank, Vec<u8>)> {
+        self.ep.agreements.pop_front()
+    }
+
     /// Ends the link to `rank` as one that has failed with `error`, which the peer is sent.
     pub fn expel(&mut self, rank: Rank, error: &Error) {
         self.end_link(rank, Some(error));
