@@ -352,6 +352,15 @@ typedef struct gloo_rs_device_t gloo_rs_device_t;
 /// its context's connections alive. Thread-safe.
 typedef struct gloo_rs_pair_t gloo_rs_pair_t;
 
+/// A completion queue: it reports the ends of requests, of one context or of several, to any number of threads, and to
+/// event loops. A request that is attached to a queue is not waited for nor tested: each of its calls gives the queue one
+/// entry when it has ended, and whoever takes the entry has the result, as from gloo_rs_wait.
+///
+/// The calls make progress while no thread waits, by the thread of their device, but for reduction functions of the
+/// caller: those are called by threads in gloo_rs_queue_wait, and by those that wait on the context otherwise.
+/// Thread-safe.
+typedef struct gloo_rs_queue_t gloo_rs_queue_t;
+
 /// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number
 /// of times, as with MPI's persistent collectives. gloo_rs_collective_prepare makes one, with the options of
 /// gloo_rs_collective, which are copied, lists included. It does not communicate; the context must be connected. The
@@ -1833,9 +1842,12 @@ enum gloo_rs_status_t gloo_rs_wait_for(struct gloo_rs_request_t *request,
 /// its timeout has expired, this fails as gloo_rs_wait does, and the request is inactive.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_test(struct gloo_rs_request_t *request, bool *done);
 
-/// Frees an inactive request. An active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for
-/// it first. If its context is closed or broken, the wait returns at once. NULL is ignored.
-GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_request_free(struct gloo_rs_request_t *request);
+/// Frees an inactive request. An active one that is attached to a queue is freed when its call has ended and the entry was
+/// taken, which says when its buffers are the program's again. Another active one is refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it first. If its context is closed or broken, the wait
+/// returns at once. NULL is ignored.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_request_free(struct gloo_rs_request_t *request);
 
 /// Waits until one of `n` requests is complete, or has failed, and makes it inactive, as gloo_rs_wait does. Sets
 /// `*index` to its position, and returns what gloo_rs_wait would. NULL and inactive requests are ignored; if there is no
@@ -1876,6 +1888,64 @@ void gloo_rs_request_info_init(struct gloo_rs_request_info_t *info,
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_request_query(struct gloo_rs_request_t *request,
                                             struct gloo_rs_request_info_t *info);
+
+/// Creates an empty queue. It belongs to no context. The caller destroys `*queue` with gloo_rs_queue_destroy; it is NULL
+/// on failure.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_queue_create(struct gloo_rs_queue_t **queue);
+
+/// Attaches a request to a queue, which reports the end of each of its calls from now on, with `user`: of the one that is
+/// in progress or has ended, if the request is active, and of those that gloo_rs_start starts later. So the request is
+/// attached once, before its first start or after it. The attachment ends when the request is freed, or the queue
+/// destroyed.
+///
+/// From a start until its entry is taken, the request is active: gloo_rs_wait, gloo_rs_test and the waits for several
+/// refuse it with GLOO_RS_ERROR_INVALID_OPERATION. Fails so, too, if it is attached to a queue already.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_queue_attach(struct gloo_rs_queue_t *queue,
+                                           struct gloo_rs_request_t *request,
+                                           uint64_t user);
+
+/// Waits for an entry, and takes it: sets `*user` to the number with which its request was attached, and `*status` to
+/// what gloo_rs_wait would have returned. The request is inactive then. If `*status` is not GLOO_RS_OK, that failure
+/// becomes the calling thread's last error, as if this call had failed with it. Every end is reported once, to one
+/// thread. Returns GLOO_RS_OK if there was an entry.
+///
+/// If there is none within `timeout_ms` milliseconds, fails with GLOO_RS_ERROR_TIMEOUT, and nothing else changes; 0 asks
+/// once, and does what needs no waiting. GLOO_RS_TIMEOUT_DEFAULT and GLOO_RS_TIMEOUT_INFINITE: waits until there is one.
+/// The timeouts of the calls run meanwhile, also while no thread waits; the entry of a call that has failed by its own
+/// says so, after up to a second in which this thread finds out which rank is to blame.
+///
+/// While all calls in progress are of one context, the thread does their work, as one in gloo_rs_wait does; those of
+/// several contexts are progressed by their devices' threads. If another thread closes or destroys the queue, fails
+/// with GLOO_RS_ERROR_CLOSED. The destruction of a context does not end a wait: calls in progress keep its connections, and
+/// gloo_rs_context_close ends them with GLOO_RS_ERROR_CLOSED, as entries.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_queue_wait(struct gloo_rs_queue_t *queue,
+                                         int64_t timeout_ms,
+                                         uint64_t *user,
+                                         enum gloo_rs_status_t *status);
+
+/// Sets `*fd` to a descriptor that is readable while the queue has an entry, for poll, epoll and event loops. It may be
+/// readable without one, for a moment, when a call is to be looked at: so a program that finds it readable calls
+/// gloo_rs_queue_wait with a timeout of 0 until that fails with GLOO_RS_ERROR_TIMEOUT. The queue owns the descriptor,
+/// which is always the same one: it must not be read, written or closed, and is closed with the queue. It is
+/// close-on-exec, and a child by fork does not have it. Fails with GLOO_RS_ERROR_UNSUPPORTED on other systems than Linux.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_queue_fd(struct gloo_rs_queue_t *queue,
+                                       int *fd);
+
+/// Closes a queue: waits, in any thread, fail with GLOO_RS_ERROR_CLOSED, and so do later calls. Its requests are attached
+/// no more. Refused with GLOO_RS_ERROR_INVALID_OPERATION, and nothing changes, while one of them is active, or was freed
+/// and its entry was not taken: take the entries first. If their contexts are closed, they come at once. Closing again
+/// has no effect.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_queue_close(struct gloo_rs_queue_t *queue);
+
+/// Closes a queue as gloo_rs_queue_close does, and destroys it; refused as that is. Waits in other threads have returned
+/// before this does. No other thread may begin a call on the handle meanwhile. NULL is ignored.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_queue_destroy(struct gloo_rs_queue_t *queue);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -24,7 +24,7 @@ case $kind in
     ;;
   core)
     at=$PWD/build/c_tests/core
-    names=(basics errors pair collectives requests)
+    names=(basics errors pair collectives requests queues)
     scripts/cargo.sh build --lib --quiet
     library=$(realpath "${CARGO_TARGET_DIR:-target}")/debug/libgloo_rs.so
     options=(-DCMAKE_BUILD_TYPE=Debug -DGLOO_RS_TESTS_LIBRARY="$library" -DGLOO_RS_TESTS_MPI=OFF -DGLOO_RS_TESTS_GLOO=OFF)

@@ -126,6 +126,11 @@ pub struct gloo_rs_pair_t {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct gloo_rs_queue_t {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct gloo_rs_request_t {
     _unused: [u8; 0],
 }
@@ -1195,4 +1200,31 @@ unsafe extern "C" {
         request: *mut gloo_rs_request_t,
         info: *mut gloo_rs_request_info_t,
     ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_create(queue: *mut *mut gloo_rs_queue_t) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_attach(
+        queue: *mut gloo_rs_queue_t,
+        request: *mut gloo_rs_request_t,
+        user: u64,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_wait(
+        queue: *mut gloo_rs_queue_t,
+        timeout_ms: i64,
+        user: *mut u64,
+        status: *mut gloo_rs_status_t,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_fd(queue: *mut gloo_rs_queue_t, fd: *mut core::ffi::c_int) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_close(queue: *mut gloo_rs_queue_t) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_destroy(queue: *mut gloo_rs_queue_t) -> gloo_rs_status_t;
 }

@@ -14,6 +14,7 @@ mod operation;
 mod options;
 mod pair;
 mod prepared;
+mod queue;
 mod remote_key;
 mod request;
 mod rounds;
@@ -38,8 +39,9 @@ pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use options::{Connect, ContextOptions};
 pub use pair::Pair;
+pub use queue::{Completion, Completions};
 pub use remote_key::RemoteKey;
-pub use request::{Progressed, Request, not_yet};
+pub use request::{Progressed, Queued, Request, not_yet};
 pub use several::wait_for_several;
 pub use unbound_buffer::UnboundBuffer;
 

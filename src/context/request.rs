@@ -1,8 +1,10 @@
 //! Persistent requests: a collective call that is checked and prepared once, and then started and waited for any number
 //! of times.
 
+mod attachment;
 mod body;
 
+pub use attachment::{Queue, Queued};
 pub use body::Progressed;
 
 use std::sync::Arc;
@@ -16,10 +18,11 @@ use crate::context::shared::Begun;
 use crate::engine::Prepared;
 use crate::engine::cache::CallKey;
 use crate::engine::plan::boxed;
-use crate::engine::ready::{Entry, Ready};
+use crate::engine::ready::{Ends, Entry};
 use crate::engine::shared::{BackgroundOperation, Claim, Progress, Shared};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::transport;
+use attachment::Attachment;
 use body::{Body, Times};
 
 /// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls
@@ -32,6 +35,8 @@ pub struct Request {
     state: AtomicU8,
     /// That of a call on shared memory that has ended, until the wait has.
     claim: Claim,
+    /// The queue that reports its ends, if one does.
+    attachment: Attachment,
 }
 
 #[derive(Clone, Copy)]
@@ -44,6 +49,12 @@ enum State {
     Active,
     /// The request is active, and the call has ended.
     Complete,
+    /// Inactive, and a queue will report the ends of its calls.
+    Attached,
+    /// Active, and a queue will report the end of the call.
+    Queued,
+    /// Queued, and the call has ended.
+    QueuedComplete,
     /// See [`Request::retire`].
     Retired,
 }
@@ -120,6 +131,7 @@ impl Context {
             quick: shared,
             state: AtomicU8::new(State::Inactive as u8),
             claim: Claim::default(),
+            attachment: Attachment::default(),
         })
     }
 }
@@ -154,8 +166,11 @@ impl Request {
     /// Starts any call; may wait.
     #[inline(never)]
     pub(crate) fn start_any(&self) -> Result<()> {
-        self.occupy(State::Inactive).map_err(|state| self.refuse(state, "start"))?;
-        self.begin(None)
+        if self.occupy(State::Inactive).is_ok() {
+            return self.begin(None);
+        }
+        self.occupy(State::Attached).map_err(|state| self.refuse(state, "start"))?;
+        self.start_attached()
     }
 
     /// Waits until the call that was started is complete, or has failed. The request is inactive afterwards.
@@ -207,7 +222,8 @@ impl Request {
     /// What is known of the last call that was started. Never waits.
     pub fn progressed(&self) -> Progressed {
         let state = self.state.load(Ordering::Acquire);
-        self.body.progressed(is_active(state), state == State::Complete as u8)
+        let has_ended = [State::Complete, State::QueuedComplete].iter().any(|own| *own as u8 == state);
+        self.body.progressed(is_active(state), has_ended)
     }
 
     /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what
@@ -222,12 +238,12 @@ impl Request {
         Ok(false)
     }
 
-    /// Refuses an active request; all later calls on an inactive one are refused. For a handle that is about to be
-    /// freed.
+    /// Refuses an active request, unless a queue reports its end; all later calls on an inactive one are refused. For a
+    /// handle that is about to be freed.
     pub(crate) fn retire(&self) -> Result<()> {
         // In a forked child, the call is the parent's.
-        if !self.body.context.is_inherited() {
-            self.occupy(State::Inactive).map_err(|state| self.refuse(state, "free"))?;
+        if !self.body.context.is_inherited() && self.occupy(State::Inactive).is_err() {
+            return self.retire_attached();
         }
         self.leave(State::Retired);
         Ok(())
@@ -350,6 +366,16 @@ impl Request {
     /// Waits for the run, and ends it: the request becomes inactive. If it is not over at `until`, it becomes active
     /// again, and this returns false.
     pub(super) fn complete(&self, until: Option<Instant>) -> Result<bool> {
+        let has_ended = self.complete_run(until);
+        match has_ended {
+            Ok(false) => self.leave(State::Active),
+            _ => self.leave_inactive(),
+        }
+        has_ended
+    }
+
+    /// Waits for the run, and ends it. Returns false if it is not over at `until`: it goes on then.
+    fn complete_run(&self, until: Option<Instant>) -> Result<bool> {
         let body = &*self.body;
         let running = body.running.lock().take();
         let had_ended = running.is_none();
@@ -358,7 +384,6 @@ impl Request {
             result = match self.run_to_end(&mut operation, &times, until) {
                 Ok(false) => {
                     self.leave_running(operation, times);
-                    self.leave(State::Active);
                     return Ok(false);
                 }
                 ended => ended.map(drop),
@@ -374,7 +399,6 @@ impl Request {
         if !had_ended || result.is_err() {
             body.was_waited_for(result.as_ref().err());
         }
-        self.leave_inactive();
         result.map(|()| true)
     }
 
@@ -411,10 +435,10 @@ impl Request {
         is_active(self.state.load(Ordering::Acquire))
     }
 
-    /// Notes the end of the call in `ready`, as `number`. For a thread that has made the request busy.
-    pub(super) fn enter(&self, ready: &Arc<Ready>, number: usize) {
+    /// Notes the end of the call in `ends`, as `number`. For the only thread that waits for it.
+    pub(super) fn enter(&self, ends: Arc<dyn Ends>, number: usize) {
         let body = &self.body;
-        let entry = Entry { ready: ready.clone(), number };
+        let entry = Entry { ends, number };
         // Another thread may be calling the function.
         let Some(mut running) = body.running.try_lock() else { return body.enter(entry) };
         let Some((operation, _)) = &mut *running else { return entry.note() };
@@ -483,10 +507,18 @@ impl Request {
         const INACTIVE: u8 = State::Inactive as u8;
         const BUSY: u8 = State::Busy as u8;
         const RETIRED: u8 = State::Retired as u8;
+        const ATTACHED: u8 = State::Attached as u8;
+        const QUEUED: u8 = State::Queued as u8;
+        const QUEUED_COMPLETE: u8 = State::QueuedComplete as u8;
         let why = match state {
             INACTIVE => "the request is inactive: start it first",
             BUSY => "another thread is in a call on the request",
             RETIRED => "the request was freed",
+            ATTACHED | QUEUED | QUEUED_COMPLETE if doing == "attach" => "the request is attached to a queue already",
+            ATTACHED => "the request is inactive: start it first",
+            QUEUED | QUEUED_COMPLETE => {
+                "the request is active, and attached to a queue: take its entry from there first"
+            }
             _ => "the request is active: wait for it first",
         };
         self.refused(doing, why)
@@ -504,8 +536,9 @@ impl Drop for Request {
     /// The other ranks would wait for an active request in vain, so the context is broken.
     fn drop(&mut self) {
         let state = *self.state.get_mut();
+        let active = [State::Active, State::Complete, State::Queued, State::QueuedComplete];
         // In a forked child, the call is the parent's.
-        if state != State::Active as u8 && state != State::Complete as u8 || self.body.context.is_inherited() {
+        if active.iter().all(|own| *own as u8 != state) || self.body.context.is_inherited() {
             return;
         }
         let running = self.body.running.lock().take();
@@ -529,7 +562,7 @@ impl Drop for Request {
 
 /// Whether a request in this state is active, or a thread is in a call on it.
 fn is_active(state: u8) -> bool {
-    state != State::Inactive as u8 && state != State::Retired as u8
+    [State::Inactive, State::Attached, State::Retired].iter().all(|own| *own as u8 != state)
 }
 
 /// The error of a wait that ends before the calls of `left` requests.

@@ -5,13 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::context::request::Request;
-use crate::engine::ready::Ready;
+use crate::engine::ready::{Ends, FIRST_LOOK, Ready};
 use crate::engine::{Idle, Waker};
 use crate::error::{Error, Result};
-
-/// A call on shared memory says only when it is looked at that a rank has failed for which it waits. It is looked at
-/// after this time, and again whenever the wait has taken twice as long.
-const FIRST_LOOK: Duration = Duration::from_millis(5);
 
 /// Waits for `requests`; those that are `None` or inactive are ignored. `ended` is told of each that has ended, and
 /// says whether to stop.
@@ -133,7 +129,7 @@ impl<'a> Wait<'a> {
     /// The result of a request, if it has ended: then it is inactive.
     fn end(&self, request: &Request, number: usize) -> Option<Result<()>> {
         if let Ok(false) = request.is_complete() {
-            request.enter(&self.ready, number);
+            request.enter(self.ready.clone(), number);
             return None;
         }
         Some(request.complete(None).map(drop))

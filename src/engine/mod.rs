@@ -7,6 +7,7 @@
 mod agreements;
 mod alone;
 pub mod cache;
+pub mod completion_queue;
 pub mod errors;
 pub mod execution;
 mod failures;
@@ -37,7 +38,7 @@ pub use progress::{Engine, Guard};
 pub use spin::{Cores, Idle, Spin};
 pub use sync::Waker;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::agreement::Agreement;
@@ -47,7 +48,7 @@ use crate::engine::lines::Lines;
 use crate::engine::numbers::Numbers;
 use crate::engine::operation::Operation;
 use crate::engine::prepared::Identity;
-use crate::engine::ready::OnEnd;
+use crate::engine::ready::{OnEnd, QuietCalls};
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::{Line, Progress, Shared, excludes};
@@ -85,6 +86,8 @@ pub struct Core {
     pub requests: Requests,
     /// Threads that wait for calls of this context and of others, and for which no thread polls.
     listeners: Vec<Arc<Waker>>,
+    /// Are told that the context is broken.
+    quiet: Vec<Weak<dyn QuietCalls>>,
     events: Vec<Event>,
     /// Why no collective can run any more.
     pub broken: Option<Error>,

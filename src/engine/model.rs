@@ -2,6 +2,8 @@
 //! loom's, which has no timeouts. So a thread that nobody wakes is a deadlock, and loom reports it. `scripts/loom.sh`
 //! runs it.
 
+mod queue;
+
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -439,7 +441,7 @@ impl Started {
     fn wait_in_list(self) -> bool {
         let (engine, ready) = (&self.job.engine, Arc::<Ready>::default());
         let mut guard = engine.lock();
-        guard.tell(self.index, Arc::new(Noted(Entry { ready: ready.clone(), number: 3 })));
+        guard.tell(self.index, Arc::new(Noted(Entry { ends: ready.clone(), number: 3 })));
         loop {
             let (core, function) = engine.wait(guard, self.job.deadline, |core| {
                 if ready.is_any() { Some(None) } else { core.next_function().map(Some) }
@@ -460,7 +462,7 @@ impl Started {
         let (engine, ready) = (&self.job.engine, Arc::<Ready>::default());
         let waker = Arc::new(Waker::new().unwrap());
         engine.listen(&waker);
-        engine.lock().tell(self.index, Arc::new(Noted(Entry { ready: ready.clone(), number: 3 })));
+        engine.lock().tell(self.index, Arc::new(Noted(Entry { ends: ready.clone(), number: 3 })));
         loop {
             engine.call_functions();
             if ready.is_any() {

@@ -1,9 +1,13 @@
 //! What a thread that waits for several calls has to look at, on whichever contexts these are.
 
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::engine::sync::{Mutex, MutexGuard};
+
+/// A call on shared memory says only when it is looked at that a rank has failed for which it waits. It is looked at
+/// after this time, and again whenever the wait has taken twice as long.
+pub const FIRST_LOOK: Duration = Duration::from_millis(5);
 
 /// Is told of the end of a run.
 pub trait OnEnd: Send + Sync {
@@ -11,16 +15,26 @@ pub trait OnEnd: Send + Sync {
     fn ended(&self, at: Instant);
 }
 
+/// Where threads find what they have to look at.
+pub trait Ends: Send + Sync {
+    /// The call with this number has ended.
+    fn add(&self, number: usize);
+}
+
+/// Knows calls of a context that may fail without telling, unless they are looked at.
+pub trait QuietCalls: Send + Sync {
+    /// The context is broken. For the thread that has its lock.
+    fn broken(&self);
+
+    /// The time has come for which the context was to remind it. Returns when the next time is.
+    fn reminded(&self, now: Instant) -> Option<Instant>;
+}
+
 /// The calls that have ended, by the numbers that the waiting thread has given them, in the order of their ends.
 #[derive(Default)]
 pub struct Ready(Mutex<Vec<usize>>);
 
 impl Ready {
-    /// The call with this number has ended. Whoever says so then wakes the threads that wait on its context.
-    pub fn add(&self, number: usize) {
-        self.calls().push(number);
-    }
-
     /// Whether there is one.
     pub fn is_any(&self) -> bool {
         !self.calls().is_empty()
@@ -36,10 +50,17 @@ impl Ready {
     }
 }
 
+impl Ends for Ready {
+    /// Whoever says so then wakes the threads that wait on its context.
+    fn add(&self, number: usize) {
+        self.calls().push(number);
+    }
+}
+
 /// Where the end of a call is noted.
 pub struct Entry {
-    /// The list of the waiting thread.
-    pub ready: Arc<Ready>,
+    /// The list of the waiting thread, or its queue.
+    pub ends: Arc<dyn Ends>,
     /// The number of the call there.
     pub number: usize,
 }
@@ -47,6 +68,6 @@ pub struct Entry {
 impl Entry {
     /// The call has ended.
     pub fn note(&self) {
-        self.ready.add(self.number);
+        self.ends.add(self.number);
     }
 }

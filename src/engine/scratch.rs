@@ -3,8 +3,8 @@
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use crate::transport::Watch;
 
@@ -19,6 +19,8 @@ pub struct Kept {
     bytes: AtomicUsize,
     /// Whether the device will remind the context of it.
     is_watched: AtomicBool,
+    /// When that is to be.
+    due: Mutex<Option<Instant>>,
     watch: OnceLock<Weak<dyn Watch>>,
 }
 
@@ -46,9 +48,24 @@ impl Kept {
     /// Has the device remind the context if there is much, unless it does so already.
     fn watch(&self) {
         if self.is_much() && !self.is_watched.swap(true, Ordering::Relaxed) {
-            // A context that is being dropped needs no reminder.
-            self.watch.get().and_then(Weak::upgrade).into_iter().for_each(|watch| watch.remind(KEPT_TIME));
+            *self.due.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + KEPT_TIME);
+            self.remind(KEPT_TIME);
         }
+    }
+
+    fn remind(&self, time: Duration) {
+        // A context that is being dropped needs no reminder.
+        self.watch.get().and_then(Weak::upgrade).into_iter().for_each(|watch| watch.remind(time));
+    }
+
+    /// Whether the time has come for which it was to be reminded; if not, but such a time will come, has the device
+    /// remind it again.
+    pub fn is_due(&self) -> bool {
+        let due = *self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let waits = left.filter(|left| !left.is_zero() && self.is_watched.load(Ordering::Relaxed));
+        waits.into_iter().for_each(|left| self.remind(left));
+        left.is_some_and(|left| left.is_zero())
     }
 
     /// Gives memory back on a context that was reminded. `release` calls [`Scratch::release`] of all memory that no

@@ -63,6 +63,8 @@ pub(crate) use collective::fuzz;
 mod request;
 mod requests;
 
+mod queue;
+
 mod enumeration;
 mod guard;
 mod handle;
@@ -89,6 +91,7 @@ pub use launch::*;
 pub use library::*;
 pub use membership::*;
 pub use pair::*;
+pub use queue::*;
 pub use request::*;
 pub use requests::*;
 pub use statistics::*;

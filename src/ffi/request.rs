@@ -184,8 +184,10 @@ pub unsafe extern "C" fn gloo_rs_test(request: *mut gloo_rs_request_t, done: *mu
     })
 }
 
-/// Frees an inactive request. An active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for
-/// it first. If its context is closed or broken, the wait returns at once. NULL is ignored.
+/// Frees an inactive request. An active one that is attached to a queue is freed when its call has ended and the entry was
+/// taken, which says when its buffers are the program's again. Another active one is refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it first. If its context is closed or broken, the wait
+/// returns at once. NULL is ignored.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_request_free(request: *mut gloo_rs_request_t) -> gloo_rs_status_t {

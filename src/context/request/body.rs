@@ -65,6 +65,8 @@ pub(super) struct Times {
 #[derive(Default)]
 struct Record {
     started: Option<Instant>,
+    /// When it fails.
+    deadline: Option<Instant>,
     /// When the call has ended on this rank.
     ended: Option<Instant>,
     failed: Option<Error>,
@@ -214,7 +216,7 @@ impl Body {
 
     /// The call was started, and has not ended at once.
     pub fn has_started(&self, times: &Times) {
-        *self.record() = Record { started: Some(times.at), ..Record::default() };
+        *self.record() = Record { started: Some(times.at), deadline: Some(times.deadline), ..Record::default() };
         self.is_recorded.store(true, Ordering::Release);
     }
 
@@ -239,6 +241,11 @@ impl Body {
             Some(_) => entry.note(),
             None => record.entry = Some(entry),
         }
+    }
+
+    /// When the last call that has not ended at once fails, or has.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.record().deadline
     }
 
     /// Ends what [`Body::enter`] has begun.

@@ -1,0 +1,132 @@
+//! Requests that a completion queue reports: their ends are taken from there, in place of waits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::body::Body;
+use super::{Request, State};
+use crate::context::Context;
+use crate::engine::completion_queue::{After, CompletionQueue, Looks};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Who has a request.
+pub trait Queued: Send + Sync {
+    /// The request.
+    fn request(&self) -> &Request;
+}
+
+/// The requests of a queue.
+pub type Queue = CompletionQueue<Arc<dyn Queued>, Context>;
+
+/// Where the ends of a request are reported.
+#[derive(Default)]
+pub(super) struct Attachment(Mutex<Option<(Arc<Queue>, u32)>>);
+
+impl Attachment {
+    fn get(&self) -> Option<(Arc<Queue>, u32)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, place: Option<(Arc<Queue>, u32)>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    }
+}
+
+impl Request {
+    /// Has `queue` report the end of the call that was started, and of all calls that this request starts. `own` is who
+    /// has this request.
+    pub(in crate::context) fn attach(&self, own: Arc<dyn Queued>, queue: &Arc<Queue>, user: u64) -> Result<()> {
+        let states = [State::Inactive, State::Active, State::Complete];
+        let from = states.into_iter().find(|state| self.occupy(*state).is_ok());
+        let from = from.ok_or_else(|| self.refuse_now("attach"))?;
+        let context = self.context();
+        let Some(number) = queue.insert(own, context, user, !matches!(from, State::Inactive)) else {
+            self.leave(from);
+            return Err(Error::new(ErrorKind::Closed, "the queue is closed"));
+        };
+        self.attachment.set(Some((queue.clone(), number)));
+        match from {
+            State::Active => self.leave_queued(queue, number, false),
+            State::Complete => self.leave_queued(queue, number, true),
+            _ => self.leave(State::Attached),
+        }
+        Ok(())
+    }
+
+    /// Starts the call of an inactive request that is attached, and that this thread has made busy.
+    pub(super) fn start_attached(&self) -> Result<()> {
+        let Some((queue, number)) = self.attachment.get().filter(|(queue, number)| queue.begin(*number)) else {
+            self.attachment.set(None);
+            return self.begin(None);
+        };
+        match self.begin_any(None) {
+            Ok(has_ended) => {
+                self.leave_queued(&queue, number, has_ended);
+                Ok(())
+            }
+            Err(error) => {
+                self.leave(State::Attached);
+                queue.end(number);
+                Err(error)
+            }
+        }
+    }
+
+    /// The call is in progress, or has ended, and the queue has it from now on.
+    fn leave_queued(&self, queue: &Arc<Queue>, number: u32, has_ended: bool) {
+        let looks = (!has_ended).then(|| {
+            self.enter(queue.clone(), number as usize);
+            let Body { context, .. } = &*self.body;
+            let now = queue.now();
+            let is_quiet = context.shared_work(&self.body.binding()).is_some();
+            Looks::new(self.body.deadline().unwrap_or(now), now, is_quiet)
+        });
+        self.leave(if has_ended { State::QueuedComplete } else { State::Queued });
+        finish(self.context(), queue.started(number, looks));
+    }
+
+    /// The result of the call, if it has ended: then the request is inactive. For a thread that holds it in `queue`, as
+    /// this `number`.
+    pub(in crate::context) fn end_in(&self, queue: &Arc<Queue>, number: u32) -> Option<Result<()>> {
+        if let Ok(false) = self.is_complete() {
+            self.enter(queue.clone(), number as usize);
+            finish(self.context(), queue.put_back(number));
+            return None;
+        }
+        let result = self.complete_run(None).map(drop);
+        // SAFETY: the context keeps the memory that its ranks share.
+        unsafe { self.claim.release() };
+        let stays = queue.end(number);
+        self.leave(if stays { State::Attached } else { State::Retired });
+        Some(result)
+    }
+
+    /// Ends the attachment, if the request is inactive; if it is active, with its end.
+    pub(super) fn retire_attached(&self) -> Result<()> {
+        let state = self.state.load(std::sync::atomic::Ordering::Acquire);
+        let is_attached = [State::Attached, State::Queued, State::QueuedComplete].iter().any(|own| *own as u8 == state);
+        let place = self.attachment.get().filter(|_| is_attached);
+        let (queue, number) = place.ok_or_else(|| self.refuse(state, "free"))?;
+        // If it has ended meanwhile, nothing is left to be done.
+        let _ = self.occupy(State::Attached).map(|()| self.leave(State::Retired));
+        queue.detach(number);
+        Ok(())
+    }
+
+    /// Ends the attachment of a request that is inactive: its queue is closed.
+    pub(in crate::context) fn leave_queue(&self) {
+        if self.occupy(State::Attached).is_ok() {
+            self.attachment.set(None);
+            self.leave(State::Inactive);
+        }
+    }
+
+    fn refuse_now(&self, doing: &str) -> Error {
+        self.refuse(self.state.load(std::sync::atomic::Ordering::Acquire), doing)
+    }
+}
+
+/// Does what is left to be done after a change of a queue with calls of `context`.
+fn finish(context: &Context, after: After<Context>) {
+    after.wake();
+    after.remind_at.into_iter().for_each(|at| context.engine().remind_at(at));
+}

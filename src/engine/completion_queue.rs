@@ -1,0 +1,410 @@
+//! A completion queue: calls of any contexts, of which those that have ended are reported to any threads.
+//!
+//! A thread waits in one of two ways. If all calls in progress are of one context, it waits there, and does their work:
+//! who notes an end wakes it as it wakes all threads of that context. Otherwise it sleeps, and the queue wakes one
+//! sleeping thread for each end. A thread that has nothing else to do looks at the queue before it sleeps, or has its
+//! context's lock while it does, so no end is missed.
+//!
+//! The lock of the queue is taken after that of an engine, never before.
+
+mod waiting;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::engine::ready::{Ends, FIRST_LOOK};
+use crate::engine::sync::{Mutex, MutexGuard, Waker};
+use crate::slab::Slab;
+use crate::transport::Clock;
+
+/// A context.
+pub trait HasEngine: Send + Sync {
+    /// Its engine.
+    fn engine(&self) -> &Engine;
+}
+
+/// The calls of a queue: `T` is one, `C` its context.
+pub struct CompletionQueue<T, C> {
+    state: Mutex<State<T, C>>,
+    /// That of all contexts.
+    clock: Arc<dyn Clock>,
+}
+
+struct State<T, C> {
+    calls: Slab<Call<T, C>>,
+    /// Those that are to be looked at, because they have ended or may have, in the order of their ends.
+    noted: VecDeque<u32>,
+    /// The contexts with calls in progress, and how many each has.
+    contexts: Vec<(Arc<C>, usize)>,
+    /// Counts the changes of which threads that wait must learn: a context has come or gone, or the queue is closed.
+    changes: u64,
+    /// Wakers of threads that sleep.
+    sleepers: Vec<Arc<Waker>>,
+    /// Those of threads that have slept.
+    spare: Vec<Arc<Waker>>,
+    /// The contexts on which threads wait, once for each thread.
+    awaited: Vec<Arc<C>>,
+    /// Is readable while a call is noted.
+    bell: Option<Waker>,
+    /// When a call in progress is to be looked at though nobody has noted it.
+    next_look: Option<Instant>,
+    is_closed: bool,
+}
+
+struct Call<T, C> {
+    call: T,
+    context: Arc<C>,
+    user: u64,
+    stage: Stage,
+    /// While a thread holds it: it was noted meanwhile.
+    is_noted: bool,
+    /// Its start has made its context one of the queue's.
+    is_first: bool,
+    /// It leaves the queue at its end.
+    is_detached: bool,
+    looks: Looks,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Not started.
+    Inactive,
+    /// One thread starts it, or looks whether it has ended.
+    Held,
+    /// In progress.
+    Active,
+    /// In the list of those that are to be looked at.
+    Noted,
+}
+
+/// When a call in progress is to be looked at though nobody has noted it.
+#[derive(Clone, Copy)]
+pub struct Looks {
+    /// When it fails.
+    deadline: Instant,
+    /// When to look whether a rank has failed for which it waits, and how long after that the next time; `None` if it
+    /// is told.
+    quiet: Option<(Instant, Duration)>,
+}
+
+impl Looks {
+    /// Those of a call that fails at `deadline`, and is told of failures of ranks unless it `is_quiet`.
+    pub fn new(deadline: Instant, now: Instant, is_quiet: bool) -> Self {
+        Self { deadline, quiet: is_quiet.then(|| (now + FIRST_LOOK, 2 * FIRST_LOOK)) }
+    }
+
+    fn next(&self) -> Instant {
+        self.quiet.map_or(self.deadline, |(at, _)| at.min(self.deadline))
+    }
+
+    /// The next ones, after it was found to be in progress at `now`.
+    fn after(self, now: Instant) -> Self {
+        let quiet = self.quiet.map(|(at, time)| if now < at { (at, time) } else { (now + time, 2 * time) });
+        // Another thread may be in its function, so that it cannot fail.
+        let deadline = if now < self.deadline { self.deadline } else { now + FIRST_LOOK };
+        Self { deadline, quiet }
+    }
+}
+
+/// What a thread that waits has to know.
+pub struct View<C> {
+    /// To compare with the next one.
+    pub changes: u64,
+    /// The contexts with calls in progress.
+    pub contexts: Vec<Arc<C>>,
+    /// When to look at calls.
+    pub next_look: Option<Instant>,
+    /// Number of calls in progress.
+    pub calls: usize,
+    /// Nobody waits any more.
+    pub is_closed: bool,
+}
+
+/// What is left to be done after a change of the queue, without locks.
+#[must_use]
+pub struct After<C> {
+    /// Contexts of which the waiting threads must be woken.
+    wake: Vec<Arc<C>>,
+    /// When a context must remind the queue, since no thread may wait.
+    pub remind_at: Option<Instant>,
+}
+
+impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
+    /// An empty queue. Its threads, and those of all contexts, wait by `clock`.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let state = Mutex::new(State {
+            calls: Slab::default(),
+            noted: VecDeque::new(),
+            contexts: Vec::new(),
+            changes: 0,
+            sleepers: Vec::new(),
+            spare: Vec::new(),
+            awaited: Vec::new(),
+            bell: None,
+            next_look: None,
+            is_closed: false,
+        });
+        Self { state, clock }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Adds a call, and returns its number. If it `runs`, the caller holds it until [`CompletionQueue::started`].
+    /// `None` if the queue is closed.
+    pub fn insert(&self, call: T, context: &Arc<C>, user: u64, runs: bool) -> Option<u32> {
+        let mut state = self.state();
+        if state.is_closed {
+            return None;
+        }
+        let looks = Looks { deadline: self.now(), quiet: None };
+        let number = state.calls.insert(Call {
+            call,
+            context: context.clone(),
+            user,
+            stage: Stage::Inactive,
+            is_noted: false,
+            is_first: false,
+            is_detached: false,
+            looks,
+        });
+        if runs {
+            state.begin(number);
+        }
+        Some(number)
+    }
+
+    /// The caller starts the call, and holds it until [`CompletionQueue::started`] or [`CompletionQueue::end`]. Returns
+    /// false if the queue is closed.
+    pub fn begin(&self, number: u32) -> bool {
+        let mut state = self.state();
+        let is_known = !state.is_closed && state.calls.get(number).is_some();
+        if is_known {
+            state.begin(number);
+        }
+        is_known
+    }
+
+    /// The call is in progress, and to be looked at then; or has ended.
+    pub fn started(&self, number: u32, looks: Option<Looks>) -> After<C> {
+        let mut state = self.state();
+        let call = &mut state.calls[number];
+        let is_first = std::mem::take(&mut call.is_first);
+        let has_ended = looks.is_none() || call.is_noted;
+        let earlier = match looks {
+            Some(looks) if !has_ended => state.go_on(number, looks),
+            _ => {
+                state.note(number);
+                false
+            }
+        };
+        state.after(is_first || earlier, is_first || earlier || has_ended)
+    }
+
+    /// The call that the caller holds has not ended.
+    pub fn put_back(&self, number: u32) -> After<C> {
+        let (mut state, now) = (self.state(), self.now());
+        let call = &state.calls[number];
+        if call.is_noted {
+            state.note(number);
+            return After { wake: Vec::new(), remind_at: None };
+        }
+        let looks = call.looks.after(now);
+        let earlier = state.go_on(number, looks);
+        state.after(earlier, earlier)
+    }
+
+    /// The call that the caller holds has ended, or has not been started. Returns whether it is still in the queue.
+    pub fn end(&self, number: u32) -> bool {
+        let mut state = self.state();
+        let call = &mut state.calls[number];
+        call.stage = Stage::Inactive;
+        let (context, is_detached) = (call.context.clone(), call.is_detached);
+        let at = state.contexts.iter().position(|(other, _)| Arc::ptr_eq(other, &context));
+        if let Some(at) = at {
+            state.contexts[at].1 -= 1;
+            if state.contexts[at].1 == 0 {
+                state.contexts.swap_remove(at);
+                state.changes += 1;
+            }
+        }
+        let gone = if is_detached { state.calls.remove(number) } else { None };
+        drop(state);
+        // Its own locks may be taken here.
+        drop(context);
+        gone.is_none()
+    }
+
+    /// The call leaves the queue, at its end if it is in progress.
+    pub fn detach(&self, number: u32) {
+        let mut state = self.state();
+        let gone = match state.calls.get_mut(number) {
+            Some(call) if call.stage != Stage::Inactive => {
+                call.is_detached = true;
+                None
+            }
+            _ => state.calls.remove(number),
+        };
+        drop(state);
+        drop(gone);
+    }
+
+    /// A call that is to be looked at, with its number and the caller's number. The caller holds it.
+    pub fn take(&self) -> Option<(u32, T, u64)> {
+        let mut state = self.state();
+        let number = state.noted.pop_front()?;
+        if state.noted.is_empty() {
+            state.bell.iter().for_each(|bell| bell.clear());
+        }
+        let call = &mut state.calls[number];
+        (call.stage, call.is_noted) = (Stage::Held, false);
+        Some((number, call.call.clone(), call.user))
+    }
+
+    /// Has threads look at the calls for which it is time `now`; without that, at all quiet ones.
+    pub fn look(&self, now: Option<Instant>) -> After<C> {
+        let mut state = self.state();
+        let numbers = state.calls.iter().filter(|(_, call)| call.stage == Stage::Active).map(|(number, _)| number);
+        let (mut next, mut due) = (None::<Instant>, Vec::new());
+        for number in numbers {
+            let looks = &state.calls[number].looks;
+            match looks.next() {
+                at if now.map_or(looks.quiet.is_some(), |now| at <= now) => due.push(number),
+                at => next = Some(next.map_or(at, |next| next.min(at))),
+            }
+        }
+        state.next_look = next;
+        let is_any = !due.is_empty();
+        due.into_iter().for_each(|number| state.note(number));
+        After { remind_at: next.filter(|_| state.bell.is_some()), ..state.after(false, is_any) }
+    }
+
+    /// What a thread that waits has to know.
+    pub fn view(&self) -> View<C> {
+        let state = self.state();
+        View {
+            changes: state.changes,
+            contexts: state.contexts.iter().map(|(context, _)| context.clone()).collect(),
+            next_look: state.next_look,
+            calls: state.contexts.iter().map(|(_, calls)| calls).sum(),
+            is_closed: state.is_closed,
+        }
+    }
+
+    /// What `with` makes of the waker that is readable while a call is to be looked at, and what is left to be done if
+    /// it is new.
+    pub fn bell<R>(&self, with: impl FnOnce(&Waker) -> R) -> io::Result<(R, After<C>)> {
+        let mut state = self.state();
+        if state.bell.is_none() {
+            let bell = Waker::new()?;
+            if !state.noted.is_empty() {
+                bell.wake();
+            }
+            state.bell = Some(bell);
+        }
+        let result = state.bell.as_ref().map(with).expect("made above");
+        Ok((result, After { remind_at: state.next_look, wake: Vec::new() }))
+    }
+
+    /// Closes the queue, unless a call is in progress: then returns how many are. Returns the calls that were in it. Calls
+    /// `before` before it closes the bell.
+    pub fn close(&self, before: impl FnOnce()) -> Result<(Vec<T>, After<C>), usize> {
+        let mut state = self.state();
+        let calls = state.calls.iter().filter(|(_, call)| call.stage != Stage::Inactive).count();
+        if calls > 0 {
+            return Err(calls);
+        }
+        state.is_closed = true;
+        state.changes += 1;
+        before();
+        state.bell = None;
+        let all = std::mem::take(&mut state.calls);
+        let after = state.after(true, true);
+        drop(state);
+        Ok((all.iter().map(|(_, call)| call.call.clone()).collect(), after))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T, C>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T, C> State<T, C> {
+    fn begin(&mut self, number: u32) {
+        let call = &mut self.calls[number];
+        (call.stage, call.is_noted) = (Stage::Held, false);
+        match self.contexts.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &call.context)) {
+            Some((_, calls)) => *calls += 1,
+            None => {
+                self.contexts.push((call.context.clone(), 1));
+                call.is_first = true;
+                self.changes += 1;
+            }
+        }
+    }
+
+    /// The call is in progress. Returns whether it is to be looked at before others.
+    fn go_on(&mut self, number: u32, looks: Looks) -> bool {
+        let call = &mut self.calls[number];
+        (call.stage, call.looks) = (Stage::Active, looks);
+        let at = looks.next();
+        let earlier = self.next_look.is_none_or(|next| at < next);
+        if earlier {
+            self.next_look = Some(at);
+        }
+        earlier
+    }
+
+    /// The call is to be looked at.
+    fn note(&mut self, number: u32) {
+        self.calls[number].stage = Stage::Noted;
+        if self.noted.is_empty() {
+            self.bell.iter().for_each(|bell| bell.wake());
+        }
+        self.noted.push_back(number);
+        self.sleepers.pop().into_iter().for_each(|sleeper| sleeper.wake());
+    }
+
+    fn has_news(&self, changes: u64) -> bool {
+        !self.noted.is_empty() || self.changes != changes
+    }
+
+    /// Wakes all threads that sleep, if they are to look `anew` for what they wait; and says whose threads are to be
+    /// woken, `if_any` are.
+    fn after(&mut self, anew: bool, if_any: bool) -> After<C> {
+        if anew {
+            self.sleepers.drain(..).for_each(|sleeper| sleeper.wake());
+        }
+        let mut wake = Vec::<Arc<C>>::new();
+        for context in self.awaited.iter().filter(|_| if_any) {
+            if wake.iter().all(|other| !Arc::ptr_eq(other, context)) {
+                wake.push(context.clone());
+            }
+        }
+        After { wake, remind_at: self.next_look.filter(|_| anew && self.bell.is_some()) }
+    }
+}
+
+impl<C: HasEngine> After<C> {
+    /// Wakes them.
+    pub fn wake(&self) {
+        self.wake.iter().for_each(|context| context.engine().wake());
+    }
+}
+
+impl<T: Send + Sync + Clone, C: HasEngine> Ends for CompletionQueue<T, C> {
+    fn add(&self, number: usize) {
+        let mut state = self.state();
+        let number = number as u32;
+        match state.calls.get_mut(number).map(|call| (call.stage, &mut call.is_noted)) {
+            Some((Stage::Held, is_noted)) => *is_noted = true,
+            Some((Stage::Active, _)) => state.note(number),
+            _ => {}
+        }
+    }
+}
