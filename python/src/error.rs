@@ -110,6 +110,12 @@ pub fn exception(py: Python<'_>, status: gloo_rs_status_t, error: &gloo_rs_error
     Failure::of(error).raise(py, status)
 }
 
+/// The exception of a call of which this thread has just learnt that it has ended with this status; None if it is complete.
+pub fn ended_with(py: Python<'_>, status: gloo_rs_status_t) -> Option<Py<PyAny>> {
+    let failed = (status != GLOO_RS_OK).then(|| Failed::last(status))?;
+    Some(failed.1.raise(py, status).into_value(py).into_any())
+}
+
 /// An exception for arguments that this module refuses itself.
 #[cold]
 pub fn invalid(py: Python<'_>, operation: &str, message: &str) -> PyErr {

@@ -249,7 +249,7 @@ thread_local! {
 }
 
 /// Whether this is the process's first thread, which is the one on which Python runs handlers of signals.
-fn is_main_thread() -> bool {
+pub fn is_main_thread() -> bool {
     IS_MAIN.get().unwrap_or_else(|| {
         // SAFETY: no pointers are passed.
         let is_main = unsafe { libc::gettid() == libc::getpid() };

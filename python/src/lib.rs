@@ -18,6 +18,7 @@ mod memory;
 mod message;
 mod options;
 mod pair;
+mod queue;
 mod request;
 mod store;
 
@@ -32,6 +33,8 @@ mod native {
     use crate::message::{UnboundBuffer, remote_key_parse};
     #[pymodule_export]
     use crate::pair::{Buffer, Pair};
+    #[pymodule_export]
+    use crate::queue::Queue;
     #[pymodule_export]
     use crate::request::{Request, reduce_local, wait_all, wait_any};
     #[pymodule_export]

@@ -7,13 +7,19 @@ use crate::context::Membership;
 use crate::error::{check, detached, invalid};
 use crate::interrupt::{waiting, waiting_on};
 use crate::memory::{Access, Memory};
+use crate::queue::Attachment;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::sync::{MutexExt, PyOnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A collective that is prepared once, and then started any number of times.
 #[pyclass(frozen, module = "gloo_rs")]
 pub struct Request {
     request: *mut gloo_rs_request_t,
     context: Membership,
+    /// The queue that reports its ends, if one does.
+    attachment: Mutex<Option<Arc<Attachment>>>,
     /// Keeps the buffers valid.
     _call: Call,
 }
@@ -30,7 +36,7 @@ impl Request {
             // SAFETY: the options and what they point to live until the call returns; the request copies them.
             check(py, unsafe { gloo_rs_collective_prepare(context.get(), kind, options, &mut request) })
         })?;
-        Ok(Self { request, context: context.clone(), _call: call })
+        Ok(Self::of(request, context, call))
     }
 
     /// One that is started at once.
@@ -40,16 +46,78 @@ impl Request {
             // SAFETY: as in `prepare`. With check_calls, a start waits for the other ranks.
             waiting(py, context, || unsafe { gloo_rs_collective_start(context.get(), kind, options, &mut request) })
         })?;
-        Ok(Self { request, context: context.clone(), _call: call })
+        Ok(Self::of(request, context, call))
+    }
+
+    fn of(request: *mut gloo_rs_request_t, context: &Membership, call: Call) -> Self {
+        Self { request, context: context.clone(), attachment: Mutex::default(), _call: call }
+    }
+
+    pub fn handle(&self) -> *mut gloo_rs_request_t {
+        self.request
+    }
+
+    pub fn context(&self) -> &Membership {
+        &self.context
+    }
+
+    pub fn attachment(&self, py: Python<'_>) -> MutexGuard<'_, Option<Arc<Attachment>>> {
+        self.attachment.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an entry of its queue has.
+    pub fn value(request: Py<Self>, py: Python<'_>) -> Py<PyAny> {
+        let value = request.get().attached(py);
+        value.unwrap_or_else(|| request.into_any())
     }
 }
 
 #[pymethods]
 impl Request {
     /// Starts the call, and returns without waiting for it.
-    fn start(&self, py: Python<'_>) -> PyResult<()> {
+    fn start(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (own, py) = (slf.get(), slf.py());
         // SAFETY: the request lives.
-        check(py, detached(py, || unsafe { gloo_rs_start(self.request) }))
+        let start = || check(py, detached(py, || unsafe { gloo_rs_start(own.request) }));
+        let attachment = own.attachment(py).clone();
+        attachment.map_or_else(start, |attachment| attachment.start(slf, start))
+    }
+
+    /// Whether a call was started whose end was not reported.
+    #[getter]
+    pub fn is_active(&self, py: Python<'_>) -> PyResult<bool> {
+        // SAFETY: integers and enumerations, which may all be zero; the function writes no more than the size.
+        let mut info: gloo_rs_request_info_t = unsafe {
+            let mut info = std::mem::zeroed();
+            gloo_rs_request_info_init(&mut info, size_of::<gloo_rs_request_info_t>());
+            info
+        };
+        // SAFETY: the request lives, and the struct is initialised.
+        check(py, unsafe { gloo_rs_request_query(self.request, &mut info) })?;
+        Ok(info.state != GLOO_RS_REQUEST_INACTIVE)
+    }
+
+    /// The value with which it is attached to a queue, if there is one.
+    #[getter(_attached)]
+    fn attached(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        let attachment = self.attachment(py).clone();
+        attachment.and_then(|attachment| attachment.value.as_ref().map(|value| value.clone_ref(py)))
+    }
+
+    /// Waits for the call in asyncio, which goes on meanwhile.
+    fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        static AWAITED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        AWAITED.import(slf.py(), "gloo_rs._asyncio", "awaited")?.call1((slf,))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let attachment = self.attachment.try_lock().ok().and_then(|attachment| attachment.clone());
+        attachment.iter().filter_map(|attachment| attachment.value.as_ref()).try_for_each(|value| visit.call(value))
+    }
+
+    fn __clear__(&self) {
+        let attachment = self.attachment.try_lock().ok().and_then(|mut attachment| attachment.take());
+        drop(attachment);
     }
 
     /// Waits until the call is complete on this rank; for at most `timeout` seconds, if that is given: then the call goes on.

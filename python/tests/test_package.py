@@ -81,8 +81,11 @@ def test_documentation(name):
     assert result.failed == 0
 
 
-def test_the_example():
-    command = [sys.executable, "-m", "gloo_rs", "run", "-n", "3", "--", sys.executable, ROOT / "examples" / "python" / "ring.py"]
+@pytest.mark.parametrize(
+    ("name", "result"), [("ring.py", "[6. 6. 6. 6.]"), ("overlap.py", str([3000.0 * n for n in range(1, 9)]))]
+)
+def test_the_examples(name, result):
+    command = [sys.executable, "-m", "gloo_rs", "run", "-n", "3", "--", sys.executable, ROOT / "examples" / "python" / name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}] rank {rank} of 3: [6. 6. 6. 6.]" for rank in range(3)]
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] rank {rank} of 3: {result}" for rank in range(3)]
