@@ -11,6 +11,7 @@ namespace {
 
 using gloo_rs::Context;
 using gloo_rs::Error;
+using gloo_rs::Queue;
 using gloo_rs::Request;
 using gloo_rs::Store;
 using gloo_rs::UnboundBuffer;
@@ -210,6 +211,36 @@ void requests() {
   }
 }
 
+void queues() {
+  Context context = connect();
+  std::vector<double> values(1000, test_rank);
+  {
+    Queue queue = Queue::create();
+    CHECK(queue.fd() >= 0);
+    {
+      Request request = Request::started(context, GLOO_RS_ALLREDUCE, gloo_rs::CollectiveOptions(values.data(), values.size()));
+      queue.attach(request, 4);
+      const gloo_rs::Entry entry = queue.wait();
+      gloo_rs::check(entry.status);
+      CHECK_INT(entry.user, 4);
+      CHECK((values[0] == 1));
+      expect_as(gloo_rs_queue_attach(queue.get(), request.get(), 0), [&] { queue.attach(request, 0); });
+    }
+    // Its destructor leaves it to the queue, whose destructor waits.
+    if (test_rank == 1) sleep_ms(50);
+    queue.attach(Request::started(context, GLOO_RS_ALLREDUCE, gloo_rs::CollectiveOptions(values.data(), values.size())), 5);
+  }
+  CHECK((values[0] == 2));
+  Queue closed = Queue::create();
+  closed.close();
+  try {
+    (void)closed.wait();
+    CHECK(false);
+  } catch (const gloo_rs::Error &error) {
+    CHECK_CONTAINS(error.what(), "the queue is closed");
+  }
+}
+
 void messages() {
   Context context = connect();
   std::vector<int> cells{test_rank, -1, -1};
@@ -278,7 +309,7 @@ void lost() {
 
 int main(int argc, char **argv) {
   static const test tests[] = {
-      {"collectives", 3, collectives, -1}, {"contexts", 3, contexts, -1}, {"stores", 1, stores, -1}, {"requests", 2, requests, -1},
+      {"collectives", 3, collectives, -1}, {"contexts", 3, contexts, -1}, {"stores", 1, stores, -1}, {"requests", 2, requests, -1}, {"queues", 2, queues, -1},
       {"messages", 2, messages, -1},       {"errors", 2, errors, -1},     {"lost", 2, lost, 1},
   };
   return RUN_TESTS(argc, argv, tests);

@@ -401,6 +401,43 @@ class Request : public detail::Handle<gloo_rs_request_t, detail::FreeRequest> {
   }
 };
 
+namespace detail {
+
+// A queue with active requests is refused. Their buffers are the library's until their entries have been taken.
+struct DestroyQueue {
+  void operator()(gloo_rs_queue_t *queue) const noexcept {
+    uint64_t user;
+    gloo_rs_status_t status;
+    while (gloo_rs_queue_destroy(queue) != GLOO_RS_OK)
+      if (gloo_rs_queue_wait(queue, GLOO_RS_TIMEOUT_INFINITE, &user, &status) != GLOO_RS_OK) return;
+  }
+};
+
+}  // namespace detail
+
+// What a queue reports: gloo_rs::check(entry.status) throws what the wait for the call would have, on the thread that
+// took the entry, before its next call.
+struct Entry {
+  uint64_t user;
+  gloo_rs_status_t status;
+};
+
+// A completion queue. Its destructor waits for the calls of requests that are attached. A request that is destroyed while
+// it is active and attached goes on: its buffers must live until its entry was taken.
+class Queue : public detail::Handle<gloo_rs_queue_t, detail::DestroyQueue> {
+ public:
+  using Handle::Handle;
+  [[nodiscard]] static Queue create() { return make<Queue>(gloo_rs_queue_create); }
+  void attach(const Request &request, uint64_t user) { check(gloo_rs_queue_attach(get(), request.get(), user)); }
+  [[nodiscard]] Entry wait(int64_t timeout_ms = GLOO_RS_TIMEOUT_INFINITE) {
+    Entry entry{};
+    check(gloo_rs_queue_wait(get(), timeout_ms, &entry.user, &entry.status));
+    return entry;
+  }
+  [[nodiscard]] int fd() { return detail::result<int>(gloo_rs_queue_fd, get()); }
+  void close() { check(gloo_rs_queue_close(get())); }
+};
+
 // A message that has arrived.
 struct Received {
   int32_t rank;
