@@ -357,7 +357,13 @@ static void closed(void) {
       requests[n] = started(context, data[n], COUNT, (uint64_t)n, n ? adds : NULL);
       CHECK_OK(gloo_rs_queue_attach(queue, requests[n], (uint64_t)n + 1));
     }
+    /* Until the next look at the calls is far away. */
+    for (n = 0; n < 4; n++) {
+      sleep_ms(30);
+      expect_none(queue, 0);
+    }
     CHECK_OK(gloo_rs_context_close(context));
+    CHECK(is_readable(fd, 0));
     for (n = 0; n < 2; n++) {
       CHECK_INT(next_by_loop(queue, fd, &user), GLOO_RS_ERROR_CLOSED);
       CHECK_CONTAINS(gloo_rs_last_error_message(), "rank 0 has closed this context");
@@ -458,6 +464,123 @@ static void a_peer_dies(int by_loop) {
 static void a_peer_dies_for_a_loop(void) { a_peer_dies(1); }
 static void a_peer_dies_for_a_thread(void) { a_peer_dies(0); }
 
+/* ---- messages of unbound buffers ---- */
+
+static gloo_rs_queue_entry_t next_entry(gloo_rs_queue_t *queue) {
+  gloo_rs_queue_entry_t entry;
+  gloo_rs_queue_entry_init(&entry, sizeof entry);
+  CHECK_INT(entry.rank, -1);
+  CHECK_OK(gloo_rs_queue_wait_entry(queue, GLOO_RS_TIMEOUT_INFINITE, &entry));
+  return entry;
+}
+
+static gloo_rs_unbound_buffer_t *unbound(gloo_rs_context_t *context, void *data, size_t bytes) {
+  gloo_rs_unbound_buffer_t *buffer = NULL;
+  CHECK_OK(gloo_rs_unbound_buffer_create(context, data, bytes, &buffer));
+  return buffer;
+}
+
+/* Messages from the left and to the right, short and long, some begun before the buffers are attached; and a request. */
+static void messages(void) {
+  static char outgoing[SEVERAL][100000], incoming[SEVERAL][100000];
+  static int64_t data[COUNT];
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_queue_t *queue = create_queue();
+  gloo_rs_unbound_buffer_t *send = unbound(context, outgoing, sizeof outgoing), *recv = unbound(context, incoming, sizeof incoming);
+  int left = (test_rank + test_size - 1) % test_size, right = (test_rank + 1) % test_size, round, n, ended[3];
+  int32_t all[MAX_RANKS], rank;
+  size_t bytes;
+  for (rank = 0; rank < test_size; rank++) all[rank] = rank;
+  for (round = 0; round < 10; round++) {
+    const size_t length = round % 2 ? sizeof *outgoing : 100;
+    gloo_rs_request_t *request;
+    memset(ended, 0, sizeof ended);
+    memset(incoming, 0, sizeof incoming);
+    for (n = 0; n < SEVERAL; n++) {
+      memset(outgoing[n], 1 + test_rank + n + round, length);
+      if (n % 2)
+        CHECK_OK(gloo_rs_unbound_buffer_recv_any(recv, all, (size_t)test_size, (uint64_t)n, (size_t)n * sizeof *incoming, sizeof *incoming));
+      else
+        CHECK_OK(gloo_rs_unbound_buffer_recv(recv, left, (uint64_t)n, (size_t)n * sizeof *incoming, sizeof *incoming));
+      CHECK_OK(gloo_rs_unbound_buffer_send(send, right, (uint64_t)n, (size_t)n * sizeof *outgoing, length));
+      if (round == 0 && n == SEVERAL / 2) {
+        CHECK_OK(gloo_rs_queue_attach_buffer(queue, send, 7));
+        CHECK_OK(gloo_rs_queue_attach_buffer(queue, recv, 8));
+        CHECK_FAILS(gloo_rs_queue_attach_buffer(queue, recv, 8), GLOO_RS_ERROR_INVALID_OPERATION, "attached to a queue already");
+      }
+    }
+    request = started(context, data, COUNT, 0, NULL);
+    CHECK_OK(gloo_rs_queue_attach(queue, request, 9));
+    for (n = 0; n < 2 * SEVERAL + 1; n++) {
+      gloo_rs_queue_entry_t entry = next_entry(queue);
+      CHECK_OK(entry.status);
+      ended[entry.kind]++;
+      CHECK_INT(entry.user, entry.kind == GLOO_RS_ENTRY_REQUEST ? 9 : entry.kind == GLOO_RS_ENTRY_SEND ? 7 : 8);
+      CHECK_INT(entry.rank, entry.kind == GLOO_RS_ENTRY_REQUEST ? -1 : entry.kind == GLOO_RS_ENTRY_SEND ? right : left);
+      CHECK_INT(entry.bytes, entry.kind == GLOO_RS_ENTRY_REQUEST ? 0 : length);
+    }
+    CHECK(ended[GLOO_RS_ENTRY_REQUEST] == 1 && ended[GLOO_RS_ENTRY_SEND] == SEVERAL && ended[GLOO_RS_ENTRY_RECV] == SEVERAL);
+    expect_none(queue, 0);
+    for (n = 0; n < SEVERAL; n++)
+      CHECK(incoming[n][0] == 1 + left + n + round && incoming[n][length - 1] == 1 + left + n + round);
+    CHECK_OK(gloo_rs_request_free(request));
+  }
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_send(send, 0, &rank), GLOO_RS_ERROR_INVALID_OPERATION, "is attached to a queue");
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(recv, 0, &rank, &bytes), GLOO_RS_ERROR_INVALID_OPERATION, "is attached to a queue");
+  /* What a queue that is closed has not reported, waits do. */
+  CHECK_OK(gloo_rs_unbound_buffer_recv(recv, left, 99, 0, 8));
+  CHECK_OK(gloo_rs_unbound_buffer_send(send, right, 99, 0, 8));
+  barrier(context);
+  CHECK_OK(gloo_rs_queue_destroy(queue));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_send(send, test_timeout_ms(), &rank));
+  CHECK_INT(rank, right);
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(recv, test_timeout_ms(), &rank, &bytes));
+  CHECK(rank == left && bytes == 8);
+  gloo_rs_unbound_buffer_destroy(send);
+  gloo_rs_unbound_buffer_destroy(recv);
+  gloo_rs_context_destroy(context);
+}
+
+/* A loop receives, and nobody waits. Then a buffer is destroyed with entries that nobody has taken, and the context closed. */
+static void messages_for_a_loop(void) {
+  static char outgoing[100000], incoming[100000];
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_queue_t *queue = create_queue();
+  gloo_rs_unbound_buffer_t *send = unbound(context, outgoing, sizeof outgoing), *recv = unbound(context, incoming, sizeof incoming);
+  int fd = descriptor(queue), peer = 1 - test_rank, round;
+  uint64_t user, seen;
+  CHECK_OK(gloo_rs_queue_attach_buffer(queue, send, 1));
+  CHECK_OK(gloo_rs_queue_attach_buffer(queue, recv, 2));
+  for (round = 0; round < 20; round++) {
+    size_t length = round % 2 ? sizeof outgoing : 1;
+    memset(outgoing, round + test_rank, length);
+    CHECK_OK(gloo_rs_unbound_buffer_recv(recv, peer, 0, 0, sizeof incoming));
+    CHECK_OK(gloo_rs_unbound_buffer_send(send, peer, 0, 0, length));
+    CHECK_OK(next_by_loop(queue, fd, &seen));
+    CHECK_OK(next_by_loop(queue, fd, &user));
+    CHECK_INT(seen + user, 3);
+    CHECK(incoming[length - 1] == round + peer);
+    CHECK(!is_readable(fd, 0));
+  }
+  CHECK_OK(gloo_rs_unbound_buffer_send(send, peer, 1, 0, 1));
+  CHECK(is_readable(fd, test_timeout_ms()));
+  gloo_rs_unbound_buffer_destroy(send);
+  CHECK(!is_readable(fd, 0));
+  expect_none(queue, 0);
+  CHECK_OK(gloo_rs_unbound_buffer_recv(recv, peer, 2, 0, 1));
+  CHECK_OK(gloo_rs_context_close(context));
+  CHECK(next_by_loop(queue, fd, &user) != GLOO_RS_OK);
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "wait for a receive of a buffer of 100000 bytes");
+  CHECK_TEXT(last_error().operation, "recv");
+  CHECK_INT(user, 2);
+  gloo_rs_unbound_buffer_destroy(recv);
+  CHECK_OK(gloo_rs_queue_destroy(queue));
+  gloo_rs_context_destroy(context);
+}
+
+static void messages_over_tcp(void) { without_shared_memory(messages); }
+static void messages_for_a_loop_over_tcp(void) { without_shared_memory(messages_for_a_loop); }
+
 /* ---- wrong use, and processes ---- */
 
 static void wrong_use(void) {
@@ -465,6 +588,7 @@ static void wrong_use(void) {
   gloo_rs_context_t *context = connected_context();
   gloo_rs_queue_t *queue = create_queue(), *other = create_queue();
   gloo_rs_request_t *request = prepared(context, data, COUNT, 0);
+  gloo_rs_queue_entry_t entry;
   gloo_rs_status_t status;
   uint64_t user;
   int fd;
@@ -477,6 +601,16 @@ static void wrong_use(void) {
   CHECK_INVALID(gloo_rs_queue_wait(queue, 0, NULL, &status), "user is NULL");
   CHECK_INVALID(gloo_rs_queue_wait(queue, 0, &user, NULL), "status is NULL");
   CHECK_INVALID(gloo_rs_queue_wait(queue, -2, &user, &status), "timeout_ms is -2");
+  gloo_rs_queue_entry_init(&entry, sizeof entry);
+  CHECK_INVALID(gloo_rs_queue_wait_entry(NULL, 0, &entry), "queue is NULL");
+  CHECK_INVALID(gloo_rs_queue_wait_entry(queue, 0, NULL), "entry is NULL");
+  CHECK_FAILS(gloo_rs_queue_wait_entry(queue, 0, &entry), GLOO_RS_ERROR_TIMEOUT, "there is no entry");
+  entry.struct_size = 0;
+  CHECK_INVALID(gloo_rs_queue_wait_entry(queue, 0, &entry), "struct_size");
+  CHECK_INVALID(gloo_rs_queue_attach_buffer(NULL, NULL, 0), "queue is NULL");
+  CHECK_INVALID(gloo_rs_queue_attach_buffer(queue, NULL, 0), "buffer is NULL");
+  CHECK_INVALID(gloo_rs_queue_attach_buffer(queue, (gloo_rs_unbound_buffer_t *)request, 0), "not a live gloo_rs_unbound_buffer_t");
+  CHECK_INVALID(gloo_rs_queue_close(NULL), "queue is NULL");
   CHECK_INVALID(gloo_rs_queue_fd(NULL, &fd), "queue is NULL");
   CHECK_INVALID(gloo_rs_queue_fd(queue, NULL), "fd is NULL");
   CHECK_OK(gloo_rs_queue_destroy(NULL));
@@ -490,6 +624,11 @@ static void wrong_use(void) {
   CHECK_FAILS(gloo_rs_queue_destroy(queue), GLOO_RS_ERROR_INVALID_OPERATION, "take their entries first");
   expect_entry(queue, 1);
   expect_none(other, 2);
+  CHECK_OK(gloo_rs_queue_close(queue));
+  CHECK_OK(gloo_rs_queue_close(queue));
+  CHECK_FAILS(gloo_rs_queue_wait(queue, 0, &user, &status), GLOO_RS_ERROR_CLOSED, "the queue is closed");
+  CHECK_FAILS(gloo_rs_queue_attach(queue, request, 0), GLOO_RS_ERROR_CLOSED, "the queue is closed");
+  CHECK_FAILS(gloo_rs_queue_fd(queue, &fd), GLOO_RS_ERROR_CLOSED, "the queue is closed");
   CHECK_OK(gloo_rs_queue_destroy(queue));
   CHECK_OK(gloo_rs_queue_attach(other, request, 2));
   CHECK_OK(gloo_rs_start(request));
@@ -558,6 +697,11 @@ int main(int argc, char **argv) {
       {"timed_out_over_tcp", 2, timed_out_over_tcp, -1},
       {"a_peer_dies_for_a_loop", 2, a_peer_dies_for_a_loop, 1},
       {"a_peer_dies_for_a_thread", 2, a_peer_dies_for_a_thread, 1},
+      {"messages", 1, messages, -1},
+      {"messages", 3, messages, -1},
+      {"messages_over_tcp", 3, messages_over_tcp, -1},
+      {"messages_for_a_loop", 2, messages_for_a_loop, -1},
+      {"messages_for_a_loop_over_tcp", 2, messages_for_a_loop_over_tcp, -1},
       {"wrong_use", 2, wrong_use, -1},
       {"a_rank_forks", 2, a_rank_forks, -1},
   };

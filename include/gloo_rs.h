@@ -335,6 +335,16 @@ typedef enum gloo_rs_request_state_t {
   GLOO_RS_REQUEST_ENDED = 2,
 } gloo_rs_request_state_t;
 
+/// What an entry of a queue is the end of.
+typedef enum gloo_rs_entry_kind_t {
+  /// The call of a request.
+  GLOO_RS_ENTRY_REQUEST = 0,
+  /// A send, put or get of an unbound buffer.
+  GLOO_RS_ENTRY_SEND = 1,
+  /// A receive of an unbound buffer.
+  GLOO_RS_ENTRY_RECV = 2,
+} gloo_rs_entry_kind_t;
+
 /// A bound buffer: one end of a one-sided channel to one peer. A send writes from the send buffer into the peer's
 /// receive buffer of the same slot. It keeps its context's connections alive. Thread-safe.
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
@@ -352,8 +362,8 @@ typedef struct gloo_rs_device_t gloo_rs_device_t;
 /// its context's connections alive. Thread-safe.
 typedef struct gloo_rs_pair_t gloo_rs_pair_t;
 
-/// A completion queue: it reports the ends of requests, of one context or of several, to any number of threads, and to
-/// event loops. A request that is attached to a queue is not waited for nor tested: each of its calls gives the queue one
+/// A completion queue: it reports the ends of requests and of messages, of one context or of several, to any number of
+/// threads, and to event loops. A request that is attached to a queue is not waited for nor tested: each of its calls gives the queue one
 /// entry when it has ended, and whoever takes the entry has the result, as from gloo_rs_wait.
 ///
 /// The calls make progress while no thread waits, by the thread of their device, but for reduction functions of the
@@ -880,6 +890,22 @@ typedef struct gloo_rs_request_info_t {
   /// When that call has ended on this rank; 0 if it has not.
   uint64_t ended_ns;
 } gloo_rs_request_info_t;
+
+/// An entry of a queue. Initialise it with gloo_rs_queue_entry_init; gloo_rs_queue_wait_entry fills it.
+typedef struct gloo_rs_queue_entry_t {
+  /// sizeof(gloo_rs_queue_entry_t).
+  size_t struct_size;
+  /// The number with which the request or buffer was attached.
+  uint64_t user;
+  /// What the wait for it would have returned.
+  enum gloo_rs_status_t status;
+  /// What it is the end of.
+  enum gloo_rs_entry_kind_t kind;
+  /// The peer of a message that was sent or received, put or got; else -1.
+  int32_t rank;
+  /// The bytes of that message.
+  size_t bytes;
+} gloo_rs_queue_entry_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1495,8 +1521,9 @@ enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
 /// Creates a buffer on the `bytes` bytes at `data`, of any alignment. The caller keeps the memory valid until the
-/// buffer is destroyed. Until the wait for an operation has returned, the caller must not change the bytes of a send or
-/// put, and must not access the bytes of a receive or get. The caller destroys `*buffer` with
+/// buffer is destroyed. Until the wait for an operation has returned, or its entry was taken from a
+/// [completion queue](gloo_rs_queue_t), the caller must not change the bytes of a send or put, and must not access the
+/// bytes of a receive or get. The caller destroys `*buffer` with
 /// gloo_rs_unbound_buffer_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
@@ -1926,6 +1953,29 @@ enum gloo_rs_status_t gloo_rs_queue_wait(struct gloo_rs_queue_t *queue,
                                          uint64_t *user,
                                          enum gloo_rs_status_t *status);
 
+/// Attaches an unbound buffer to a queue, which reports the end of each of its sends, puts, gets and receives from now on,
+/// with `user`; also of those that have begun or ended before, if no wait has returned for them. An entry takes the place
+/// of one gloo_rs_unbound_buffer_wait_send or gloo_rs_unbound_buffer_wait_recv, which are refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION meanwhile; gloo_rs_queue_wait_entry tells which it is, and the peer. The attachment ends
+/// when the buffer is destroyed, with the entries that were not taken, or the queue closed: then waits return for them.
+/// Operations have no timeout; a lost connection, or the end of the context, ends them.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_queue_attach_buffer(struct gloo_rs_queue_t *queue,
+                                                  struct gloo_rs_unbound_buffer_t *buffer,
+                                                  uint64_t user);
+
+/// Sets `entry->struct_size`, the rank to -1, and all else to 0. `struct_size` is sizeof(gloo_rs_queue_entry_t); at most
+/// that many bytes are written. NULL is ignored.
+void gloo_rs_queue_entry_init(struct gloo_rs_queue_entry_t *entry,
+                              size_t struct_size);
+
+/// Waits for an entry and takes it, as gloo_rs_queue_wait does, and fills `*entry` with it. At most `entry->struct_size`
+/// bytes are written.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_queue_wait_entry(struct gloo_rs_queue_t *queue,
+                                               int64_t timeout_ms,
+                                               struct gloo_rs_queue_entry_t *entry);
+
 /// Sets `*fd` to a descriptor that is readable while the queue has an entry, for poll, epoll and event loops. It may be
 /// readable without one, for a moment, when a call is to be looked at: so a program that finds it readable calls
 /// gloo_rs_queue_wait with a timeout of 0 until that fails with GLOO_RS_ERROR_TIMEOUT. The queue owns the descriptor,
@@ -1938,7 +1988,7 @@ enum gloo_rs_status_t gloo_rs_queue_fd(struct gloo_rs_queue_t *queue,
 /// Closes a queue: waits, in any thread, fail with GLOO_RS_ERROR_CLOSED, and so do later calls. Its requests are attached
 /// no more. Refused with GLOO_RS_ERROR_INVALID_OPERATION, and nothing changes, while one of them is active, or was freed
 /// and its entry was not taken: take the entries first. If their contexts are closed, they come at once. Closing again
-/// has no effect.
+/// has no effect. Buffers are attached no more, whatever they do.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_queue_close(struct gloo_rs_queue_t *queue);
 

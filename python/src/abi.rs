@@ -104,6 +104,10 @@ pub const GLOO_RS_REQUEST_INACTIVE: gloo_rs_request_state_t = 0;
 pub const GLOO_RS_REQUEST_ACTIVE: gloo_rs_request_state_t = 1;
 pub const GLOO_RS_REQUEST_ENDED: gloo_rs_request_state_t = 2;
 pub type gloo_rs_request_state_t = core::ffi::c_uint;
+pub const GLOO_RS_ENTRY_REQUEST: gloo_rs_entry_kind_t = 0;
+pub const GLOO_RS_ENTRY_SEND: gloo_rs_entry_kind_t = 1;
+pub const GLOO_RS_ENTRY_RECV: gloo_rs_entry_kind_t = 2;
+pub type gloo_rs_entry_kind_t = core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gloo_rs_buffer_t {
@@ -418,6 +422,16 @@ pub struct gloo_rs_request_info_t {
     pub created_ns: u64,
     pub started_ns: u64,
     pub ended_ns: u64,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gloo_rs_queue_entry_t {
+    pub struct_size: usize,
+    pub user: u64,
+    pub status: gloo_rs_status_t,
+    pub kind: gloo_rs_entry_kind_t,
+    pub rank: i32,
+    pub bytes: usize,
 }
 unsafe extern "C" {
     pub fn gloo_rs_status_name(status: gloo_rs_status_t) -> *const core::ffi::c_char;
@@ -1217,6 +1231,23 @@ unsafe extern "C" {
         timeout_ms: i64,
         user: *mut u64,
         status: *mut gloo_rs_status_t,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_attach_buffer(
+        queue: *mut gloo_rs_queue_t,
+        buffer: *mut gloo_rs_unbound_buffer_t,
+        user: u64,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_entry_init(entry: *mut gloo_rs_queue_entry_t, struct_size: usize);
+}
+unsafe extern "C" {
+    pub fn gloo_rs_queue_wait_entry(
+        queue: *mut gloo_rs_queue_t,
+        timeout_ms: i64,
+        entry: *mut gloo_rs_queue_entry_t,
     ) -> gloo_rs_status_t;
 }
 unsafe extern "C" {

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
-use crate::context::request::{Queue, Queued};
+use crate::context::queued::{Completion, Queue};
+use crate::context::request::HasRequest;
+use crate::context::unbound_buffer::UnboundBuffer;
 use crate::engine::completion_queue::HasEngine;
 use crate::engine::ready::QuietCalls;
 use crate::engine::{Engine, Idle};
@@ -22,14 +24,6 @@ pub struct Completions {
     not_inherited: Mutex<Option<crate::sys::NotInherited>>,
     queue: Arc<Queue>,
     mark: ForkMark,
-}
-
-/// What a thread takes from a queue.
-pub struct Completion {
-    /// The caller's number of the request.
-    pub user: u64,
-    /// What the wait for it would have returned.
-    pub result: Result<()>,
 }
 
 impl Completions {
@@ -51,13 +45,19 @@ impl Completions {
 
     /// Reports the ends of all calls of a request from now on, that of the call in progress included, with `user`.
     /// `own` is who has the request.
-    pub fn attach(&self, own: Arc<dyn Queued>, user: u64) -> Result<()> {
+    pub fn attach(&self, own: Arc<dyn HasRequest>, user: u64) -> Result<()> {
         self.check_process()?;
         let request = own.request();
         request.check_thread("attach")?;
         let quiet: Arc<dyn QuietCalls> = self.queue.clone();
         request.context().engine().tell_of_break(&quiet);
         request.attach(own.clone(), &self.queue, user)
+    }
+
+    /// Reports the ends of all operations of a buffer from now on, with `user`, those included that no wait has reported.
+    pub fn attach_buffer(&self, buffer: &UnboundBuffer, user: u64) -> Result<()> {
+        self.check_process()?;
+        buffer.attach(&self.queue, user)
     }
 
     /// Waits until a request has ended, and takes its entry: it is inactive then. `None` if `time` is over first.
@@ -67,9 +67,9 @@ impl Completions {
         let queue = &self.queue;
         let (mut until, mut idle, mut has_asked) = (None, Idle::default(), false);
         loop {
-            while let Some((number, own, user)) = queue.take() {
-                if let Some(result) = own.request().end_in(queue, number) {
-                    return Ok(Some(Completion { user, result }));
+            while let Some((number, source, user)) = queue.take() {
+                if let Some(result) = source.end_in(queue, number) {
+                    return Ok(Some(Completion { user, kind: source.kind(), result }));
                 }
             }
             let view = queue.view();
@@ -140,7 +140,7 @@ impl Completions {
             let text = format!("cannot close the queue: {which} active that it reports: take their entries first");
             Error::new(ErrorKind::InvalidOperation, text)
         })?;
-        attached.iter().for_each(|own| own.request().leave_queue());
+        attached.iter().for_each(|source| source.leave_queue());
         after.wake();
         Ok(())
     }

@@ -4,7 +4,7 @@
 mod attachment;
 mod body;
 
-pub use attachment::{Queue, Queued};
+pub use attachment::HasRequest;
 pub use body::Progressed;
 
 use std::sync::Arc;

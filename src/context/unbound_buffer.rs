@@ -1,15 +1,18 @@
 //! A buffer for messages to and from any rank.
 
+mod attachment;
+
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::context::{Context, RemoteKey};
-use crate::engine::Idle;
 use crate::engine::requests::{Ended, Requests, Side};
+use crate::engine::{Guard, Idle};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::{Recv, Remote, Send, Source};
 use crate::types::{Rank, Slot, Space};
+use attachment::Attachment;
 
 /// A buffer for messages to and from any rank. Thread-safe. Dropping it cancels its receives; sends in progress are
 /// completed from a copy.
@@ -19,6 +22,8 @@ pub struct UnboundBuffer {
     bytes: usize,
     owner: u32,
     region: OnceLock<u32>,
+    /// The queue that reports the ends of its operations, if one does.
+    attachment: Attachment,
 }
 
 // SAFETY: the caller keeps the memory valid until the buffer is dropped, on whichever thread; the context's lock guards
@@ -37,7 +42,14 @@ impl Context {
         guard.messenger.connections_mut().retain_memory(ptr, bytes);
         let owner = guard.requests.enter();
         drop(guard);
-        Ok(UnboundBuffer { context: self.clone(), memory: ptr, bytes, owner, region: OnceLock::new() })
+        Ok(UnboundBuffer {
+            context: self.clone(),
+            memory: ptr,
+            bytes,
+            owner,
+            region: OnceLock::new(),
+            attachment: Attachment::default(),
+        })
     }
 }
 
@@ -62,11 +74,18 @@ impl UnboundBuffer {
         }
     }
 
+    /// The lock, for an operation that is about to be posted.
+    fn begin(&self, side: Side) -> Result<Guard<'_>> {
+        self.context.check_process()?;
+        self.attachment.begin(side);
+        self.context.lock()
+    }
+
     /// Starts to send `bytes` at `offset` to `to`.
     pub fn send(&self, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
         self.context.check_rank(to)?;
         let from = self.at(offset, bytes)?.cast_const();
-        let mut guard = self.context.lock()?;
+        let mut guard = self.begin(Side::Send)?;
         let token = guard.requests.begin(self.owner, Side::Send, &[to]);
         // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
         unsafe {
@@ -86,7 +105,7 @@ impl UnboundBuffer {
             ranks => Source::AnyOf(ranks.into()),
         };
         let into = self.at(offset, bytes)?;
-        let mut guard = self.context.lock()?;
+        let mut guard = self.begin(Side::Recv)?;
         let token = guard.requests.begin(self.owner, Side::Recv, from);
         let (space, fingerprint, exact, reduce) = (Space::USER, 0, false, None);
         // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
@@ -109,6 +128,8 @@ impl UnboundBuffer {
     }
 
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
+        self.context.check_process()?;
+        self.attachment.check().map_err(|error| error.during(side.operation()))?;
         let (deadline, within) = self.context.deadline(timeout);
         self.wait_for(side, deadline, within)
             .map_err(|error| self.context.amended(timeout, deadline, error.during(side.operation())))
@@ -126,8 +147,7 @@ impl UnboundBuffer {
             (messenger.diagnosis().describe(self.owner, guard.now), messenger.diagnosis().blame(|token| token == own))
         });
         engine.hand_over(guard);
-        let what = if side == Side::Send { "send, put or get" } else { "receive" };
-        let doing = || format!("{}: wait for a {what} of a buffer of {} bytes", self.context.own(), self.bytes);
+        let doing = || doing(&self.context, side, self.bytes);
         match ended {
             Some(Ended::Message(rank, bytes)) => Ok(Some((rank, bytes))),
             Some(Ended::Aborted) => Ok(None),
@@ -208,7 +228,7 @@ impl UnboundBuffer {
     pub fn put(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
-        let mut guard = self.context.lock()?;
+        let mut guard = self.begin(Side::Send)?;
         let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
         // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
         unsafe { guard.messenger.put(remote, from, bytes, token) };
@@ -221,7 +241,7 @@ impl UnboundBuffer {
     pub fn get(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
-        let mut guard = self.context.lock()?;
+        let mut guard = self.begin(Side::Send)?;
         let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
         // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
         unsafe { guard.messenger.get(remote, into, bytes, token) };
@@ -240,6 +260,15 @@ impl Drop for UnboundBuffer {
             guard.messenger.connections_mut().release_memory(self.memory, self.bytes);
             guard.requests.leave(self.owner);
             self.context.engine().leave(guard);
+            if let Some((queue, numbers)) = self.attachment.take() {
+                numbers.into_iter().for_each(|number| queue.remove(number));
+            }
         }
     }
+}
+
+/// What a wait for an end of a buffer's operation does, for errors.
+fn doing(context: &Context, side: Side, bytes: usize) -> String {
+    let what = if side == Side::Send { "send, put or get" } else { "receive" };
+    format!("{}: wait for a {what} of a buffer of {bytes} bytes", context.own())
 }

@@ -65,8 +65,15 @@ struct Call<T, C> {
     is_first: bool,
     /// It leaves the queue at its end.
     is_detached: bool,
-    looks: Looks,
+    /// Ends that are to come or to be taken: more than 1 if it has [several](CompletionQueue::begin_another).
+    running: usize,
+    has_several: bool,
+    looks: Option<Looks>,
 }
+
+/// A call that has left the queue, and its context, if it was the last one in progress there: to be dropped without the
+/// lock.
+type Gone<T, C> = (Call<T, C>, Option<Arc<C>>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -158,11 +165,23 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
     /// Adds a call, and returns its number. If it `runs`, the caller holds it until [`CompletionQueue::started`].
     /// `None` if the queue is closed.
     pub fn insert(&self, call: T, context: &Arc<C>, user: u64, runs: bool) -> Option<u32> {
+        let number = self.add_call(call, context, user, false)?;
+        if runs {
+            self.state().begin(number);
+        }
+        Some(number)
+    }
+
+    /// Adds what has several ends in no order, and returns its number. `None` if the queue is closed.
+    pub fn insert_several(&self, call: T, context: &Arc<C>, user: u64) -> Option<u32> {
+        self.add_call(call, context, user, true)
+    }
+
+    fn add_call(&self, call: T, context: &Arc<C>, user: u64, has_several: bool) -> Option<u32> {
         let mut state = self.state();
         if state.is_closed {
             return None;
         }
-        let looks = Looks { deadline: self.now(), quiet: None };
         let number = state.calls.insert(Call {
             call,
             context: context.clone(),
@@ -171,11 +190,10 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
             is_noted: false,
             is_first: false,
             is_detached: false,
-            looks,
+            running: 0,
+            has_several,
+            looks: None,
         });
-        if runs {
-            state.begin(number);
-        }
         Some(number)
     }
 
@@ -214,9 +232,59 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
             state.note(number);
             return After { wake: Vec::new(), remind_at: None };
         }
-        let looks = call.looks.after(now);
-        let earlier = state.go_on(number, looks);
+        let looks = call.looks.map(|looks| looks.after(now));
+        let earlier = looks.is_some_and(|looks| state.go_on(number, looks));
         state.after(earlier, earlier)
+    }
+
+    /// `ends` more of what has several are to come.
+    pub fn begin_another(&self, number: u32, ends: usize) -> After<C> {
+        let mut state = self.state();
+        let Some(call) = state.calls.get_mut(number).filter(|_| ends > 0) else { return state.after(false, false) };
+        let begins = call.running == 0;
+        call.running += ends;
+        if begins {
+            if call.stage == Stage::Inactive {
+                call.stage = Stage::Active;
+            }
+            state.enter_context(number);
+        }
+        let is_first = state.calls.get_mut(number).is_some_and(|call| std::mem::take(&mut call.is_first));
+        state.after(is_first, is_first)
+    }
+
+    /// Of what has several ends, and the caller holds, some were taken, or none if `any` is false; there are `more`.
+    pub fn taken(&self, number: u32, any: bool, more: bool) {
+        let mut state = self.state();
+        let Some(call) = state.calls.get_mut(number) else { return };
+        let before = call.running;
+        call.running = before.saturating_sub(usize::from(any));
+        let (is_over, is_noted, is_detached) = (call.running == 0, call.is_noted, call.is_detached);
+        call.stage = if is_over { Stage::Inactive } else { Stage::Active };
+        if before > 0 && is_over {
+            drop(state.leave_context(number));
+        }
+        if is_detached {
+            let gone = state.forget(number);
+            drop(state);
+            drop(gone);
+        } else if more || is_noted {
+            state.note(number);
+        }
+    }
+
+    /// What has several ends leaves the queue; its entries are not taken any more.
+    pub fn remove(&self, number: u32) {
+        let mut state = self.state();
+        let gone = match state.calls.get_mut(number) {
+            Some(call) if call.stage == Stage::Held => {
+                call.is_detached = true;
+                None
+            }
+            _ => state.forget(number),
+        };
+        drop(state);
+        drop(gone);
     }
 
     /// The call that the caller holds has ended, or has not been started. Returns whether it is still in the queue.
@@ -224,15 +292,9 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         let mut state = self.state();
         let call = &mut state.calls[number];
         call.stage = Stage::Inactive;
-        let (context, is_detached) = (call.context.clone(), call.is_detached);
-        let at = state.contexts.iter().position(|(other, _)| Arc::ptr_eq(other, &context));
-        if let Some(at) = at {
-            state.contexts[at].1 -= 1;
-            if state.contexts[at].1 == 0 {
-                state.contexts.swap_remove(at);
-                state.changes += 1;
-            }
-        }
+        call.running = 0;
+        let is_detached = call.is_detached;
+        let context = state.leave_context(number);
         let gone = if is_detached { state.calls.remove(number) } else { None };
         drop(state);
         // Its own locks may be taken here.
@@ -272,7 +334,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         let numbers = state.calls.iter().filter(|(_, call)| call.stage == Stage::Active).map(|(number, _)| number);
         let (mut next, mut due) = (None::<Instant>, Vec::new());
         for number in numbers {
-            let looks = &state.calls[number].looks;
+            let Some(looks) = &state.calls[number].looks else { continue };
             match looks.next() {
                 at if now.map_or(looks.quiet.is_some(), |now| at <= now) => due.push(number),
                 at => next = Some(next.map_or(at, |next| next.min(at))),
@@ -315,10 +377,13 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
     /// `before` before it closes the bell.
     pub fn close(&self, before: impl FnOnce()) -> Result<(Vec<T>, After<C>), usize> {
         let mut state = self.state();
-        let calls = state.calls.iter().filter(|(_, call)| call.stage != Stage::Inactive).count();
+        let is_active = |call: &Call<T, C>| call.stage != Stage::Inactive && !call.has_several;
+        let calls = state.calls.iter().filter(|(_, call)| is_active(call)).count();
         if calls > 0 {
             return Err(calls);
         }
+        state.noted.clear();
+        let contexts = std::mem::take(&mut state.contexts);
         state.is_closed = true;
         state.changes += 1;
         before();
@@ -326,6 +391,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         let all = std::mem::take(&mut state.calls);
         let after = state.after(true, true);
         drop(state);
+        drop(contexts);
         Ok((all.iter().map(|(_, call)| call.call.clone()).collect(), after))
     }
 
@@ -337,7 +403,13 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
 impl<T, C> State<T, C> {
     fn begin(&mut self, number: u32) {
         let call = &mut self.calls[number];
-        (call.stage, call.is_noted) = (Stage::Held, false);
+        (call.stage, call.is_noted, call.running) = (Stage::Held, false, 1);
+        self.enter_context(number);
+    }
+
+    /// The call is the one more in progress of its context.
+    fn enter_context(&mut self, number: u32) {
+        let call = &mut self.calls[number];
         match self.contexts.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &call.context)) {
             Some((_, calls)) => *calls += 1,
             None => {
@@ -348,10 +420,33 @@ impl<T, C> State<T, C> {
         }
     }
 
+    /// Ends what [`State::enter_context`] has begun. Returns the context, to be dropped without the lock.
+    fn leave_context(&mut self, number: u32) -> Option<Arc<C>> {
+        let context = &self.calls[number].context;
+        let at = self.contexts.iter().position(|(other, _)| Arc::ptr_eq(other, context))?;
+        self.contexts[at].1 -= 1;
+        if self.contexts[at].1 > 0 {
+            return None;
+        }
+        self.changes += 1;
+        Some(self.contexts.swap_remove(at).0)
+    }
+
+    /// Removes a call, whatever it does.
+    fn forget(&mut self, number: u32) -> Option<Gone<T, C>> {
+        self.noted.retain(|noted| *noted != number);
+        if self.noted.is_empty() {
+            self.bell.iter().for_each(|bell| bell.clear());
+        }
+        let runs = self.calls.get(number)?.running > 0;
+        let context = if runs { self.leave_context(number) } else { None };
+        Some((self.calls.remove(number)?, context))
+    }
+
     /// The call is in progress. Returns whether it is to be looked at before others.
     fn go_on(&mut self, number: u32, looks: Looks) -> bool {
         let call = &mut self.calls[number];
-        (call.stage, call.looks) = (Stage::Active, looks);
+        (call.stage, call.looks) = (Stage::Active, Some(looks));
         let at = looks.next();
         let earlier = self.next_look.is_none_or(|next| at < next);
         if earlier {
@@ -401,10 +496,13 @@ impl<T: Send + Sync + Clone, C: HasEngine> Ends for CompletionQueue<T, C> {
     fn add(&self, number: usize) {
         let mut state = self.state();
         let number = number as u32;
-        match state.calls.get_mut(number).map(|call| (call.stage, &mut call.is_noted)) {
-            Some((Stage::Held, is_noted)) => *is_noted = true,
-            Some((Stage::Active, _)) => state.note(number),
-            _ => {}
+        let Some(call) = state.calls.get_mut(number) else { return };
+        match call.stage {
+            Stage::Held => call.is_noted = true,
+            Stage::Active => state.note(number),
+            // This one was begun while it was being attached.
+            Stage::Inactive if call.has_several => state.note(number),
+            Stage::Inactive | Stage::Noted => {}
         }
     }
 }

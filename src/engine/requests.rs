@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::engine::FIRST_BUFFER;
+use crate::engine::ready::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::messaging::{Outcome, Token};
 use crate::slab::Slab;
@@ -46,14 +47,14 @@ pub enum Ended {
     Aborted,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Buffer {
     sides: [Operations; 2],
     closed: bool,
 }
 
 /// The operations of one buffer that complete the same kind of wait.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Operations {
     ended: VecDeque<Ended>,
     aborted: bool,
@@ -61,10 +62,12 @@ struct Operations {
     under_way: usize,
     /// The peer of all operations started since `under_way` was last 0; `None` if they have several.
     peer: Option<Rank>,
+    /// Where each end is noted, if a completion queue reports them.
+    entry: Option<Entry>,
 }
 
 /// The buffers of one context.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Requests {
     buffers: Slab<Buffer>,
 }
@@ -126,6 +129,26 @@ impl Requests {
         // Operations of bound buffers, which have one peer, are not counted by `begin`.
         operations.under_way = operations.under_way.saturating_sub(1);
         operations.ended.push_back(ended);
+        operations.entry.iter().for_each(Entry::note);
+    }
+
+    /// Has a completion queue told of each end on that side, or no more. Returns how many operations are in progress
+    /// there, and how many have ended that no wait has reported.
+    pub fn attach(&mut self, owner: u32, side: Side, entry: Option<Entry>) -> (usize, usize) {
+        let Some(buffer) = self.buffers.get_mut(owner - FIRST_BUFFER) else { return (0, 0) };
+        let operations = &mut buffer.sides[side as usize];
+        operations.entry = entry;
+        (operations.under_way, operations.ended.len())
+    }
+
+    /// The next result for that side, if it is attached as this `number`; and whether there are more.
+    pub fn take_attached(&mut self, owner: u32, side: Side, number: usize) -> (Option<Ended>, bool) {
+        let Some(buffer) = self.buffers.get_mut(owner - FIRST_BUFFER) else { return (None, false) };
+        let operations = &mut buffer.sides[side as usize];
+        if operations.entry.as_ref().is_none_or(|entry| entry.number != number) {
+            return (None, false);
+        }
+        (operations.ended.pop_front(), !operations.ended.is_empty())
     }
 
     /// Aborts the current or next wait on that side.

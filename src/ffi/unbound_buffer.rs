@@ -26,15 +26,16 @@ impl Handle for gloo_rs_unbound_buffer_t {
 
 /// The object behind an unbound buffer's handle.
 pub struct UnboundHandle {
-    buffer: UnboundBuffer,
+    pub(super) buffer: UnboundBuffer,
     waits: Waits,
     /// Ranks in the context.
     size: usize,
 }
 
 /// Creates a buffer on the `bytes` bytes at `data`, of any alignment. The caller keeps the memory valid until the
-/// buffer is destroyed. Until the wait for an operation has returned, the caller must not change the bytes of a send or
-/// put, and must not access the bytes of a receive or get. The caller destroys `*buffer` with
+/// buffer is destroyed. Until the wait for an operation has returned, or its entry was taken from a
+/// [completion queue](gloo_rs_queue_t), the caller must not change the bytes of a send or put, and must not access the
+/// bytes of a receive or get. The caller destroys `*buffer` with
 /// gloo_rs_unbound_buffer_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]

@@ -5,17 +5,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::body::Body;
 use super::{Request, State};
 use crate::context::Context;
-use crate::engine::completion_queue::{After, CompletionQueue, Looks};
+use crate::context::queued::{CompletionKind, Queue, Queued};
+use crate::engine::completion_queue::{After, Looks};
 use crate::error::{Error, ErrorKind, Result};
+use crate::types::Rank;
 
 /// Who has a request.
-pub trait Queued: Send + Sync {
+pub trait HasRequest: Send + Sync {
     /// The request.
     fn request(&self) -> &Request;
 }
 
-/// The requests of a queue.
-pub type Queue = CompletionQueue<Arc<dyn Queued>, Context>;
+/// A request in a queue.
+struct Attached(Arc<dyn HasRequest>);
+
+impl Queued for Attached {
+    fn kind(&self) -> CompletionKind {
+        CompletionKind::Request
+    }
+
+    fn end_in(&self, queue: &Arc<Queue>, number: u32) -> Option<Result<Option<(Rank, usize)>>> {
+        self.0.request().end_in(queue, number).map(|ended| ended.map(|()| None))
+    }
+
+    fn leave_queue(&self) {
+        self.0.request().leave_queue();
+    }
+}
 
 /// Where the ends of a request are reported.
 #[derive(Default)]
@@ -34,12 +50,13 @@ impl Attachment {
 impl Request {
     /// Has `queue` report the end of the call that was started, and of all calls that this request starts. `own` is who
     /// has this request.
-    pub(in crate::context) fn attach(&self, own: Arc<dyn Queued>, queue: &Arc<Queue>, user: u64) -> Result<()> {
+    pub(in crate::context) fn attach(&self, own: Arc<dyn HasRequest>, queue: &Arc<Queue>, user: u64) -> Result<()> {
         let states = [State::Inactive, State::Active, State::Complete];
         let from = states.into_iter().find(|state| self.occupy(*state).is_ok());
         let from = from.ok_or_else(|| self.refuse_now("attach"))?;
         let context = self.context();
-        let Some(number) = queue.insert(own, context, user, !matches!(from, State::Inactive)) else {
+        let Some(number) = queue.insert(Arc::new(Attached(own)), context, user, !matches!(from, State::Inactive))
+        else {
             self.leave(from);
             return Err(Error::new(ErrorKind::Closed, "the queue is closed"));
         };
@@ -86,7 +103,7 @@ impl Request {
 
     /// The result of the call, if it has ended: then the request is inactive. For a thread that holds it in `queue`, as
     /// this `number`.
-    pub(in crate::context) fn end_in(&self, queue: &Arc<Queue>, number: u32) -> Option<Result<()>> {
+    fn end_in(&self, queue: &Arc<Queue>, number: u32) -> Option<Result<()>> {
         if let Ok(false) = self.is_complete() {
             self.enter(queue.clone(), number as usize);
             finish(self.context(), queue.put_back(number));
@@ -113,7 +130,7 @@ impl Request {
     }
 
     /// Ends the attachment of a request that is inactive: its queue is closed.
-    pub(in crate::context) fn leave_queue(&self) {
+    fn leave_queue(&self) {
         if self.occupy(State::Attached).is_ok() {
             self.attachment.set(None);
             self.leave(State::Inactive);

@@ -1,0 +1,108 @@
+//! Buffers that a completion queue reports: the ends of their operations are taken from there, in place of waits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{UnboundBuffer, doing};
+use crate::context::Context;
+use crate::context::queued::{CompletionKind, Queue, Queued};
+use crate::engine::ready::{Ends, Entry};
+use crate::engine::requests::{Ended, Side};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::Rank;
+
+/// The queue of a buffer, and the numbers of its sides there.
+type Place = Option<(Arc<Queue>, [u32; 2])>;
+
+/// Where the ends of a buffer are reported.
+#[derive(Clone, Default)]
+pub(super) struct Attachment(Arc<Mutex<Place>>);
+
+impl Attachment {
+    /// Operations of one side begin.
+    pub fn begin(&self, side: Side) {
+        let place = self.place().clone();
+        if let Some((queue, numbers)) = place {
+            queue.begin_another(numbers[side as usize], 1).wake();
+        }
+    }
+
+    /// Refuses waits while it is attached.
+    pub fn check(&self) -> Result<()> {
+        if self.place().is_none() {
+            return Ok(());
+        }
+        let text = "the buffer is attached to a queue: take its entries from there";
+        Err(Error::new(ErrorKind::InvalidOperation, text))
+    }
+
+    /// Ends it. Returns the queue, and the numbers of the sides there.
+    pub fn take(&self) -> Place {
+        self.place().take()
+    }
+
+    fn place(&self) -> std::sync::MutexGuard<'_, Place> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The sends, puts and gets of an attached buffer, or its receives.
+struct BufferSide {
+    context: Arc<Context>,
+    owner: u32,
+    bytes: usize,
+    side: Side,
+    attachment: Attachment,
+}
+
+impl UnboundBuffer {
+    /// Has `queue` report each end of an operation from now on, those included that no wait has reported.
+    pub(in crate::context) fn attach(&self, queue: &Arc<Queue>, user: u64) -> Result<()> {
+        self.context.check_process()?;
+        let mut place = self.attachment.place();
+        if place.is_some() {
+            return Err(Error::new(ErrorKind::InvalidOperation, "the buffer is attached to a queue already"));
+        }
+        let side = |side| {
+            let (context, attachment) = (self.context.clone(), self.attachment.clone());
+            let own = BufferSide { context, owner: self.owner, bytes: self.bytes, side, attachment };
+            let number = queue.insert_several(Arc::new(own), &self.context, user);
+            number.ok_or_else(|| Error::new(ErrorKind::Closed, "the queue is closed"))
+        };
+        let numbers = [side(Side::Send)?, side(Side::Recv)?];
+        *place = Some((queue.clone(), numbers));
+        drop(place);
+        for (side, number) in [(Side::Send, numbers[0]), (Side::Recv, numbers[1])] {
+            let entry = Entry { ends: queue.clone(), number: number as usize };
+            let (under_way, ended) = self.context.lock()?.requests.attach(self.owner, side, Some(entry));
+            queue.begin_another(number, under_way + ended).wake();
+            if ended > 0 {
+                queue.add(number as usize);
+                self.context.engine().wake();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Queued for BufferSide {
+    fn kind(&self) -> CompletionKind {
+        if self.side == Side::Recv { CompletionKind::Recv } else { CompletionKind::Send }
+    }
+
+    fn end_in(&self, queue: &Arc<Queue>, number: u32) -> Option<Result<Option<(Rank, usize)>>> {
+        let (ended, more) = self.context.engine().lock().requests.take_attached(self.owner, self.side, number as usize);
+        queue.taken(number, ended.is_some(), more);
+        let during =
+            |error: Error| error.context(doing(&self.context, self.side, self.bytes)).during(self.side.operation());
+        match ended? {
+            Ended::Message(rank, bytes) => Some(Ok(Some((rank, bytes)))),
+            Ended::Failed(error) => Some(Err(self.context.with_versions(during(error)))),
+            Ended::Written { .. } | Ended::Aborted => None,
+        }
+    }
+
+    fn leave_queue(&self) {
+        self.context.engine().lock().requests.attach(self.owner, self.side, None);
+        drop(self.attachment.take());
+    }
+}
