@@ -145,6 +145,8 @@ static void started_again(void) {
   gloo_rs_context_t *context = connected_context();
   gloo_rs_queue_t *queue = create_queue();
   gloo_rs_request_t *request = prepared(context, data, COUNT, 0);
+  gloo_rs_status_t status;
+  uint64_t user;
   int round, i;
   bool done = true;
   CHECK_OK(gloo_rs_queue_attach(queue, request, 5));
@@ -163,6 +165,7 @@ static void started_again(void) {
     expect_entry(queue, 5);
     for (i = 0; i < COUNT; i++) CHECK_INT(data[i], (int64_t)test_size * round);
   }
+  CHECK_FAILS(gloo_rs_queue_wait(queue, 2, &user, &status), GLOO_RS_ERROR_TIMEOUT, "there is no entry after 2ms; 0 calls are in progress");
   CHECK_OK(gloo_rs_request_free(request));
   CHECK_OK(gloo_rs_queue_destroy(queue));
   gloo_rs_context_destroy(context);

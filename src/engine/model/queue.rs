@@ -17,6 +17,9 @@ fn queue() -> Arc<Queue> {
     Arc::new(Queue::new(Arc::new(Forever(Instant::now()))))
 }
 
+/// What [`take`] returns if the queue is closed.
+const CLOSED: u32 = u32::MAX;
+
 /// Takes an entry, as the program's thread does. Returns the number of its call in the queue.
 fn take(queue: &Queue) -> u32 {
     loop {
@@ -24,6 +27,9 @@ fn take(queue: &Queue) -> u32 {
             return number;
         }
         let view = queue.view();
+        if view.is_closed {
+            return CLOSED;
+        }
         let until = queue.now() + Duration::from_secs(1);
         queue.rest(&view, &mut Idle::default(), until).unwrap();
     }
@@ -128,6 +134,18 @@ fn each_of_two_threads_takes_an_entry() {
         taken.sort_unstable();
         assert_eq!(taken, numbers);
         assert!(numbers.iter().all(|number| queue.end(*number)));
+    });
+}
+
+#[test]
+fn threads_that_wait_are_told_that_the_queue_is_closed() {
+    in_every_order(|| {
+        let queue = queue();
+        let threads = [takes(&queue), takes(&queue)];
+        let (calls, after) = queue.close(|| ()).unwrap();
+        after.wake();
+        assert!(calls.is_empty());
+        assert_eq!(threads.map(|thread| thread.join().unwrap()), [CLOSED; 2]);
     });
 }
 

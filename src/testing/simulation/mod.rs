@@ -15,6 +15,7 @@ mod fabric;
 mod job;
 mod messages;
 mod orders;
+mod queues;
 mod requests;
 mod seeds;
 mod shared;

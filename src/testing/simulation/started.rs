@@ -19,24 +19,25 @@ use crate::transport::{Device, Sharing};
 use crate::types::{DataType, ReduceOp};
 
 /// Longer than any call takes whose ranks are all in it.
-const LONG: Duration = Duration::from_secs(1);
+pub(super) const LONG: Duration = Duration::from_secs(1);
 /// Less than a message takes.
-const SHORT: Duration = Duration::from_nanos(100);
+pub(super) const SHORT: Duration = Duration::from_nanos(100);
 
 /// Where the ranks of a job are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// They exchange messages.
     Apart,
     /// They share memory in this way.
     OneHost(Sharing),
 }
 
-const PLACES: [Place; 3] = [Place::Apart, Place::OneHost(Sharing::Processes), Place::OneHost(Sharing::Segments)];
+pub(super) const PLACES: [Place; 3] =
+    [Place::Apart, Place::OneHost(Sharing::Processes), Place::OneHost(Sharing::Segments)];
 
 impl Place {
     /// Algorithms of an allreduce of which a rank waits for what others combine.
-    fn algorithms(self) -> &'static [&'static str] {
+    pub(super) fn algorithms(self) -> &'static [&'static str] {
         match self {
             Self::Apart => &["halving_doubling", "ring", "reduce_broadcast", "recursive_doubling"],
             Self::OneHost(_) => &["shared_flat", "shared_slices", "ring"],
@@ -44,7 +45,7 @@ impl Place {
     }
 
     /// `count` contexts for each of `size` ranks, on one device for each rank.
-    fn contexts(self, network: &Network, size: usize, count: usize) -> Vec<Vec<Arc<Context>>> {
+    pub(super) fn contexts(self, network: &Network, size: usize, count: usize) -> Vec<Vec<Arc<Context>>> {
         let device = |_| -> Arc<dyn Device> {
             match self {
                 Self::Apart => Node::new(network, sleep),
@@ -61,10 +62,10 @@ impl Place {
 }
 
 /// Publications of a job are longer than what is copied as a whole as long as this exists.
-struct LongPublications((usize, usize));
+pub(super) struct LongPublications((usize, usize));
 
 impl LongPublications {
-    fn begin() -> Self {
+    pub(super) fn begin() -> Self {
         Self(MAX_LENGTHS.replace((0, 512)))
     }
 }
@@ -91,17 +92,17 @@ unsafe extern "C" fn adds(
 
 /// A sum of numbers in place.
 #[derive(Clone, Copy, Debug)]
-struct Sum {
-    algorithm: &'static str,
+pub(super) struct Sum {
+    pub algorithm: &'static str,
     /// Computed by a function of the caller.
-    by_function: bool,
-    tag: u64,
+    pub by_function: bool,
+    pub tag: u64,
     /// May run beside others on its tag.
-    in_order: bool,
+    pub in_order: bool,
 }
 
 impl Sum {
-    fn request(self, context: &Arc<Context>, data: &mut [i64]) -> Request {
+    pub(super) fn request(self, context: &Arc<Context>, data: &mut [i64]) -> Request {
         let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), data.len());
         let reduction = match self.by_function {
             true => Reduction::User { function: adds, user: std::ptr::null_mut() },
