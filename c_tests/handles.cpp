@@ -231,6 +231,19 @@ void queues() {
     queue.attach(Request::started(context, GLOO_RS_ALLREDUCE, gloo_rs::CollectiveOptions(values.data(), values.size())), 5);
   }
   CHECK((values[0] == 2));
+  {
+    int cell = test_rank;
+    UnboundBuffer buffer = UnboundBuffer::create(context, &cell, sizeof cell);
+    Queue queue = Queue::create();
+    queue.attach(buffer, 6);
+    if (test_rank == 0) buffer.send(1, 9, 0, sizeof cell);
+    if (test_rank == 1) buffer.recv(0, 9, 0, sizeof cell);
+    const gloo_rs_queue_entry_t entry = queue.wait_entry();
+    CHECK_INT(entry.user, 6);
+    CHECK_INT(entry.rank, 1 - test_rank);
+    CHECK_INT(entry.bytes, sizeof cell);
+    CHECK_INT(cell, 0);
+  }
   Queue closed = Queue::create();
   closed.close();
   try {

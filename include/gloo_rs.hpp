@@ -401,6 +401,34 @@ class Request : public detail::Handle<gloo_rs_request_t, detail::FreeRequest> {
   }
 };
 
+// A message that has arrived.
+struct Received {
+  int32_t rank;
+  size_t bytes;
+};
+
+// Messages from and into the memory at `data`, which must live longer.
+class UnboundBuffer : public detail::Handle<gloo_rs_unbound_buffer_t, detail::Destroy<gloo_rs_unbound_buffer_destroy>> {
+ public:
+  using Handle::Handle;
+  [[nodiscard]] static UnboundBuffer create(const Context &context, void *data, size_t bytes) {
+    return make<UnboundBuffer>(gloo_rs_unbound_buffer_create, context.get(), data, bytes);
+  }
+  void send(int32_t to, uint64_t slot, size_t offset, size_t bytes) { check(gloo_rs_unbound_buffer_send(get(), to, slot, offset, bytes)); }
+  void recv(int32_t from, uint64_t slot, size_t offset, size_t bytes) {
+    check(gloo_rs_unbound_buffer_recv(get(), from, slot, offset, bytes));
+  }
+  // Waits for one more send, put or get, and returns its peer.
+  int32_t wait_send(int64_t timeout_ms = GLOO_RS_TIMEOUT_DEFAULT) {
+    return detail::result<int32_t>(gloo_rs_unbound_buffer_wait_send, get(), timeout_ms);
+  }
+  Received wait_recv(int64_t timeout_ms = GLOO_RS_TIMEOUT_DEFAULT) {
+    Received received{};
+    check(gloo_rs_unbound_buffer_wait_recv(get(), timeout_ms, &received.rank, &received.bytes));
+    return received;
+  }
+};
+
 namespace detail {
 
 // A queue with active requests is refused. Their buffers are the library's until their entries have been taken.
@@ -429,41 +457,21 @@ class Queue : public detail::Handle<gloo_rs_queue_t, detail::DestroyQueue> {
   using Handle::Handle;
   [[nodiscard]] static Queue create() { return make<Queue>(gloo_rs_queue_create); }
   void attach(const Request &request, uint64_t user) { check(gloo_rs_queue_attach(get(), request.get(), user)); }
+  void attach(const UnboundBuffer &buffer, uint64_t user) { check(gloo_rs_queue_attach_buffer(get(), buffer.get(), user)); }
   [[nodiscard]] Entry wait(int64_t timeout_ms = GLOO_RS_TIMEOUT_INFINITE) {
     Entry entry{};
     check(gloo_rs_queue_wait(get(), timeout_ms, &entry.user, &entry.status));
     return entry;
   }
+  // With the peer and the bytes of a message of a buffer.
+  [[nodiscard]] gloo_rs_queue_entry_t wait_entry(int64_t timeout_ms = GLOO_RS_TIMEOUT_INFINITE) {
+    gloo_rs_queue_entry_t entry{};
+    gloo_rs_queue_entry_init(&entry, sizeof entry);
+    check(gloo_rs_queue_wait_entry(get(), timeout_ms, &entry));
+    return entry;
+  }
   [[nodiscard]] int fd() { return detail::result<int>(gloo_rs_queue_fd, get()); }
   void close() { check(gloo_rs_queue_close(get())); }
-};
-
-// A message that has arrived.
-struct Received {
-  int32_t rank;
-  size_t bytes;
-};
-
-// Messages from and into the memory at `data`, which must live longer.
-class UnboundBuffer : public detail::Handle<gloo_rs_unbound_buffer_t, detail::Destroy<gloo_rs_unbound_buffer_destroy>> {
- public:
-  using Handle::Handle;
-  [[nodiscard]] static UnboundBuffer create(const Context &context, void *data, size_t bytes) {
-    return make<UnboundBuffer>(gloo_rs_unbound_buffer_create, context.get(), data, bytes);
-  }
-  void send(int32_t to, uint64_t slot, size_t offset, size_t bytes) { check(gloo_rs_unbound_buffer_send(get(), to, slot, offset, bytes)); }
-  void recv(int32_t from, uint64_t slot, size_t offset, size_t bytes) {
-    check(gloo_rs_unbound_buffer_recv(get(), from, slot, offset, bytes));
-  }
-  // Waits for one more send, put or get, and returns its peer.
-  int32_t wait_send(int64_t timeout_ms = GLOO_RS_TIMEOUT_DEFAULT) {
-    return detail::result<int32_t>(gloo_rs_unbound_buffer_wait_send, get(), timeout_ms);
-  }
-  Received wait_recv(int64_t timeout_ms = GLOO_RS_TIMEOUT_DEFAULT) {
-    Received received{};
-    check(gloo_rs_unbound_buffer_wait_recv(get(), timeout_ms, &received.rank, &received.bytes));
-    return received;
-  }
 };
 
 // The connection to one peer, and a buffer of it: make<Pair>(gloo_rs_context_pair, context.get(), rank).

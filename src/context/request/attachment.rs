@@ -81,8 +81,8 @@ impl Request {
                 Ok(())
             }
             Err(error) => {
-                self.leave(State::Attached);
-                queue.end(number);
+                let stays = queue.end(number);
+                self.leave(if stays { State::Attached } else { State::Retired });
                 Err(error)
             }
         }
