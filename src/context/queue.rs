@@ -8,7 +8,7 @@ use crate::context::queued::{Completion, Queue};
 use crate::context::request::HasRequest;
 use crate::context::unbound_buffer::UnboundBuffer;
 use crate::engine::completion_queue::HasEngine;
-use crate::engine::ready::QuietCalls;
+use crate::engine::ready::OnTime;
 use crate::engine::{Engine, Idle};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::ForkMark;
@@ -49,8 +49,8 @@ impl Completions {
         self.check_process()?;
         let request = own.request();
         request.check_thread("attach")?;
-        let quiet: Arc<dyn QuietCalls> = self.queue.clone();
-        request.context().engine().tell_of_break(&quiet);
+        let queue: Arc<dyn OnTime> = self.queue.clone();
+        request.context().engine().will_remind(&queue);
         request.attach(own.clone(), &self.queue, user)
     }
 
@@ -79,7 +79,7 @@ impl Completions {
             let now = queue.now();
             let until = *until.get_or_insert_with(|| time.and_then(|time| now.checked_add(time)));
             if view.next_look.is_some_and(|at| now >= at) {
-                queue.look(Some(now)).wake();
+                queue.look(now).wake();
                 continue;
             }
             if until.is_some_and(|until| now >= until) {
@@ -170,14 +170,9 @@ impl HasEngine for Context {
     }
 }
 
-impl QuietCalls for Queue {
-    fn broken(&self) {
-        // Whoever breaks the context wakes the threads that wait on it.
-        let _ = self.look(None);
-    }
-
+impl OnTime for Queue {
     fn reminded(&self, now: Instant) -> Option<Instant> {
-        let after = self.look(Some(now));
+        let after = self.look(now);
         after.wake();
         after.remind_at
     }

@@ -328,15 +328,15 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         Some((number, call.call.clone(), call.user))
     }
 
-    /// Has threads look at the calls for which it is time `now`; without that, at all quiet ones.
-    pub fn look(&self, now: Option<Instant>) -> After<C> {
+    /// Has threads look at the calls for which it is time.
+    pub fn look(&self, now: Instant) -> After<C> {
         let mut state = self.state();
         let numbers = state.calls.iter().filter(|(_, call)| call.stage == Stage::Active).map(|(number, _)| number);
         let (mut next, mut due) = (None::<Instant>, Vec::new());
         for number in numbers {
             let Some(looks) = &state.calls[number].looks else { continue };
             match looks.next() {
-                at if now.map_or(looks.quiet.is_some(), |now| at <= now) => due.push(number),
+                at if at <= now => due.push(number),
                 at => next = Some(next.map_or(at, |next| next.min(at))),
             }
         }

@@ -1,7 +1,5 @@
 //! How a context fails, closes or is aborted, and how a run does.
 
-use std::sync::Weak;
-
 use crate::engine::Core;
 use crate::error::{Error, ErrorKind};
 
@@ -50,12 +48,10 @@ impl Core {
         }
     }
 
-    /// No call on shared memory starts any more, and those in progress find out when they are looked at.
     pub(super) fn close_shared(&self) {
         if let Some(shared) = &self.shared {
             shared.close();
         }
-        self.quiet.iter().filter_map(Weak::upgrade).for_each(|calls| calls.broken());
     }
 
     /// The run `index` fails with `error`.

@@ -48,7 +48,7 @@ use crate::engine::lines::Lines;
 use crate::engine::numbers::Numbers;
 use crate::engine::operation::Operation;
 use crate::engine::prepared::Identity;
-use crate::engine::ready::{OnEnd, QuietCalls};
+use crate::engine::ready::{OnEnd, OnTime};
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::{Line, Progress, Shared, excludes};
@@ -86,8 +86,8 @@ pub struct Core {
     pub requests: Requests,
     /// Threads that wait for calls of this context and of others, and for which no thread polls.
     listeners: Vec<Arc<Waker>>,
-    /// Are told that the context is broken.
-    quiet: Vec<Weak<dyn QuietCalls>>,
+    /// Whom to remind, see [`Engine::remind_at`].
+    reminded: Vec<Weak<dyn OnTime>>,
     events: Vec<Event>,
     /// Why no collective can run any more.
     pub broken: Option<Error>,

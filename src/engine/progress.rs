@@ -87,7 +87,7 @@ impl Engine {
                 clock: clock.clone(),
                 requests: Requests::default(),
                 listeners: Vec::new(),
-                quiet: Vec::new(),
+                reminded: Vec::new(),
                 events: Vec::with_capacity(EVENTS),
                 broken: None,
                 explain,

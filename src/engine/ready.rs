@@ -21,12 +21,9 @@ pub trait Ends: Send + Sync {
     fn add(&self, number: usize);
 }
 
-/// Knows calls of a context that may fail without telling, unless they are looked at.
-pub trait QuietCalls: Send + Sync {
-    /// The context is broken. For the thread that has its lock.
-    fn broken(&self);
-
-    /// The time has come for which the context was to remind it. Returns when the next time is.
+/// Is reminded of a time by a context.
+pub trait OnTime: Send + Sync {
+    /// It may be that time. Returns when the next one is.
     fn reminded(&self, now: Instant) -> Option<Instant>;
 }
 

@@ -166,7 +166,7 @@ fn a_call_that_ends_while_a_thread_looks_at_it_is_looked_at_again() {
                 assert_eq!(take(&taken), number);
             }
         });
-        queue.look(Some(now)).wake();
+        queue.look(now).wake();
         *ended.lock().unwrap() = true;
         queue.add(number as usize);
         // Who notes an end wakes the threads of its context.

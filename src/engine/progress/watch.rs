@@ -5,7 +5,7 @@ use std::sync::{Arc, TryLockError, Weak};
 use std::time::Instant;
 
 use crate::engine::progress::{Engine, Guard};
-use crate::engine::ready::QuietCalls;
+use crate::engine::ready::OnTime;
 use crate::engine::sync::AtomicUsize;
 use crate::transport::Watch;
 
@@ -90,27 +90,27 @@ impl Engine {
         guard.is_lazy = std::mem::take(&mut guard.moved) || !guard.messenger.connections().is_quiet();
     }
 
-    /// For the watch, after [`Watch::remind`]: gives back scratch memory that was not needed meanwhile, and has calls
-    /// looked at.
+    /// For the watch, after [`Watch::remind`]: gives back scratch memory that was not needed meanwhile, and reminds
+    /// others.
     pub fn reminded(&self) {
         if self.kept.is_due() {
             self.kept.reminded(|| self.lock().release_scratch());
         }
-        let quiet = self.lock().quiet.clone();
-        let next = quiet.iter().filter_map(Weak::upgrade).filter_map(|calls| calls.reminded(self.now())).min();
+        let others = self.lock().reminded.clone();
+        let next = others.iter().filter_map(Weak::upgrade).filter_map(|other| other.reminded(self.now())).min();
         next.into_iter().for_each(|at| self.remind_at(at));
     }
 
-    /// `calls` are told if the context breaks, and whenever the watch [has been asked](Engine::remind_at) to.
-    pub fn tell_of_break(&self, calls: &Arc<dyn QuietCalls>) {
-        let (mut guard, calls) = (self.lock(), Arc::downgrade(calls));
-        guard.quiet.retain(|other| other.strong_count() > 0);
-        if guard.quiet.iter().all(|other| !other.ptr_eq(&calls)) {
-            guard.quiet.push(calls);
+    /// Has the context remind `who` of times from now on, as long as that exists.
+    pub fn will_remind(&self, who: &Arc<dyn OnTime>) {
+        let (mut guard, who) = (self.lock(), Arc::downgrade(who));
+        guard.reminded.retain(|other| other.strong_count() > 0);
+        if guard.reminded.iter().all(|other| !other.ptr_eq(&who)) {
+            guard.reminded.push(who);
         }
     }
 
-    /// Has the watch call [`Engine::reminded`] at this time, or earlier.
+    /// Has the watch remind all at this time, or earlier.
     pub fn remind_at(&self, at: Instant) {
         if let Some(watch) = self.watch.get() {
             watch.remind(at.saturating_duration_since(self.now()));
