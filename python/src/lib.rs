@@ -9,6 +9,7 @@ mod abi;
 mod arguments;
 mod collective;
 mod context;
+mod custom_store;
 mod device;
 mod dlpack;
 mod error;

@@ -17,7 +17,10 @@ use std::sync::Arc;
 pub struct Store(pub Arc<Handle<gloo_rs_store_t>>);
 
 impl Store {
-    fn create(py: Python<'_>, create: impl FnOnce(*mut *mut gloo_rs_store_t) -> gloo_rs_status_t) -> PyResult<Self> {
+    pub fn create(
+        py: Python<'_>,
+        create: impl FnOnce(*mut *mut gloo_rs_store_t) -> gloo_rs_status_t,
+    ) -> PyResult<Self> {
         Handle::create(py, gloo_rs_store_destroy, create).map(|handle| Self(Arc::new(handle)))
     }
 
@@ -157,6 +160,13 @@ impl Store {
         let create = move |store: *mut _| unsafe { gloo_rs_store_create_url(url.as_ptr(), rank, timeout, store) };
         // SAFETY: the closure owns the text. Its words are not those of the error: a URL may have a password.
         unsafe { Self::create_apart(py, "the store of a URL", create) }
+    }
+
+    /// A store whose calls are those of an object with the methods `set(key, value)`, `get(key, timeout)`, `wait(keys, timeout)`,
+    /// `add(key, amount)` and `delete(key)`.
+    #[staticmethod]
+    fn custom(py: Python<'_>, store: Py<PyAny>) -> PyResult<Self> {
+        crate::custom_store::create(py, store)
     }
 
     /// This store with `prefix` and a slash in front of every key.

@@ -1,6 +1,7 @@
 """Stores, and contexts over each of them."""
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -99,3 +100,86 @@ def test_options_are_refused_by_name():
     device = gloo_rs.Device(hostname="127.0.0.1", port_range="20000-29999", streams=2, wait="sleep")
     assert device.address.startswith("127.0.0.1:2")
     assert device.interface == "lo"
+
+
+class OfPython:
+    """A store in a dictionary."""
+
+    def __init__(self):
+        self.values = {}
+        self.changed = threading.Condition()
+
+    def set(self, key, value):
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def get(self, key, timeout):
+        self.wait([key], timeout)
+        return self.values[key]
+
+    def wait(self, keys, timeout):
+        with self.changed:
+            if not self.changed.wait_for(lambda: all(key in self.values for key in keys), min(timeout, threading.TIMEOUT_MAX)):
+                raise TimeoutError
+
+    def add(self, key, amount):
+        with self.changed:
+            self.values[key] = b"%d" % (int(self.values.get(key, b"0")) + amount)
+            return int(self.values[key])
+
+    def delete(self, key):
+        return self.values.pop(key, None) is not None
+
+
+def test_a_store_in_python():
+    made = OfPython()
+    store = Store.custom(made)
+    store.set("key", b"")
+    assert store.get("key") == b""
+    store.set("key", bytearray(b"value"))
+    assert store.multi_get(["key"]) == [b"value"]
+    assert (store.add("sum", 5), store.add("sum", -2)) == (5, 3)
+    assert store.delete("key")
+    assert not store.delete("key")
+    with pytest.raises(gloo_rs.Timeout, match="missing"):
+        store.wait(["sum", "missing"], timeout=0.05)
+    with pytest.raises(gloo_rs.Timeout, match="key"):
+        store.get("key", timeout=0)
+    assert store.prefix("below").add("key", 1) == 1
+    assert made.values["below/key"] == b"1"
+
+    def rank_main(rank):
+        with gloo_rs.Context(store, rank, 2, timeout=20) as context:
+            value = bytearray([rank + 1])
+            context.allreduce(value)
+            sums[rank] = value[0]
+            context.barrier()
+
+    sums = [None, None]
+    ranks = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert sums == [3, 3]
+
+
+def test_a_store_in_python_that_raises(monkeypatch):
+    raised = []
+    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: raised.append(unraisable.exc_value))
+    made = OfPython()
+    made.add = lambda key, amount: 1 // 0
+    with pytest.raises(gloo_rs.CallbackFailed):
+        Store.custom(made).add("key", 1)
+    assert [type(error) for error in raised] == [ZeroDivisionError]
+
+
+def test_a_store_in_python_is_freed():
+    made = OfPython()
+    gone = weakref.ref(made)
+    store = Store.custom(made)
+    del made
+    assert gone() is not None
+    del store
+    assert gone() is None
