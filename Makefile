@@ -156,7 +156,7 @@ endif
 test: ## the truth about behaviour: every test that `make test-more` does not say more of the same about
 	@scripts/tiers.sh test
 
-test-more: ## what proves more of the same, in shards: SHARD=1/8. All of it before a release
+test-more: ## what proves more of the same, in shards: SHARD=1/10. All of it before a release
 	@scripts/tiers.sh more $(SHARD)
 
 # The parts. scripts/tiers.sh says which tier and shard each belongs to; each can be run alone.
@@ -304,9 +304,17 @@ test-scale: ## many ranks on one machine
 	$(heading) "Many ranks"
 	@scripts/cargo.sh test --test jobs -- --test-threads 1 scale::
 
-test-torch: setup-torch prefix ## the backend of PyTorch's torch.distributed, beside its own over Gloo
+test-torch: wheel ## gloo_rs.torch, beside PyTorch's own backend, and by PyTorch's own tests, in a virtual environment in build/; T=PATTERN
 	$(heading) "PyTorch's torch.distributed"
-	@scripts/test-torch.sh $(local_prefix)
+	@scripts/test-torch.sh own "$(T)"
+
+test-torch-gloo: wheel ## PyTorch's own tests over gloo_rs under the name gloo
+	$(heading) "PyTorch's torch.distributed, as gloo"
+	@scripts/test-torch.sh gloo
+
+test-torch-extension: setup-torch prefix ## the extension of PyTorch 1.13 in examples/torch, beside PyTorch's own backend over Gloo
+	$(heading) "PyTorch's torch.distributed, by the extension"
+	@scripts/test-torch-extension.sh $(local_prefix)
 
 test-python: wheel ## Python's package, installed in a virtual environment in build/; T=PATTERN
 	$(heading) "Python"

@@ -3,7 +3,7 @@
 
     benches/torch.py PREFIX FOLDER [--sizes 4,64Ki,4Mi,64Mi] [--rounds N]
 
-PREFIX is where gloo_rs is installed; scripts/test-torch.sh has built the module in build/torch. Writes torch.csv, torch.md and
+PREFIX is where gloo_rs is installed; scripts/test-torch-extension.sh has built the module in build/torch. Writes torch.csv, torch.md and
 torch.svg in FOLDER.
 """
 

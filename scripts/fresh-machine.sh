@@ -121,7 +121,7 @@ if [ "$tier" = more ]; then
   step "emulated machines: their devices, between two"
   with_cargo scripts/test-ibverbs.sh build/prefix two verbs
   step "PyTorch's backend"
-  as_user make test-torch
+  as_user make test-torch-extension
   step "Python's package"
   as_user make test-python
   step "fuzzing: one target"

@@ -1,63 +1,33 @@
 #!/bin/bash
-# Builds the backend of torch.distributed, and tests it beside torch's own over Gloo; and the headers of Gloo's API in a program that
-# uses torch's own.
-# usage: scripts/test-torch.sh PREFIX    (where gloo_rs is installed)
+# Tests gloo_rs.torch, of the wheel, with the PyTorch of python/requirements-torch.txt in a virtual environment.
+# usage: scripts/test-torch.sh own [PATTERN]    our tests (those whose name contains the pattern), and torch's own as the backend gloo_rs
+#        scripts/test-torch.sh gloo             torch's own tests as the backend gloo
 set -euo pipefail
 cd "$(dirname "$0")/.."
-prefix=$(realpath "$1")
-
-# Debian's, whose torch it is; another one may come first on PATH.
-python=/usr/bin/python3
-csv=$(scripts/get-digits.sh)
-log=build/torch.log
-mkdir -p build
-build() { # SOURCES FOLDER ARGUMENT...
-  # What Torch's package and its link say of themselves is of no interest.
-  if ! { cmake -S "$1" -B "$2" -DCMAKE_PREFIX_PATH="$prefix" "${@:3}" && cmake --build "$2"; } >"$log" 2>&1; then
-    cat "$log"
-    exit 1
-  fi
-}
-build examples/torch build/torch -DPython_EXECUTABLE="$python"
-build c_tests/gloo_compat/beside_torch build/beside_torch
-
-# torch's own backend looks for this host's name in DNS, unless it has an interface.
-export GLOO_SOCKET_IFNAME=lo PYTHONPATH=build/torch PYTHONDONTWRITEBYTECODE=1
-
-echo "--- sum"
-# In a network namespace: torch's store listens on all addresses, and on this port.
-namespace=(unshare --user --map-root-user --net)
-((EUID == 0)) && namespace=(unshare --net)
-# shellcheck disable=SC2016 # the inner shell expands
-sums=$(PATH="$PATH:/usr/sbin:/sbin" MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 "${namespace[@]}" bash -c 'ip link set lo up && exec "$@"' - \
-  "$prefix/bin/gloo-rs" run -n 2 -- "$python" -W ignore examples/torch/sum.py)
-wanted=$'[0] rank 0 of 2: [3.0, 3.0, 3.0]\n[1] rank 1 of 2: [3.0, 3.0, 3.0]'
-if [ "$(sort <<<"$sums")" != "$wanted" ]; then
-  printf 'test-torch: wrong sums:\n%s\n' "$sums"
-  exit 1
+environment=build/pytorch
+if ! cmp --silent python/requirements-torch.txt "$environment/requirements-torch.txt"; then
+  rm -rf "$environment"
+  "${PYTHON:-python3}" -m venv "$environment"
+  # Gigabytes, which pip would keep twice.
+  "$environment/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --requirement python/requirements-torch.txt
+  cp python/requirements-torch.txt "$environment/"
 fi
-run() { # NAME ARGUMENT...
-  echo "--- $1, GLOO_RS_SHM=$GLOO_RS_SHM"
-  # Some of these calls torch declares out of date.
-  "$python" -W ignore "examples/torch/test_$1.py" "${@:2}"
+python=$environment/bin/python
+"$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheel/*.whl
+# What torch declares out of date, and what it says of GPUs that are not there, is of no interest.
+export PYTHONWARNINGS=ignore PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+accept() { # BACKEND RANKS
+  local log=build/torch-$1-$2.log
+  "$python" python/tests/pytorch/acceptance.py "$1" "$2" 2>"$log" && return
+  grep -E '^(ERROR|FAIL): ' "$log" >&2
+  echo "test-torch: see $log" >&2
+  exit 1
 }
-for GLOO_RS_SHM in 1 0; do
-  export GLOO_RS_SHM
-  run calls
-  run failures
-  run training "$csv"
-done
-
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-both() { # COMMAND...
-  echo "--- both: $*"
-  mkdir "$folder/job"
-  timeout 120 "$prefix/bin/gloo-rs" run -n 2 -- "${@/FOLDER/$folder/job}"
-  rm -r "$folder/job"
-}
-headers=c_tests/gloo_compat/beside_torch/beside_torch.py
-both build/beside_torch/beside_torch FOLDER torch headers
-both build/beside_torch/beside_torch FOLDER headers torch
-both "$python" -W ignore "$headers" FOLDER build/beside_torch/libbeside.so torch headers
-both "$python" -W ignore "$headers" FOLDER build/beside_torch/libbeside.so headers torch
+case ${1:-} in
+  own)
+    "$python" -m pytest --quiet -p no:cacheprovider python/tests/pytorch ${2:+-k "$2"}
+    [ -n "${2:-}" ] || for ranks in 2 3; do accept gloo_rs "$ranks"; done
+    ;;
+  gloo) for ranks in 2 3; do accept gloo "$ranks"; done ;;
+  *) echo "test-torch: own or gloo?" >&2 && exit 2 ;;
+esac

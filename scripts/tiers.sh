@@ -20,13 +20,15 @@ models=(test-loom test-doc)
 
 # NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
 shards=(
+  "pytorch: test-torch | python/gloo_rs/torch python/gloo_rs_autoload python/tests/pytorch python/requirements-torch.txt scripts/test-torch.sh"
   "python: test-python | python pyproject.toml include/gloo_rs.h examples/python scripts/bindgen.sh scripts/test-python.sh scripts/wheel.sh"
   "fresh-more: test-fresh-more test-deb | Dockerfile scripts/container.sh scripts/cross scripts/deb.sh scripts/cuda.txt scripts/fuzz.sh scripts/pinned.sh scripts/ptx.sh
-    scripts/test-aarch64.sh scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
+    scripts/test-aarch64.sh scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch-extension.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
   "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/gloo_compat/CMakeLists.txt c_tests/gloo_compat/headers.sh
     c_tests/gloo_compat/mpi.sh c_tests/launchers.sh c_tests/rxe c_tests/with_tls.sh c_tests/with_redis.sh cmake examples/tls scripts"
   "systems: test-systems test-features test-deny test-ptx | src/sys src/cuda Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
-  "torch: test-torch test-bench | examples/torch include/gloo benches"
+  "pytorch-gloo: test-torch-gloo |"
+  "torch: test-torch-extension test-bench | examples/torch include/gloo benches"
   "links: setup test-ibverbs-two test-ibverbs-more test-c-more | src/transport/ibverbs c_tests"
   "threads: setup test-threads test-loom test-aarch64 test-endurance | src/engine src/publications src/transport src/reduce"
   "depth: setup test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/testing fuzz"

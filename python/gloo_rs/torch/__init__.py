@@ -1,0 +1,63 @@
+"""gloo_rs as a backend of torch.distributed, for PyTorch 2.14 and later.
+
+`torch.distributed.init_process_group("gloo_rs")` finds it without an import. The manual is docs/pytorch.md in the sources.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+if not dist.is_available():
+    raise ImportError("gloo_rs.torch needs a PyTorch with torch.distributed")
+try:
+    from torch._C._distributed_c10d import Backend as _TorchBackend
+
+    class _Probe(_TorchBackend):
+        """A backend in Python."""
+
+    _Probe(0, 1)
+except (ImportError, TypeError) as _error:
+    raise ImportError(
+        f"gloo_rs.torch needs PyTorch 2.14 or later, where backends can be written in Python, and this is {torch.__version__}; "
+        "examples/torch in the sources of gloo_rs has an extension for older ones"
+    ) from _error
+
+from ._backend import Backend
+from ._group import Group
+from ._work import Work
+
+__all__ = ["Backend", "Group", "Work", "register", "replace_gloo"]
+
+
+def register() -> None:
+    """Registers the backend `gloo_rs`. torch calls it when the name is first used."""
+    _register("gloo_rs", Backend, Group)
+
+
+def replace_gloo() -> None:
+    """Has the name `gloo` stand for this backend in groups that are made from now on, so that programs which name it run unmodified."""
+    if dist.is_gloo_available():
+        from ._gloo import GlooBackend, GlooGroup
+
+        _register("gloo", GlooBackend, GlooGroup)
+    else:
+        _register("gloo", Backend, Group)
+
+
+def _register(name: str, backend_class: type[Backend], group_class: type[Group]) -> None:
+    def create(options: Any, _backend_options: Any) -> Backend | Group:
+        rank, size, store = options.group_rank, options.group_size, options.store
+        backend = backend_class(store, rank, size, options.timeout, name)
+        if _is_alone(options.process_group):
+            return group_class(backend, store, rank, size)
+        return backend
+
+    dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+
+
+def _is_alone(group: dist.ProcessGroup) -> bool:
+    """Whether a new group has no backend for other devices."""
+    return group.name() == "custom"

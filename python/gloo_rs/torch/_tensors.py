@@ -1,0 +1,107 @@
+"""Tensors as memory of the library, and lists of tensors as one."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+
+import torch
+
+_ARITHMETIC = [
+    torch.int8,
+    torch.uint8,
+    torch.int16,
+    torch.uint16,
+    torch.int32,
+    torch.uint32,
+    torch.int64,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.bool,
+]
+# The types that the library computes with, by its names. Elements of others it moves.
+NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in _ARITHMETIC}
+
+
+@functools.lru_cache(maxsize=4096)
+def _bytes(n: int) -> type[ctypes.Array]:
+    return ctypes.c_ubyte * n
+
+
+def view(tensor: torch.Tensor) -> ctypes.Array:
+    """The memory of a contiguous tensor as bytes, with the buffer protocol; valid as long as the tensor.
+
+    Faster than DLPack, and it takes tensors that require gradients.
+    """
+    return _bytes(tensor.nbytes).from_address(tensor.data_ptr())
+
+
+def check(operation: str, tensors: list[torch.Tensor]) -> None:
+    """Refuses what a call cannot take."""
+    if not tensors:
+        raise ValueError(f"{operation}: there is no tensor")
+    dtype = tensors[0].dtype
+    for tensor in tensors:
+        if not tensor.is_cpu:
+            raise ValueError(f"{operation}: a tensor is on {tensor.device}: this backend takes tensors on the CPU")
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"{operation}: a tensor is sparse: the call takes dense tensors")
+        if tensor.dtype is not dtype:
+            raise ValueError(f"{operation}: tensors have different types: {dtype} and {tensor.dtype}")
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a contiguous copy if its elements do not follow each other."""
+    if tensor.is_contiguous() and not (tensor.is_complex() and tensor.is_conj()):
+        return tensor
+    return tensor.detach().resolve_conj().contiguous()
+
+
+def are_one(tensors: list[torch.Tensor]) -> bool:
+    """Whether each tensor begins in memory where the one before it ends, so that all together are one block."""
+    end = tensors[0].data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != end or not tensor.is_contiguous():
+            return False
+        end += tensor.nbytes
+    return True
+
+
+def block(tensors: list[torch.Tensor]) -> ctypes.Array:
+    """The memory of tensors that are one block."""
+    return _bytes(sum(tensor.nbytes for tensor in tensors)).from_address(tensors[0].data_ptr())
+
+
+def flat_like(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Memory for the elements of all tensors."""
+    return torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+
+
+def flatten(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The elements of all tensors, one after the other, in new memory."""
+    flat = flat_like(tensors)
+    at = 0
+    for tensor in tensors:
+        n = tensor.numel()
+        flat[at : at + n].view(tensor.shape).copy_(tensor.detach())
+        at += n
+    return flat
+
+
+def unflatten(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+    """Copies the elements into the tensors."""
+    at = 0
+    for tensor in tensors:
+        n = tensor.numel()
+        tensor.detach().copy_(flat[at : at + n].view(tensor.shape))
+        at += n
+
+
+def counts(tensors: list[torch.Tensor]) -> list[int]:
+    return list(map(operator.methodcaller("numel"), tensors))
