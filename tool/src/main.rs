@@ -1,6 +1,7 @@
 //! The command-line tool: starts jobs, measures and simulates collectives, and lists what is available.
 
 mod bench;
+mod diagnose;
 mod draw;
 mod explain;
 mod info;
@@ -49,6 +50,7 @@ enum Command {
     #[command(hide = true)]
     Node(launcher::node::Args),
     Bench(Box<bench::Args>),
+    Diagnose(diagnose::Args),
     Tune(Box<tune::Args>),
     Info(info::Args),
     List(list::Args),
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Node(args) => launcher::node::run(args),
         Command::Bench(args) => bench::run(*args),
+        Command::Diagnose(args) => diagnose::run(args),
         Command::Tune(args) => tune::run(*args),
         Command::Info(args) => info::run(args),
         Command::List(args) => list::run(args),
