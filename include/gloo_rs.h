@@ -754,6 +754,11 @@ typedef struct gloo_rs_context_options_t {
   /// `wait` of the device's options, or if that is NULL, too, the value of the environment variable GLOO_RS_WAIT;
   /// `auto` if it is not set. Each rank may have another value. Copied.
   const char *wait;
+  /// The beginning of the name of a file; the rank follows it. If a collective fails, the context writes its last
+  /// collectives there, as gloo_rs_recorder_dump does: once, before the first call returns the failure. NULL for the
+  /// value of the environment variable GLOO_RS_RECORDER; empty, or NULL if that is not set: nothing is written.
+  /// Copied. Contexts of one rank that should not overwrite each other's file need different values.
+  const char *recorder;
 } gloo_rs_context_options_t;
 
 /// An allgather of the caller: every rank passes `bytes` bytes at `input`, and `output` gets those of all ranks,
@@ -1404,6 +1409,23 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_shrink(struct gloo_rs_context_t *context,
                                              int64_t timeout_ms,
                                              struct gloo_rs_context_t **smaller);
+
+/// Writes the last 2,048 collectives of `context`, and those in progress, to the file `path`, as JSON: which
+/// collective, algorithm, type, bytes and tag, when it was made, started and ended, its state, and for which rank it
+/// waits or has waited. `gloo-rs diagnose` reads such files of all ranks. The recorder is always on. The file is
+/// replaced if it exists. May be called at any time, by any thread, also while other threads are in calls on the
+/// context, and after it is broken or closed. Fails with GLOO_RS_ERROR_IO if the file cannot be written.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_recorder_dump(const struct gloo_rs_context_t *context,
+                                            const char *path);
+
+/// Has the device's thread write the last collectives of `context`, within some milliseconds, to the file that
+/// `recorder` in the context's options or the environment variable GLOO_RS_RECORDER names. May be called in a signal
+/// handler: it takes no lock, allocates nothing, and on Linux does not change errno. Therefore a failure is not stored for
+/// gloo_rs_last_error. Returns GLOO_RS_ERROR_INVALID_OPERATION if no file is named, or this process has inherited the
+/// context by fork, and GLOO_RS_ERROR_INVALID_ARGUMENT if `context` is not a live handle. The handle must not be
+/// destroyed meanwhile.
+enum gloo_rs_status_t gloo_rs_recorder_request_dump(const struct gloo_rs_context_t *context);
 
 /// Allocates `bytes` of memory for data and sets `*memory` to it, as MPI_Alloc_mem and ncclMemAlloc do. It is zero, and
 /// aligned to a page at least. The context need not be connected.

@@ -13,6 +13,8 @@ pub const TIMEOUT: &str = "GLOO_RS_TIMEOUT";
 pub const RESTART_COUNT: &str = "GLOO_RS_RESTART_COUNT";
 /// The variable that forbids sharing memory.
 pub const SHARED_MEMORY: &str = "GLOO_RS_SHM";
+/// The variable with the beginning of the names of files to which flight recorders are written.
+pub const RECORDER: &str = "GLOO_RS_RECORDER";
 /// The timeout if [`TIMEOUT`] is not set.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest: a year.
@@ -78,6 +80,7 @@ pub const KNOWN: &[&str] = &[
     "GLOO_RS_LOG",
     "GLOO_RS_PORT_RANGE",
     "GLOO_RS_PTRACER",
+    "GLOO_RS_RECORDER",
     "GLOO_RS_RESTART_COUNT",
     "GLOO_RS_SHM",
     "GLOO_RS_SOCKET_IFNAME",

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::agreement::{Decision, Vote};
 use crate::context::exchange::Limit;
+use crate::context::recorder::Dumps;
 use crate::context::{Context, ContextOptions, Shared, digest};
 use crate::engine::{Engine, Spin};
 use crate::error::{Error, ErrorKind, Result, after, first_few};
@@ -97,7 +98,8 @@ impl Agreements {
         let spin = Spin::of(Duration::ZERO);
         let engine = Engine::new(messenger, self.device.clock(), digest::explain, spin)?;
         engine.lock().serve_agreements(self.rank, self.size);
-        let opened = Shared::new(engine, &self.device)?;
+        let dumps = Dumps::new(self.rank, self.size, self.device.transport(), None);
+        let opened = Shared::new(engine, &self.device, dumps)?;
         self.introduce(&opened, &state.peers)?;
         state.opened = Some(opened.clone());
         Ok(opened)

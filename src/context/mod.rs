@@ -16,6 +16,7 @@ mod pair;
 mod prepared;
 mod queue;
 mod queued;
+mod recorder;
 mod remote_key;
 mod request;
 mod rounds;
@@ -53,6 +54,7 @@ use std::time::{Duration, Instant};
 
 use crate::collective::Constants;
 use crate::context::agreements::Agreements;
+use crate::context::recorder::Dumps;
 use crate::context::rounds::Rounds;
 use crate::context::versions::Versions;
 use crate::cuda::gpus::Gpus;
@@ -76,12 +78,13 @@ use crate::wait_mode::WaitMode;
 struct Shared {
     engine: Engine,
     device: Arc<dyn Device>,
+    dumps: Dumps,
 }
 
 impl Shared {
     /// With `engine`, which `device` progresses while no thread waits.
-    fn new(engine: Engine, device: &Arc<dyn Device>) -> Result<Arc<Self>> {
-        let shared = Arc::new(Self { engine, device: device.clone() });
+    fn new(engine: Engine, device: &Arc<dyn Device>, dumps: Dumps) -> Result<Arc<Self>> {
+        let shared = Arc::new(Self { engine, device: device.clone(), dumps });
         let driven: Arc<dyn BackgroundProgress> = shared.clone();
         let watch = {
             let guard = shared.engine.lock();
@@ -109,6 +112,7 @@ impl BackgroundProgress for Shared {
 
     fn reminded(&self) {
         self.engine.reminded();
+        self.dump_if_requested();
     }
 
     fn arrived(&self) {
@@ -200,6 +204,7 @@ impl Context {
                 None => WaitMode::from_environment()?,
                 chosen => chosen,
             },
+            recorder: options.recorder.clone().or_else(recorder::from_environment),
             ..options.clone()
         };
         let overrides = Overrides::from_environment()?;
@@ -221,7 +226,9 @@ impl Context {
         let messenger = Messenger::new(rank, size, connections, device.log());
         let spin = Spin::new(options.wait.unwrap_or_default(), Cores::Unknown, &Constants::BUILT_IN);
         let address = messenger.connections().address().clone();
-        let shared = Shared::new(Engine::new(messenger, device.clock(), digest::explain, spin)?, &device)?;
+        let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
+        let dumps = Dumps::new(rank, size, device.transport(), options.recorder.as_deref());
+        let shared = Shared::new(engine, &device, dumps)?;
         let agreements = (options.agrees && size > 1)
             .then(|| Agreements::new(&device, (rank, size), &address, &options))
             .transpose()?;

@@ -68,8 +68,10 @@ impl Context {
         // The other ranks wait for this one, so they are sent the reason.
         if guard.broken.is_some() || error.kind() == ErrorKind::ResourceExhausted {
             let reason = guard.broken.clone().unwrap_or_else(|| error.clone());
+            let failure = self.snapshot_of_failure(&mut guard, &reason);
             guard.break_with(&error, Some(&reason));
             self.finish_closing(guard);
+            self.dump_failure(failure);
         }
         error
     }

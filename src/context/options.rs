@@ -1,5 +1,6 @@
 //! What the creator of a context chooses.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::environment;
@@ -48,6 +49,9 @@ pub struct ContextOptions {
     /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else
     /// `auto`.
     pub wait: Option<WaitMode>,
+    /// The beginning of the name of the file to which the flight recorder is written if a collective fails; the rank
+    /// follows. Empty: it is not written. `None`: as `GLOO_RS_RECORDER` says, else it is not.
+    pub recorder: Option<PathBuf>,
     /// Whether the ranks can agree on who is left, by [`Context::agree`] and [`Context::shrink`]. Some tests count what
     /// each of their contexts does, and need no more.
     pub agrees: bool,
@@ -67,6 +71,7 @@ impl Default for ContextOptions {
             tuning: None,
             commit_memory: false,
             wait: None,
+            recorder: None,
             agrees: true,
             version: Version::OWN,
         }

@@ -104,6 +104,7 @@ impl Context {
             digest: call.digest(algorithm, segment),
             counted: true,
             count: call.count(self.rank),
+            bytes: call.count(self.rank).saturating_mul(element),
             plan: Arc::default(),
             combine,
             settles,

@@ -543,14 +543,14 @@ impl Drop for Request {
         }
         let running = self.body.running.lock().take();
         let mut operation = running.map(|(operation, _)| operation);
+        let text = format!("rank {} has dropped an active request", self.body.context.rank);
+        let error = Error::new(ErrorKind::Closed, text);
         let in_thread = operation.as_mut().and_then(Operation::in_thread);
         if let Some((call, shared)) = in_thread.zip(self.body.context.shared_memory.get()) {
             self.attend();
-            call.withdraw(shared);
+            call.withdraw(shared, &error);
         }
         let Ok(mut guard) = self.body.context.lock() else { return };
-        let text = format!("rank {} has dropped an active request", self.body.context.rank);
-        let error = Error::new(ErrorKind::Closed, text);
         guard.break_with(&error, Some(&error));
         if let Some(index) = operation.and_then(|operation| operation.index()) {
             guard = self.body.context.engine().withdraw_function(guard, index);

@@ -279,23 +279,26 @@ impl Context {
         let blame =
             if over { Details::default() } else { guard.messenger.diagnosis().blame(|token| token.owner == before) };
         let left_over = if well { self.left_over(run, &guard, index) } else { None };
-        let error = match (over, guard.end(index)) {
-            (_, None) if left_over.is_some() => left_over,
-            (true, Some(error)) if error.is_reported_by_peer() && !waits.is_empty() => {
+        let late = (!over).then(|| {
+            let (timed_out, begun) = (after(run.timeout), guard.begun());
+            let found = unexpected.as_ref().map_or(String::new(), |unexpected| format!("; {}", unexpected.text));
+            let text =
+                format!("timed out {timed_out}, in collective number {begun} of this context, waiting {waits}{found}");
+            match unexpected.filter(|unexpected| unexpected.awaited) {
+                Some(unexpected) => Error::new(ErrorKind::Mismatch, text).with_rank(unexpected.from),
+                None => Error::new(ErrorKind::Timeout, text).about(blame),
+            }
+        });
+        late.iter().for_each(|error| guard.time_out(index, error));
+        let recorded = guard.recorded(index);
+        let ended = guard.end(index);
+        left_over.iter().for_each(|error| guard.recorder.failed(&recorded, error));
+        let error = match ended {
+            _ if late.is_some() || left_over.is_some() => late.or(left_over),
+            Some(error) if error.is_reported_by_peer() && !waits.is_empty() => {
                 Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
             }
-            (true, ended) => ended,
-            (false, _) => {
-                let (timed_out, begun) = (after(run.timeout), guard.begun());
-                let found = unexpected.as_ref().map_or(String::new(), |unexpected| format!("; {}", unexpected.text));
-                let text = format!(
-                    "timed out {timed_out}, in collective number {begun} of this context, waiting {waits}{found}"
-                );
-                match unexpected.filter(|unexpected| unexpected.awaited) {
-                    Some(unexpected) => Some(Error::new(ErrorKind::Mismatch, text).with_rank(unexpected.from)),
-                    None => Some(Error::new(ErrorKind::Timeout, text).about(blame)),
-                }
-            }
+            ended => ended,
         };
         let Some(error) = error else {
             engine.hand_over(guard);
@@ -308,8 +311,10 @@ impl Context {
             run,
             &error.context(format_args!("after {:.3} s", engine.now().duration_since(run.started).as_secs_f64())),
         );
+        let failure = self.snapshot_of_failure(&mut guard, &error);
         guard.break_with(&error, Some(&error));
         self.finish_closing(guard);
+        self.dump_failure(failure);
         Err(error)
     }
 

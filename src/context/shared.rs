@@ -12,6 +12,7 @@ use crate::context::digest::explain;
 use crate::context::run::Run;
 use crate::engine::cache::{CallKey, Key};
 use crate::engine::errors::{already_running, no_room, too_slow, uncounted};
+use crate::engine::recorder;
 use crate::engine::shared::quick_start::QuickStart;
 use crate::engine::shared::{Call, Claim, Progress, Refused, Shared, Wait, Work};
 use crate::engine::{Binding, Guard, Prepared};
@@ -110,8 +111,9 @@ impl SharedCall {
     }
 
     /// Ends its use of shared memory, unless it has ended.
-    pub(super) fn withdraw(&mut self, shared: &Shared) {
+    pub(super) fn withdraw(&mut self, shared: &Shared, why: &Error) {
         if !matches!(self.outcome, Some(Ok(()))) {
+            shared.recorder().failed(&self.call.run(), why);
             self.call.withdraw(shared);
         }
     }
@@ -129,7 +131,8 @@ impl Context {
         // A rank may be alone on its host.
         if let (None, Some(group)) = (&guard.shared, guard.messenger.connections().local_ranks().cloned()) {
             let all_here = group.ranks().len() == self.size;
-            let shared = Arc::new(Shared::new(group, guard.kept.clone()));
+            let begun = guard.begun();
+            let shared = Arc::new(Shared::new(group, guard.kept.clone(), guard.recorder.clone(), begun));
             if guard.broken.is_some() {
                 shared.close();
             }
@@ -199,24 +202,36 @@ impl Context {
             }
             failed => failed.and_then(Result::err),
         };
+        let recorded = call.call.run();
         // Readers find out that the publications are withdrawn.
         call.call.withdraw(work.shared);
         let mut guard = self.lock()?;
-        let index = match self.register(run, &mut guard, call) {
+        let index = match self.register(run, &mut guard, &mut call.index, recorded) {
             Ok(index) => index,
-            Err(error) => return Err(failed.unwrap_or(error)),
+            Err(error) => {
+                let error = failed.unwrap_or(error);
+                work.shared.recorder().failed(&recorded, &error);
+                return Err(error);
+            }
         };
         failed.into_iter().for_each(|error| guard.fail(index, error));
         self.conclude(run, guard, index, over)
     }
 
-    /// Has the engine know of a call. Returns its index there. Fails if the context is broken.
-    fn register(&self, run: &Run<'_>, guard: &mut Guard<'_>, call: &mut SharedCall) -> Result<u32> {
-        match call.index {
-            Some(index) => Ok(index),
+    /// Has the engine know of a call, which has no `known` index there yet or keeps it. Returns the index. Fails if the
+    /// context is broken.
+    fn register(
+        &self,
+        run: &Run<'_>,
+        guard: &mut Guard<'_>,
+        known: &mut Option<u32>,
+        recorded: recorder::Run,
+    ) -> Result<u32> {
+        match known {
+            Some(index) => Ok(*index),
             None => {
-                let index = guard.register(&run.binding, call.call.fingerprint());
-                Ok(*call.index.insert(index.map_err(|error| self.described(run, &error))?))
+                let index = guard.register(&run.binding, recorded);
+                Ok(*known.insert(index.map_err(|error| self.described(run, &error))?))
             }
         }
     }
@@ -313,7 +328,9 @@ impl Context {
         let work = Work { shared, program: binding.call.plan.program.as_ref()?, binding };
         loop {
             call.looks = looks;
-            match call.advance(&work) {
+            let advanced = call.advance(&work);
+            advanced.iter().flatten().for_each(|wait| call.note_wait(shared, *wait));
+            match advanced {
                 Ok(None) => return Some(Ok(())),
                 Ok(Some(wait)) if waits && wait != Wait::Clock && self.look(&mut call, &work, wait) => {}
                 Ok(Some(_)) | Err(_) => {

@@ -75,7 +75,7 @@ impl Core {
             let Some((line, first)) = self.lines.blocked().find(is_over) else { break };
             any = true;
             if let Some(next) = self.lines.remove(line, first) {
-                self.operations[next].begin(&mut self.messenger);
+                self.begin_run(next);
             }
         }
         any

@@ -22,6 +22,7 @@ pub mod plan;
 pub mod prepared;
 mod progress;
 pub mod ready;
+pub mod recorder;
 pub mod requests;
 pub mod scratch;
 pub mod shared;
@@ -49,6 +50,7 @@ use crate::engine::numbers::Numbers;
 use crate::engine::operation::Operation;
 use crate::engine::prepared::Identity;
 use crate::engine::ready::{OnEnd, OnTime};
+use crate::engine::recorder::{Awaited, Link, Recorder, Run};
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
 use crate::engine::shared::{Line, Progress, Shared, excludes};
@@ -75,6 +77,8 @@ pub struct Core {
     pub now: Instant,
     /// The collectives in progress that the engine executes, or for which a thread waits here.
     operations: Slab<Operation>,
+    /// What the recorder says of each of them, by its index: apart from them, since they are moved.
+    runs: Vec<Run>,
     // Executions that have ended, for reuse. Boxes move between `operations` and this list without copying their
     // contents.
     #[allow(clippy::vec_box)]
@@ -89,11 +93,13 @@ pub struct Core {
     /// Whom to remind, see [`Engine::remind_at`].
     reminded: Vec<Weak<dyn OnTime>>,
     events: Vec<Event>,
+    /// The last collectives.
+    pub recorder: Arc<Recorder>,
     /// Why no collective can run any more.
     pub broken: Option<Error>,
     /// Describes the call that a digest stands for, for errors.
     pub explain: fn(u64) -> String,
-    /// Number of collectives started on this context, without those on shared memory.
+    /// Number of collectives started on this context before it had shared memory, which counts them then.
     pub begun: u64,
     /// Counts the calls of each kind on each tag.
     numbers: Numbers,
@@ -146,7 +152,7 @@ enum Next {
 impl Core {
     /// Number of collectives started on this context.
     pub fn begun(&self) -> u64 {
-        self.begun + self.shared.as_ref().map_or(0, |shared| shared.begun())
+        self.shared.as_ref().map_or(self.begun, |shared| shared.begun())
     }
 
     /// Starts a run of `call`, which is that of `binding`, and returns its index. Fails if another call of its kind
@@ -162,13 +168,16 @@ impl Core {
         if let Some(other) = self.executing((own, tag), in_order) {
             return Err(already_running(other, tag, own, self.explain));
         }
-        let number = match &self.shared {
+        let (number, sequence) = match &self.shared {
             Some(shared) => {
                 let claimed = shared.claim((own, tag), in_order, call.digest, call.counted);
                 claimed.map_err(|other| already_running(other, tag, own, self.explain))?
             }
-            None if call.counted => self.numbers.next((own, tag)),
-            None => 0,
+            None if call.counted => {
+                self.begun += 1;
+                (self.numbers.next((own, tag)), self.begun)
+            }
+            None => (0, 0),
         };
         let id = Identity::new(binding, fingerprint(call.digest, number));
         let mut steps = self.spare.pop().unwrap_or_default();
@@ -178,39 +187,55 @@ impl Core {
             return Err(error);
         }
         steps.set_deadline(deadline, &self.clock);
-        self.begun += u64::from(call.counted);
+        let bytes = call.bytes;
         let index = self.insert(Operation::new(id, Some((call, steps))));
         let operation = &mut self.operations[index];
+        let link = if operation.uses_memory() { Link::Both } else { Link::Messages };
+        let created = self.recorder.now();
+        let Identity { fingerprint, .. } = operation.id;
+        self.runs[index as usize] = Run { number: sequence, fingerprint, tag, bytes, link, created, ..Run::default() };
         if let Some(shared) = self.shared.as_ref().filter(|_| operation.uses_memory()) {
             // Another thread may sleep.
             shared.wait_also_for(Members::MAX);
         }
         operation.in_order = in_order;
         if !in_order || self.lines.add((own, tag), index) {
-            operation.begin(&mut self.messenger);
+            self.begin_run(index);
         } else {
             self.begin_next();
         }
         Ok(index)
     }
 
-    /// Registers a call that its own thread executes in shared memory, because that thread waits. Returns its index;
-    /// the call ends by [`Core::end`].
-    pub fn register(&mut self, binding: &Binding<'_>, fingerprint: u64) -> Result<u32> {
+    /// Registers a call that its own thread executes in shared memory, because that thread waits, or the call has
+    /// failed. Returns its index; the call ends by [`Core::end`]. If it ends well, its thread records that.
+    pub fn register(&mut self, binding: &Binding<'_>, run: Run) -> Result<u32> {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
         self.end_registration();
-        let mut operation = Operation::new(Identity::new(binding, fingerprint), None);
+        let mut operation = Operation::new(Identity::new(binding, run.fingerprint), None);
         operation.in_order = binding.in_order;
-        Ok(self.insert(operation))
+        let index = self.insert(operation);
+        self.runs[index as usize] = run;
+        Ok(index)
     }
 
     #[inline]
     fn insert(&mut self, operation: Operation) -> u32 {
         let index = self.operations.insert(operation);
         self.operations[index].id.index = index;
+        if self.runs.len() <= index as usize {
+            self.runs.push(Run::default());
+        }
         index
+    }
+
+    /// Posts what the run `index` can send and receive at first.
+    #[inline]
+    fn begin_run(&mut self, index: u32) {
+        self.runs[index as usize].started = self.recorder.now();
+        self.operations[index].begin(&mut self.messenger);
     }
 
     /// Ends the registration of a call on shared memory that has ended without the lock.
@@ -290,6 +315,13 @@ impl Core {
         if !operation.is_over() || operation.failed.is_some() {
             self.messenger.cancel(index);
         }
+        let run = &self.runs[index as usize];
+        match &operation.failed {
+            Some(error) => self.recorder.failed(run, error),
+            None if run.number != 0 && operation.is_over() => self.recorder.completed(run),
+            // Its own thread executes it.
+            None => {}
+        }
         let Identity { kind, tag, fingerprint, .. } = operation.id;
         self.last = (tag, fingerprint);
         self.shared_functions -= usize::from(operation.shares_function);
@@ -300,7 +332,7 @@ impl Core {
         if operation.in_order
             && let Some(next) = self.lines.remove((kind, tag), index)
         {
-            self.operations[next].begin(&mut self.messenger);
+            self.begin_run(next);
             self.dispatch();
         }
         operation.failed
@@ -475,11 +507,24 @@ impl Core {
         }
         let Some(operation) = self.operations.get_mut(token.owner) else { return };
         match outcome {
-            Outcome::Done { bytes, .. } => operation.segment_done(token.detail, bytes, &mut self.messenger),
+            Outcome::Done { rank, bytes } => {
+                self.runs[token.owner as usize].waited_for = Awaited::from(Some(rank));
+                operation.segment_done(token.detail, bytes, &mut self.messenger);
+            }
             Outcome::Mismatch { rank, theirs } => self.mismatch(token.owner, rank, theirs),
             Outcome::Failed(error) => operation.message_failed(token.detail, error, &mut self.messenger),
             _ => {}
         }
         self.ended |= self.operations[token.owner].note(self.now);
+    }
+
+    /// What the recorder says of the run `index`.
+    pub fn recorded(&self, index: u32) -> Run {
+        self.runs[index as usize]
+    }
+
+    /// The run `index`, whose thread ends it next, has not ended by its deadline, and `error` says why.
+    pub fn time_out(&mut self, index: u32, error: &Error) {
+        self.operations[index].failed.get_or_insert_with(|| error.clone());
     }
 }

@@ -70,6 +70,8 @@ pub struct Prepared {
     pub counted: bool,
     /// Elements of the call on this rank, for error messages.
     pub count: usize,
+    /// Their bytes, for the recorder.
+    pub bytes: usize,
     /// What is executed.
     pub plan: Arc<Plan>,
     /// How elements are combined.
@@ -229,6 +231,7 @@ impl Prepared {
             digest,
             counted,
             count: shape.count,
+            bytes: shape.count.saturating_mul(element),
             plan,
             combine: Combine::Nothing,
             settles: None,
@@ -241,8 +244,8 @@ impl Prepared {
     /// This call by `plan`.
     pub fn with_plan(&self, plan: Arc<Plan>) -> Result<Self> {
         let shape = OwnedShape::new(&self.shape.get())?;
-        let Self { dtype, operation, algorithm, element, segment, digest, counted, count, combine, settles, .. } =
-            *self;
+        let Self { dtype, operation, algorithm, element, segment, digest, counted, count, bytes, .. } = *self;
+        let Self { combine, settles, .. } = *self;
         let (arguments, bounds, quick_start) = (None, self.bounds, None);
         Ok(Self {
             shape,
@@ -254,6 +257,7 @@ impl Prepared {
             digest,
             counted,
             count,
+            bytes,
             plan,
             combine,
             settles,

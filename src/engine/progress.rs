@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::lines::Lines;
 use crate::engine::numbers::Numbers;
+use crate::engine::recorder::Recorder;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::Kept;
 use crate::engine::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Waker, yield_now};
@@ -65,7 +66,7 @@ impl Engine {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
         let mut sources = vec![Pollable::from(&waker)];
         messenger.connections().descriptors(&mut sources);
-        let kept = Arc::<Kept>::default();
+        let (kept, now) = (Arc::<Kept>::default(), clock.now());
         Ok(Self {
             kept: kept.clone(),
             contenders: AtomicUsize::new(0),
@@ -80,8 +81,9 @@ impl Engine {
             watch: OnceLock::new(),
             core: Mutex::new(Core {
                 messenger,
-                now: clock.now(),
+                now,
                 operations: Slab::default(),
+                runs: Vec::new(),
                 spare: Vec::new(),
                 kept,
                 clock: clock.clone(),
@@ -89,6 +91,7 @@ impl Engine {
                 listeners: Vec::new(),
                 reminded: Vec::new(),
                 events: Vec::with_capacity(EVENTS),
+                recorder: Arc::new(Recorder::new(clock.clone(), now)?),
                 broken: None,
                 explain,
                 begun: 0,

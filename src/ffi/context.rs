@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -131,6 +132,11 @@ pub struct gloo_rs_context_options_t {
     /// `wait` of the device's options, or if that is NULL, too, the value of the environment variable GLOO_RS_WAIT;
     /// `auto` if it is not set. Each rank may have another value. Copied.
     pub wait: *const c_char,
+    /// The beginning of the name of a file; the rank follows it. If a collective fails, the context writes its last
+    /// collectives there, as gloo_rs_recorder_dump does: once, before the first call returns the failure. NULL for the
+    /// value of the environment variable GLOO_RS_RECORDER; empty, or NULL if that is not set: nothing is written.
+    /// Copied. Contexts of one rank that should not overwrite each other's file need different values.
+    pub recorder: *const c_char,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -143,7 +149,7 @@ unsafe impl Options for gloo_rs_context_options_t {
 }
 
 /// # Safety
-/// `token`, `tuning` and `wait` are NULL or strings.
+/// `token`, `tuning`, `wait` and `recorder` are NULL or strings.
 unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
     let defaults = ContextOptions::default();
     // SAFETY: by the contract, `token` is NULL or a string.
@@ -152,6 +158,8 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
     let tuning = unsafe { pointer::optional_text(options.tuning, "tuning") }?;
     // SAFETY: by the contract, `wait` is NULL or a string.
     let wait = unsafe { types::wait_mode(options.wait) }?;
+    // SAFETY: by the contract, `recorder` is NULL or a string.
+    let recorder = unsafe { pointer::optional_text(options.recorder, "recorder") }?;
     let timeout = pointer::timeout(options.timeout_ms)?;
     Ok(ContextOptions {
         timeout: timeout.map_or_else(environment::default_timeout, Ok)?,
@@ -178,6 +186,7 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
         tuning: tuning.map(str::to_owned),
         commit_memory: options.commit_memory != 0,
         wait,
+        recorder: recorder.map(PathBuf::from),
         agrees: defaults.agrees,
         version: defaults.version,
     })
@@ -212,7 +221,7 @@ pub unsafe extern "C" fn gloo_rs_context_create(
         let ranks = usize::try_from(size).ok().filter(|size| *size > 0);
         let ranks = ranks.ok_or_else(|| Error::invalid(format!("size is {size}; a context has at least 1 rank")))?;
         let rank = pointer::rank(rank, ranks, "rank")?;
-        // SAFETY: the header demands that `token`, `tuning` and `wait` are NULL or strings.
+        // SAFETY: the header demands that `token`, `tuning`, `wait` and `recorder` are NULL or strings.
         let options = unsafe { to_rust(&options) }?;
         let created = Context::new((**device).clone(), rank, ranks, &options)?;
         handle::create(ContextHandle { context: created, waits: Waits::default() }, out);

@@ -69,6 +69,21 @@ pub(super) unsafe fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<
     })
 }
 
+/// [`get`] for signal handlers: takes no reference, and allocates nothing. `None` if `handle` is not a live one.
+///
+/// # Safety
+/// As for [`get`], and no other thread destroys the handle as long as the result is used.
+pub(super) unsafe fn peek<'a, H: Handle>(handle: *const H) -> Option<&'a H::Inner> {
+    let block: *const Block<H::Inner> = handle.cast();
+    if block.is_null() || !block.is_aligned() {
+        return None;
+    }
+    // SAFETY: as in `get`.
+    let is_live = unsafe { &(*block).tag }.load(Ordering::Relaxed) == H::TAG;
+    // SAFETY: the tag says that `create` made this block, of this kind, and by the contract, it stays.
+    is_live.then(|| unsafe { &(*block).inner })
+}
+
 /// Destroys `handle` and returns the object behind it; `None` for NULL.
 ///
 /// # Safety

@@ -48,6 +48,8 @@ mod context;
 
 mod membership;
 
+mod recorder;
+
 mod alloc;
 
 mod pair;
@@ -92,6 +94,7 @@ pub use library::*;
 pub use membership::*;
 pub use pair::*;
 pub use queue::*;
+pub use recorder::*;
 pub use request::*;
 pub use requests::*;
 pub use statistics::*;

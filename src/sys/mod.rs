@@ -6,6 +6,7 @@ mod fork;
 #[cfg(target_os = "linux")]
 mod inheritance;
 mod signal;
+mod time_stamp;
 mod waker;
 
 pub mod connect;
@@ -52,8 +53,9 @@ pub use fork::without_descriptors;
 pub use inheritance::NotInherited;
 pub use poller::entries::call_when_ready;
 pub use poller::{Pollable, Poller, PollerKind, READ, Registration, WRITE};
-pub use signal::{block_signals, without_sigpipe};
+pub use signal::{block_signals, keep_errno, without_sigpipe};
 pub use socket::{AsRaw, OwnedSocket, RawSocket, has_ended, receive, send, unacknowledged};
+pub use time_stamp::time_stamp;
 pub use waker::Waker;
 
 #[cfg(target_os = "linux")]

@@ -120,3 +120,17 @@ mod tests {
         assert_eq!(status, 0);
     }
 }
+
+/// Runs `body`, and on Linux leaves errno as it was: for calls in signal handlers.
+pub fn keep_errno<T>(body: impl FnOnce() -> T) -> T {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the pointer is valid for this thread.
+    let before = unsafe { *libc::__errno_location() };
+    let result = body();
+    #[cfg(target_os = "linux")]
+    // SAFETY: as above.
+    unsafe {
+        *libc::__errno_location() = before;
+    }
+    result
+}

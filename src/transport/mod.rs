@@ -312,6 +312,11 @@ pub trait Clock: Send + Sync {
     /// Waits until one of `sources` is readable, or until `until`; may return earlier. Returns whether the first
     /// of them is readable.
     fn sleep(&self, sources: &[Pollable], until: Instant) -> bool;
+
+    /// Whether it shows another time than the system's clock.
+    fn is_simulated(&self) -> bool {
+        false
+    }
 }
 
 /// The system's monotonic clock.
@@ -377,6 +382,7 @@ pub trait Watch: Send + Sync {
     fn disarm(&self);
     /// Whether the device is responsible for progress.
     fn is_armed(&self) -> bool;
-    /// Has the device call [`BackgroundProgress::reminded`] after `time`. A simulated device never does.
+    /// Has the device call [`BackgroundProgress::reminded`] after `time`. Takes no lock and allocates nothing, so that
+    /// it is safe in a signal handler. A simulated device never does.
     fn remind(&self, _time: Duration) {}
 }

@@ -56,6 +56,7 @@ impl Context {
                     break;
                 }
             };
+            call.call.note_wait(work.shared, wait);
             if waits && has_time && wait != Wait::Clock && self.look(&mut call.call, work, wait) {
                 continue;
             }
@@ -205,7 +206,8 @@ impl Context {
         call.call.look_around(work, wait);
         let mut guard = self.lock()?;
         let rank = wait.member().map(|member| work.shared.rank(member));
-        let index = match self.register(run, &mut guard, call) {
+        let recorded = call.call.run();
+        let index = match self.register(run, &mut guard, &mut call.index, recorded) {
             Ok(index) => index,
             Err(error) => {
                 // Whoever has ended the context did not know yet what the call waits for.

@@ -23,7 +23,7 @@ fn engines(groups: Vec<Arc<HostGroup>>) -> Vec<Engine> {
         let messenger = Messenger::new(rank, size, unconnected(None, None), None);
         let engine =
             Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::of(Duration::ZERO)).unwrap();
-        engine.lock().shared = Some(Arc::new(Shared::new(group, Arc::default())));
+        engine.lock().shared = Some(Arc::new(Shared::in_test(group, Arc::default())));
         engine
     };
     groups.into_iter().enumerate().map(engine).collect()

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::engine::progress::{Engine, Guard};
 use crate::engine::ready::OnTime;
@@ -88,6 +88,14 @@ impl Engine {
         }
         guard.seen_turns = guard.turns;
         guard.is_lazy = std::mem::take(&mut guard.moved) || !guard.messenger.connections().is_quiet();
+    }
+
+    /// Has the watch call [`BackgroundProgress::reminded`](crate::transport::BackgroundProgress::reminded) soon. Safe in
+    /// a signal handler.
+    pub fn remind(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.remind(Duration::ZERO);
+        }
     }
 
     /// For the watch, after [`Watch::remind`]: gives back scratch memory that was not needed meanwhile, and reminds

@@ -35,7 +35,7 @@ fn a_long_operation_looks_at_the_clock_between_its_pieces() {
         std::thread::scope(|scope| {
             for (rank, group) in groups.into_iter().enumerate() {
                 scope.spawn(move || {
-                    let shared = Shared::new(group, Arc::default());
+                    let shared = Shared::in_test(group, Arc::default());
                     let input: Vec<f32> = (0..COUNT).map(|i| (i % 1000 + rank) as f32).collect();
                     let mut output = vec![0f32; COUNT];
                     let looks = run(&shared, &of(rank, SIZE, COUNT), &input, &mut output);

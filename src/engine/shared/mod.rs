@@ -27,12 +27,13 @@ pub use started::{Attempted, BackgroundOperation, Progress};
 pub use wait::Wait;
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cache::{CallCache, CallKey};
 use super::numbers::Numbers;
 use super::prepared::Prepared;
+use super::recorder::{Awaited, Link, Recorder, Run, Writer};
 use super::scratch::{Kept, Scratch};
 use crate::publications::{EntryAllocator, EntryHandle, Full, Members, Outgoing, PublicationTable};
 use crate::reduce::last_level_cache;
@@ -70,6 +71,7 @@ pub struct Shared {
     state: Mutex<State>,
     started: StartedCalls,
     kept: Arc<Kept>,
+    recorder: Writer,
 }
 
 #[derive(Default)]
@@ -115,6 +117,10 @@ const CLAIMED: u8 = 1;
 /// It has ended.
 const ENDED: u8 = 2;
 
+/// See [`Entry::number`]: the highest bit, so that one look at the number's sign tells calls that are recorded in few
+/// steps from others.
+const WAITED: u64 = 1 << 63;
+
 /// A call in the list, which later calls reuse: what other threads read of it, and its workspace. While it is
 /// [`RUNNING`], there is no `&mut` but to the workspace.
 #[derive(Default)]
@@ -129,6 +135,14 @@ struct Entry {
     /// See [`Binding::in_order`](super::Binding::in_order).
     in_order: bool,
     fingerprint: u64,
+    /// Its number in the [`Recorder`], with [`WAITED`] if it has waited; 0 if it is not recorded there.
+    number: AtomicU64,
+    /// Bytes of the call, for the recorder.
+    bytes: usize,
+    /// If it has waited: when it began to, in ticks of the recorder.
+    waits_since: AtomicU64,
+    /// If it has waited: the rank for which it has waited last, as [`Awaited`].
+    waited_for: AtomicU32,
     /// Whether the call is from the cache, and uses what that has of it.
     is_cached: bool,
     workspace: Workspace,
@@ -175,8 +189,9 @@ pub enum Refused {
 }
 
 impl Shared {
-    /// The memory that `local` share; `kept`: the scratch memory of the context.
-    pub fn new(local: Arc<dyn LocalRanks>, kept: Arc<Kept>) -> Self {
+    /// The memory that `local` share. `kept`: the scratch memory of the context; `recorder`: its last calls; `begun`:
+    /// number of those that have started.
+    pub fn new(local: Arc<dyn LocalRanks>, kept: Arc<Kept>, recorder: Arc<Recorder>, begun: u64) -> Self {
         let bases: Vec<*mut u8> = (0..local.ranks().len()).map(|member| local.table(member)).collect();
         // SAFETY: `local` keeps the mappings of all members as long as it lives, which is as long as this does. Only
         // this publications writes to the own one.
@@ -191,10 +206,18 @@ impl Shared {
             usable: AtomicBool::new(true),
             awaits_memory: AtomicBool::new(false),
             ended_registration: AtomicU64::new(0),
-            state: Mutex::new(State { allocator: EntryAllocator::new(reads), ..State::default() }),
+            state: Mutex::new(State { allocator: EntryAllocator::new(reads), begun, ..State::default() }),
             started: StartedCalls::default(),
             kept,
+            recorder: Writer::new(recorder),
         }
+    }
+
+    /// The memory that `local` share, with a recorder of its own.
+    #[cfg(test)]
+    pub fn in_test(local: Arc<dyn LocalRanks>, kept: Arc<Kept>) -> Self {
+        let recorder = Recorder::new(Arc::new(crate::transport::SystemClock), std::time::Instant::now()).unwrap();
+        Self::new(local, kept, Arc::new(recorder), 0)
     }
 
     /// Whether ranks read the memory of each other's processes.
@@ -207,7 +230,18 @@ impl Shared {
         self.usable.store(false, Ordering::Release);
     }
 
-    /// Number of calls that were started.
+    /// What is known of the calls in progress that only threads of the program go on with.
+    #[cold]
+    pub fn runs(&self) -> Vec<Run> {
+        self.state().calls.runs()
+    }
+
+    /// The record of the last calls.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Number of collectives of the context that were started.
     pub fn begun(&self) -> u64 {
         self.state().begun
     }
@@ -225,24 +259,31 @@ impl Shared {
     }
 
     /// Claims the line of a call that sends messages: no call that it excludes starts from now on, until
-    /// [`Shared::release`]. Returns its number if it is `counted`, else 0. Fails with the fingerprint of one that is in
-    /// progress.
-    pub fn claim(&self, line: Line, in_order: bool, digest: u64, counted: bool) -> std::result::Result<u32, u64> {
+    /// [`Shared::release`]. If it is `counted`, returns its number on the line, and among all of the context; else zeros.
+    /// Fails with the fingerprint of one that is in progress.
+    pub fn claim(
+        &self,
+        line: Line,
+        in_order: bool,
+        digest: u64,
+        counted: bool,
+    ) -> std::result::Result<(u32, u64), u64> {
         let mut state = self.state();
         if let Some(running) = state.calls.running(line, in_order) {
             return Err(running);
         }
         state.elsewhere.push((line, in_order, digest));
         if !counted {
-            return Ok(0);
+            return Ok((0, 0));
         }
-        let number = state.numbers.next(line);
+        state.begun += 1;
+        let (number, sequence) = (state.numbers.next(line), state.begun);
         if number != 0 && number.is_multiple_of(FORGOTTEN) {
             let State { calls, allocator, .. } = &mut *state;
             calls.leave(allocator);
             allocator.forget(&self.publications);
         }
-        Ok(number)
+        Ok((number, sequence))
     }
 
     /// Tag and fingerprint of the last call that was started, if it has published anything.
@@ -443,6 +484,17 @@ impl Calls {
         self.begun.iter().filter_map(of).collect()
     }
 
+    /// See [`Shared::runs`].
+    fn runs(&self) -> Vec<Run> {
+        let of = |call: &NonNull<Entry>| {
+            // SAFETY: the list owns it, and `stage` is atomic.
+            let stage = unsafe { &(*call.as_ptr()).stage };
+            // SAFETY: while a call uses it, all that this reads does not change, or is atomic.
+            (stage.load(Ordering::Acquire) == RUNNING).then(|| unsafe { run_of(*call) })
+        };
+        self.begun.iter().filter_map(of).collect()
+    }
+
     /// Whether a call from the cache is in progress.
     fn use_cache(&self) -> bool {
         self.begun.iter().any(|call| {
@@ -539,6 +591,30 @@ impl Calls {
             self.begun.push(entry);
             entry
         }))
+    }
+}
+
+/// What the recorder says of a call.
+///
+/// # Safety
+/// `entry` is that of a call in progress, and the list that owns it is locked, or this thread executes the call.
+unsafe fn run_of(entry: NonNull<Entry>) -> Run {
+    let entry = entry.as_ptr();
+    // SAFETY: by the contract, only atomics may change.
+    unsafe {
+        let number = (*entry).number.load(Ordering::Acquire);
+        let waited = number & WAITED != 0;
+        let since = if waited { (*entry).waits_since.load(Ordering::Relaxed) } else { 0 };
+        Run {
+            number: number & !WAITED,
+            fingerprint: (*entry).fingerprint,
+            tag: (*entry).line.1,
+            bytes: (*entry).bytes,
+            link: Link::SharedMemory,
+            created: since,
+            started: since,
+            waited_for: Awaited(if waited { (*entry).waited_for.load(Ordering::Relaxed) } else { 0 }),
+        }
     }
 }
 

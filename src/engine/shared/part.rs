@@ -118,6 +118,9 @@ impl Call {
                 state.calls.begin(&mut state.allocator, start.line, start.in_order).map_err(Refused::Running)?;
             // SAFETY: nothing is published.
             unsafe { Self::occupy(shared, state, entry, &start, fingerprint, None) };
+            // The engine records the call.
+            // SAFETY: as in `occupy`.
+            unsafe { *(*entry.as_ptr()).number.get_mut() = 0 };
             Self::new((entry, fingerprint))
         };
         if !call.workspace().scratch.reserve(&shared.kept, binding.call.plan.scratch, binding.call.element) {

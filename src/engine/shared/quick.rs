@@ -74,6 +74,7 @@ impl Call {
         let start = Start::quick(call, quick, tag, is_cached);
         let Some(first) = &quick.first else {
             let begun = Self::begin_unpublished(shared, &mut state, (call, quick), tag, is_cached)?;
+            Self::new(begun).set_bytes(call.bytes);
             drop(state);
             let (next, scratch) = Self::prepare(shared, begun, call, input, output)?;
             return Some(Self { next, scratch, ..Self::new(begun) });
@@ -82,6 +83,7 @@ impl Call {
         let publication = (base.wrapping_add(first.offset).cast_const(), first.bytes);
         // SAFETY: the caller guarantees the buffer, which is long enough for what the program publishes.
         let begun = unsafe { Self::begin(shared, &mut state, &start, Some(publication)) }.ok()?;
+        Self::new(begun).set_bytes(call.bytes);
         drop(state);
         let (entry, fingerprint) = begun;
         // With memory for copies, the publication was made.
@@ -167,7 +169,7 @@ mod tests {
         const COUNT: usize = 4;
         let (input, mut output) = ([1f32; COUNT], [0f32; COUNT]);
         let (from, into) = (input.as_ptr().cast::<u8>(), output.as_mut_ptr().cast::<u8>());
-        let shared = Shared::new(HostGroup::in_process(2).remove(0), Arc::default());
+        let shared = Shared::in_test(HostGroup::in_process(2).remove(0), Arc::default());
         let plan = sum(0, 2, COUNT).plan;
         let key = Key::new(1, (2, 3), 0, COUNT, from.cast(), into.cast()).unwrap();
         let remember = || shared.remember(&key.into(), Arc::new(prepared(plan.clone(), COUNT)), || true);

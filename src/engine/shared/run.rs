@@ -7,9 +7,10 @@ use super::program::{Memory, Program};
 use super::quick_start::QuickStart;
 use super::started::Progress;
 use super::wait::Wait;
-use super::{CLAIMED, ENDED, Entry, Full, Line, Refused, Shared, State, Workspace, excludes};
+use super::{CLAIMED, ENDED, Entry, Full, Line, Refused, Shared, State, WAITED, Workspace, excludes, run_of};
 use crate::engine::plan::Plan;
 use crate::engine::prepared::{Binding, Combine, Prepared};
+use crate::engine::recorder::{Awaited, Run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::publications::{ENTRIES, EntryAllocator, Members, Place};
 use crate::schedule::compiled::Op;
@@ -99,8 +100,11 @@ impl Call {
     pub fn start(work: &Work<'_>) -> std::result::Result<Self, Refused> {
         let Work { shared, program, binding } = *work;
         let element = binding.call.element;
+        let mut state = shared.state();
         // SAFETY: nothing is published.
-        let mut call = Self::new(unsafe { Self::begin(shared, &mut shared.state(), &Start::new(work), None) }?);
+        let mut call = Self::new(unsafe { Self::begin(shared, &mut state, &Start::new(work), None) }?);
+        call.set_bytes(binding.call.bytes);
+        drop(state);
         let copy = program.skips_copy(element).filter(|_| call.workspace().copies);
         let copy = copy.map(|span| call.pointer(work, &span));
         if !call.make_scratch(shared, copy, &binding.call.plan, element) {
@@ -152,6 +156,8 @@ impl Call {
         // SAFETY: by the contract.
         unsafe { Self::occupy(shared, state, entry, start, fingerprint, first) };
         state.begun += u64::from(start.counted);
+        // SAFETY: as in `occupy`.
+        unsafe { *(*entry.as_ptr()).number.get_mut() = if start.counted { state.begun } else { 0 } };
         Ok((entry, fingerprint))
     }
 
@@ -209,6 +215,36 @@ impl Call {
     pub(super) fn workspace(&mut self) -> &mut Workspace {
         // SAFETY: the call alone uses the workspace until it has ended, and calls no method afterwards that uses it.
         unsafe { &mut (*self.entry.as_ptr()).workspace }
+    }
+
+    /// Says how many bytes the call has, for the recorder. Other threads read that with the lock on the state, which this
+    /// one has.
+    #[inline(always)] // On the path of small collectives.
+    pub(super) fn set_bytes(&self, bytes: usize) {
+        // SAFETY: the list of calls owns the entry, which is this call's.
+        unsafe { (*self.entry.as_ptr()).bytes = bytes };
+    }
+
+    /// What the recorder says of the call, which has not ended.
+    pub fn run(&self) -> Run {
+        // SAFETY: the call has not ended, and this thread executes it.
+        unsafe { run_of(self.entry) }
+    }
+
+    /// The call, which has not ended, begins to wait, or waits for something else.
+    pub fn note_wait(&self, shared: &Shared, wait: Wait) {
+        let entry = self.entry.as_ptr();
+        // SAFETY: the list of calls owns the entry, which is this call's; these are atomic.
+        let (number, since, rank) = unsafe { (&(*entry).number, &(*entry).waits_since, &(*entry).waited_for) };
+        let awaited = Awaited::from(wait.member().map(|member| shared.rank(member)));
+        if awaited != Awaited::default() || number.load(Ordering::Relaxed) & WAITED == 0 {
+            rank.store(awaited.0, Ordering::Relaxed);
+        }
+        if number.load(Ordering::Relaxed) & WAITED == 0 {
+            since.store(shared.recorder.now(), Ordering::Relaxed);
+            // Only this thread changes it.
+            number.store(number.load(Ordering::Relaxed) | WAITED, Ordering::Release);
+        }
     }
 
     /// Executes the call as far as possible without waiting. Returns what it waits for, or `None` when it is done.
@@ -269,6 +305,7 @@ impl Call {
                 let fingerprint = if wait.member().is_some() { self.fingerprint } else { 0 };
                 // SAFETY: as for the workspace; it is atomic.
                 unsafe { &(*self.entry.as_ptr()).awaits_peer }.store(fingerprint, Ordering::Relaxed);
+                self.note_wait(work.shared, wait);
                 return Ok(progress(self));
             }
         }
@@ -405,8 +442,27 @@ impl Call {
         debug_assert!(own.outgoing.is_empty(), "the caller may free what is not written yet");
         shared.publications.acknowledge(&mut own.handle, |_| true);
         shared.local.wake_members(own.peers);
+        // SAFETY: the call has not ended, and this thread executes it.
+        let (number, tag, bytes) = unsafe {
+            let entry = self.entry.as_ptr();
+            ((*entry).number.load(Ordering::Relaxed), (*entry).line.1, (*entry).bytes)
+        };
+        if number as i64 > 0 {
+            shared.recorder.completed_at_once(number, self.fingerprint, tag, bytes);
+        } else {
+            self.record_end(shared);
+        }
         self.set_stage(if self.claims { CLAIMED } else { ENDED });
         shared.leave_memory();
+    }
+
+    /// Records the end of a call that has waited, if it is recorded.
+    #[inline(never)]
+    fn record_end(&self, shared: &Shared) {
+        let run = self.run();
+        if run.number != 0 {
+            shared.recorder.completed(&run);
+        }
     }
 
     /// Ends a call that fails: its publications are withdrawn, and its entry is never used again.

@@ -121,7 +121,7 @@ fn sums_of(groups: Vec<Arc<HostGroup>>, of: fn(usize, usize, usize) -> Prepared,
     std::thread::scope(|scope| {
         for (rank, group) in groups.into_iter().enumerate() {
             scope.spawn(move || {
-                let shared = Shared::new(group, Arc::default());
+                let shared = Shared::in_test(group, Arc::default());
                 let sum = of(rank, size, count);
                 for call in 0..calls {
                     let input: Vec<f32> = (0..count).map(|i| (i % 100 + rank * 7 + call) as f32).collect();
@@ -184,7 +184,7 @@ fn a_call_ends_only_when_its_stream_is_written() {
     std::thread::scope(|scope| {
         for (rank, group) in groups.into_iter().enumerate() {
             scope.spawn(move || {
-                let shared = Shared::new(group, Arc::default());
+                let shared = Shared::in_test(group, Arc::default());
                 let shape = Shape::new(Collective::Broadcast, rank, RANKS, COUNT);
                 let shape = Shape { inputs: 0, outputs: 1, shared: true, ..shape };
                 let schedule = (Collective::Broadcast.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
@@ -212,7 +212,7 @@ fn ranks_reduce_in_place_what_all_have_published() {
         std::thread::scope(|scope| {
             for (rank, group) in groups.into_iter().enumerate() {
                 scope.spawn(move || {
-                    let shared = Shared::new(group, Arc::default());
+                    let shared = Shared::in_test(group, Arc::default());
                     let sum = in_place(rank, size, count);
                     assert_eq!(sum.plan.program.as_ref().unwrap().skips_copy(4).is_some(), copies, "{count} elements");
                     for call in 0..5 {
@@ -240,7 +240,7 @@ fn ranks_reduce_in_place_in_memory_that_others_could_read() {
         // SAFETY: so many were allocated.
         unsafe { std::slice::from_raw_parts_mut(*cells, COUNT) }.fill(rank as f32 + 1.0);
     }
-    let shared: Vec<Shared> = groups.into_iter().map(|group| Shared::new(group, Arc::default())).collect();
+    let shared: Vec<Shared> = groups.into_iter().map(|group| Shared::in_test(group, Arc::default())).collect();
     let sums = [0, 1].map(|rank| in_place(rank, 2, COUNT));
     let outputs = [0, 1].map(|rank: usize| [cells[rank].cast::<u8>()]);
     let bindings = [0, 1].map(|rank| binding(&sums[rank], &[], &outputs[rank], 0));
@@ -261,7 +261,7 @@ fn ranks_reduce_in_place_in_memory_that_others_could_read() {
 fn a_shorter_publication_is_a_mismatch() {
     let groups = HostGroup::in_process(2);
     let shared: Vec<Arc<Shared>> =
-        groups.into_iter().map(|group| Arc::new(Shared::new(group, Arc::default()))).collect();
+        groups.into_iter().map(|group| Arc::new(Shared::in_test(group, Arc::default()))).collect();
     let (input, mut output) = (vec![1f32; 8], vec![0f32; 8]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
     let sums = [sum(0, 2, 8), sum(1, 2, 4)];
@@ -302,7 +302,7 @@ fn a_publication_that_is_withdrawn_while_it_is_read_leaves_the_reason_to_be_wait
 
 fn withdrawn_while_it_is_read(groups: Vec<Arc<HostGroup>>, input: *const u8, count: usize) {
     let shared: Vec<Arc<Shared>> =
-        groups.into_iter().map(|group| Arc::new(Shared::new(group, Arc::default()))).collect();
+        groups.into_iter().map(|group| Arc::new(Shared::in_test(group, Arc::default()))).collect();
     let mut output = vec![0f32; count];
     let (inputs, outputs) = ([input], [output.as_mut_ptr().cast()]);
     let [reads, publishes] = [0, 1].map(|rank| by_reference(rank, 2, count));
@@ -323,7 +323,7 @@ fn withdrawn_while_it_is_read(groups: Vec<Arc<HostGroup>>, input: *const u8, cou
 /// Starts a call of `count` elements on three ranks, for `check`.
 fn on_three_ranks(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut [Call])) {
     let groups = HostGroup::in_process(3);
-    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::new(group, Arc::default())).collect();
+    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::in_test(group, Arc::default())).collect();
     let input = vec![1f32; count];
     let mut outputs = vec![vec![0f32; count]; 3];
     let inputs = [input.as_ptr().cast()];
@@ -372,7 +372,7 @@ fn a_call_that_needs_several_publications_waits_for_the_last_that_is_missing() {
 /// Two ranks of which one, after it has published `count` elements, does nothing until the other waits for it.
 fn stream(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut [Call], Wait)) {
     let groups = HostGroup::in_process(2);
-    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::new(group, Arc::default())).collect();
+    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::in_test(group, Arc::default())).collect();
     let input: Vec<f32> = (0..count).map(|i| (i % 1000) as f32).collect();
     let mut outputs = vec![vec![0f32; count]; 2];
     let inputs = [input.as_ptr().cast()];
@@ -415,7 +415,7 @@ fn a_stream_that_is_withdrawn_leaves_the_reason_to_be_waited_for() {
 #[test]
 fn so_is_a_wait_for_readers_of_earlier_calls() {
     let groups = HostGroup::in_process(3);
-    let shared: Vec<Shared> = groups.into_iter().map(|group| Shared::new(group, Arc::default())).collect();
+    let shared: Vec<Shared> = groups.into_iter().map(|group| Shared::in_test(group, Arc::default())).collect();
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
     let calls = [0, 1].map(|rank| {
@@ -454,7 +454,7 @@ fn calls_that_start_in_different_orders_do_not_wait_for_each_other() {
         std::thread::scope(|scope| {
             for (rank, group) in groups.into_iter().enumerate() {
                 scope.spawn(move || {
-                    let shared = Shared::new(group, Arc::default());
+                    let shared = Shared::in_test(group, Arc::default());
                     let sum = of(rank, 2, count);
                     let data = |call| [(); 2].map(|()| vec![(call + rank) as f32; count]);
                     let mut data: Vec<[Vec<f32>; 2]> = (0..CALLS).map(data).collect();

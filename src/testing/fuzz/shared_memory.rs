@@ -5,14 +5,17 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use super::{Call, Shared, Wait, Work};
 use crate::collective::{Collective, Shape};
 use crate::engine::plan::PlanCache;
 use crate::engine::prepared::{Binding, Combine, Function, Prepared};
+use crate::engine::recorder::{Recorder, Writer};
 use crate::publications::{PLACES, PublicationTable, TABLE_BYTES};
 use crate::reduce;
 use crate::testing::fuzz::Input;
+use crate::transport::SystemClock;
 use crate::transport::local::{LocalRanks, PUBLICATIONS};
 use crate::transport::shm::HostGroup;
 use crate::types::{DataType, ReduceOp};
@@ -148,6 +151,8 @@ impl Rank {
         let (state, started, awaits_memory, ended_registration) = Default::default();
         let (kept, reads) = (Arc::default(), true);
         let (mark, local) = (group.mark().clone(), group);
+        let recorder = Recorder::new(Arc::new(SystemClock), Instant::now()).expect("memory");
+        let recorder = Writer::new(Arc::new(recorder));
         let shared = Shared {
             local,
             mark,
@@ -160,6 +165,7 @@ impl Rank {
             state,
             started,
             kept,
+            recorder,
         };
         Self { rank, shared, plans: PlanCache::default(), running: None }
     }

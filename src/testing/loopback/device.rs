@@ -111,6 +111,10 @@ impl Clock for VirtualClock {
         (self.sleep)(until);
         true
     }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
 }
 
 impl Network {

@@ -16,6 +16,7 @@ mod job;
 mod messages;
 mod orders;
 mod queues;
+mod recorder;
 mod requests;
 mod seeds;
 mod shared;

@@ -1,6 +1,7 @@
 //! The tool as a process, on one host and on several (network namespaces).
 
 mod bench;
+mod diagnose;
 mod hosts;
 mod info;
 mod launcher;

@@ -9,7 +9,7 @@ fn memory_for_what_is_read_is_as_large_as_that() {
     std::thread::scope(|scope| {
         for (rank, group) in HostGroup::in_process(3).into_iter().enumerate() {
             scope.spawn(move || {
-                let shared = Shared::new(group, Arc::default());
+                let shared = Shared::in_test(group, Arc::default());
                 let sum = by_reference(rank, 3, COUNT);
                 let (input, mut output) = ([rank as f32; COUNT], [0f32; COUNT]);
                 let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
@@ -36,7 +36,7 @@ fn memory_for_what_is_read_is_as_large_as_that() {
 fn scratch_memory_is_released_when_no_call_uses_it() {
     const COUNT: usize = 3 << 20;
     let kept = Arc::<Kept>::default();
-    let shared = Shared::new(HostGroup::in_process(2).remove(0), kept.clone());
+    let shared = Shared::in_test(HostGroup::in_process(2).remove(0), kept.clone());
     let sum = in_place(0, 2, COUNT);
     let mut output = vec![0f32; COUNT];
     let outputs = [output.as_mut_ptr().cast()];
@@ -58,7 +58,7 @@ fn scratch_memory_is_released_when_no_call_uses_it() {
 fn a_call_that_waits_for_memory_of_its_ranks_other_calls_is_woken_when_one_ends() {
     const COUNT: usize = COPIED_BYTES / 4;
     let groups = HostGroup::in_process_without_reads(2);
-    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::new(group, Arc::default())).collect();
+    let shared: Vec<Shared> = groups.iter().cloned().map(|group| Shared::in_test(group, Arc::default())).collect();
     let sums = [0, 1].map(|rank| sum(rank, 2, COUNT));
     let (input, mut outputs) = (vec![1f32; COUNT], [vec![0f32; COUNT], vec![0f32; COUNT]]);
     let inputs = [input.as_ptr().cast()];

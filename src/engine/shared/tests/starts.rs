@@ -6,7 +6,7 @@ use crate::engine::numbers::{MAX_RANGES, RECENT};
 #[test]
 fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
     let shared: Vec<Shared> =
-        HostGroup::in_process(2).into_iter().map(|group| Shared::new(group, Arc::default())).collect();
+        HostGroup::in_process(2).into_iter().map(|group| Shared::in_test(group, Arc::default())).collect();
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
     let sums = [0, 1].map(|rank| sum(rank, 2, 1));
@@ -29,7 +29,7 @@ fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
 #[test]
 fn two_calls_of_a_kind_on_a_tag_are_refused() {
     let group = HostGroup::in_process(2).remove(0);
-    let shared = Shared::new(group, Arc::default());
+    let shared = Shared::in_test(group, Arc::default());
     let sum = sum(0, 2, 1);
     let (input, mut output) = ([1f32], [0f32]);
     let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
@@ -47,7 +47,7 @@ fn two_calls_of_a_kind_on_a_tag_are_refused() {
 
 #[test]
 fn a_call_without_a_number_is_refused() {
-    let shared = Shared::new(HostGroup::in_process(2).remove(0), Arc::default());
+    let shared = Shared::in_test(HostGroup::in_process(2).remove(0), Arc::default());
     // No two of these tags are adjacent.
     for tag in (0..).step_by(2).take(MAX_RANGES + RECENT + 1) {
         shared.claim((1, tag), false, 1, true).unwrap();
