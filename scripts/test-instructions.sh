@@ -67,8 +67,8 @@ for until in tcp-first shm-first shm-whole; do
   ((counts[request-$until] < counts[plain-$until])) || fail "a request costs more than a plain call ($until)"
 done
 # Whatever is recorded.
-((counts[plain-shm-first] <= 250 && counts[plain-shm-whole] <= 600)) ||
-  fail "a plain call in shared memory needs more than 250 instructions to its first store, or more than 600 to its end"
+((counts[plain-shm-first] <= 250 && counts[plain-shm-whole] <= 632)) ||
+  fail "a plain call in shared memory needs more than 250 instructions to its first store, or more than 632 to its end"
 # A compiler has made reductions of 8-byte elements out of them: four times as slow.
 gathers=$(objdump -d --no-show-raw-insn "$prefix/lib/libgloo_rs.so" | grep -cE '\sv(p?gather|p?scatter)[dq]' || true)
 ((gathers == 0)) || fail "the library has $gathers gathers or scatters; see one_block_at_a_time in src/reduce/fused.rs"
@@ -92,7 +92,7 @@ TEXT
 Counted by callgrind: neither the kernel nor the program that calls is in it, and nothing in it depends on time: all 15 calls that are
 counted need the same number, also on a busy machine. \`make test\` counts again (\`make test-instructions\`) and fails if a number is
 more than $slack % above, if a request costs as much as a plain call to the first byte or in shared memory, or if a plain call in shared memory needs more than 250 to the first
-store, or 600 to its end. After a change that is meant, \`scripts/test-instructions.sh build/prefix --write\` writes this page anew.
+store, or 632 to its end, of which the [flight recorder](../recorder.md) takes 32. After a change that is meant, \`scripts/test-instructions.sh build/prefix --write\` writes this page anew.
 TEXT
     for name in plain-tcp-first request-tcp-whole plain-shm-whole; do
       cat <<TEXT
