@@ -362,6 +362,7 @@ pub struct gloo_rs_context_options_t {
     pub tuning: *const core::ffi::c_char,
     pub commit_memory: u64,
     pub wait: *const core::ffi::c_char,
+    pub recorder: *const core::ffi::c_char,
 }
 pub type gloo_rs_allgather_fn_t = ::core::option::Option<
     unsafe extern "C" fn(
@@ -795,6 +796,13 @@ unsafe extern "C" {
         timeout_ms: i64,
         smaller: *mut *mut gloo_rs_context_t,
     ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_recorder_dump(context: *const gloo_rs_context_t, path: *const core::ffi::c_char)
+    -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_recorder_request_dump(context: *const gloo_rs_context_t) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
     pub fn gloo_rs_alloc(
