@@ -129,6 +129,7 @@ class Core(c10d.Backend):
     def abort(self) -> None:
         """Ends the calls of this group, on all ranks."""
         self._is_shut_down = True
+        self._context.abort("its program has aborted the group")
         self._close()
 
     def _close(self) -> None:
