@@ -65,7 +65,7 @@ pub const PREFIX: &str = "GLOO_RS_";
 /// What those of the tests begin with.
 const OF_TESTS: &str = "GLOO_RS_TEST";
 
-/// All variables that the library or the tool reads, or sets for programs.
+/// All variables that the library, the tool or the package for Python reads, or sets for programs.
 pub const KNOWN: &[&str] = &[
     "GLOO_RS_ALGORITHM",
     "GLOO_RS_CHECK_CALLS",
@@ -93,6 +93,7 @@ pub const KNOWN: &[&str] = &[
     "GLOO_RS_TLS_KEY",
     "GLOO_RS_TLS_NAMES",
     "GLOO_RS_TOKEN",
+    "GLOO_RS_TORCH",
     "GLOO_RS_TRANSPORT",
     "GLOO_RS_TUNING",
     "GLOO_RS_WAIT",
@@ -176,8 +177,8 @@ mod tests {
         let mut named = names_in(&root.join("src"));
         named.extend(names_in(&tool));
         named.retain(|name| !name.starts_with(OF_TESTS) && name != PREFIX);
-        // Constants of this file have theirs here.
-        named.extend([TIMEOUT, RESTART_COUNT, SHARED_MEMORY].map(str::to_owned));
+        // Constants of this file have theirs here, and one is of `python/gloo_rs_autoload`.
+        named.extend([TIMEOUT, RESTART_COUNT, SHARED_MEMORY, RECORDER, "GLOO_RS_TORCH"].map(str::to_owned));
         assert_eq!(named, KNOWN.iter().map(|name| (*name).to_owned()).collect());
     }
 
