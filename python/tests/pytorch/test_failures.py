@@ -139,7 +139,10 @@ def ends_with_works(rank, size, store):
     if rank == 0:
         dist.all_reduce(torch.ones(2), async_op=True).get_future()
         dist.irecv(torch.ones(2), 1).get_future()
+        store.set("started", "")
         time.sleep(0.2)
+    else:
+        store.wait(["started"], seconds(300))
     dist.distributed_c10d._abort_process_group()
 
 
