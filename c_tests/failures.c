@@ -250,9 +250,16 @@ static void a_rank_forks(void) {
 }
 
 static void *connect_in_vain(void *context) {
-  gloo_rs_store_t *store = open_store();
+  gloo_rs_store_t *base = open_store(), *store = NULL;
+  char prefix[16];
+  int32_t rank = 0;
+  /* The other one's says that it was closed. */
+  CHECK_OK(gloo_rs_context_rank((gloo_rs_context_t *)context, &rank));
+  snprintf(prefix, sizeof prefix, "of rank %d", (int)rank);
+  CHECK_OK(gloo_rs_store_create_prefix(prefix, base, &store));
   CHECK_FAILS(gloo_rs_context_connect((gloo_rs_context_t *)context, store), GLOO_RS_ERROR_CLOSED, "has closed this context");
   gloo_rs_store_destroy(store);
+  gloo_rs_store_destroy(base);
   return NULL;
 }
 
