@@ -79,6 +79,9 @@ impl Drop for Shared {
 #[pyclass(frozen, module = "gloo_rs")]
 pub struct Queue(Arc<Shared>);
 
+/// What was attached with a request, and the exception by which its call has failed.
+type Completion = (Py<PyAny>, Option<Py<PyAny>>);
+
 #[pymethods]
 impl Queue {
     #[new]
@@ -114,7 +117,7 @@ impl Queue {
     /// Waits until a request has ended, and takes its entry: the value with which it was attached, or the request, and None or the
     /// exception that a wait for it would have raised. Raises Timeout if none ends within `timeout` seconds.
     #[pyo3(signature = (*, timeout = None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Completion> {
         let timeout = milliseconds(timeout)?;
         let until = (timeout >= 0).then(|| Instant::now().checked_add(Duration::from_millis(timeout.unsigned_abs())));
         let until = until.flatten();
@@ -161,7 +164,7 @@ impl Queue {
     }
 
     /// The next entry, as `wait` returns it, as long as a request is active.
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>, Option<Py<PyAny>>)>> {
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Completion>> {
         if self.0.count(py) == 0 { Ok(None) } else { self.wait(py, None).map(Some) }
     }
 }
