@@ -1,5 +1,5 @@
 #!/bin/sh
-# Copies a static library without debug information, and gives names of its own to what it contains of other projects: libuv, ring, the
+# Copies a static library without debug information and without the bitcode of Rust's standard library, which only rustc reads, and gives names of its own to what it contains of other projects: libuv, ring, the
 # exception handling of Rust. Another archive of a program may contain these too, in another version.
 # usage: cmake/archive.sh OBJCOPY READELF FROM TO
 set -eu
@@ -13,4 +13,4 @@ names=$to.names
   $8 == "DW.ref.rust_eh_personality" || $5 == "GLOBAL" && $8 !~ /^(gloo_rs_|_R|_ZN|__|anon\.)/ { print $8, "gloo_rs_private_" $8 }
 ' | sort -u >"$names"
 [ -s "$names" ] || { echo "archive: $readelf finds no names in $from" >&2; exit 1; }
-"$objcopy" --strip-debug --redefine-syms="$names" "$from" "$to"
+"$objcopy" --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd --redefine-syms="$names" "$from" "$to"
