@@ -1543,10 +1543,9 @@ enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
 /// Creates a buffer on the `bytes` bytes at `data`, of any alignment. The caller keeps the memory valid until the
-/// buffer is destroyed. Until the wait for an operation has returned, or its entry was taken from a
-/// [completion queue](gloo_rs_queue_t), the caller must not change the bytes of a send or put, and must not access the
-/// bytes of a receive or get. The caller destroys `*buffer` with
-/// gloo_rs_unbound_buffer_destroy; it is NULL on failure.
+/// buffer is destroyed. Until the wait for an operation has returned, or its entry was taken from a gloo_rs_queue_t, the
+/// caller must not change the bytes of a send or put, and must not access the bytes of a receive or get. The caller
+/// destroys `*buffer` with gloo_rs_unbound_buffer_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
                                                     void *data,

@@ -42,9 +42,9 @@ pub struct ContextOptions {
     /// `measure`, or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's
     /// option is used, for all ranks.
     pub tuning: Option<String>,
-    /// Whether [`Context::alloc`] takes all pages at once. This takes as long as writing them, and a rank that writes
-    /// its memory from a thread on another NUMA node finds it far away; but no later write waits for a page, or finds
-    /// none.
+    /// Whether [`alloc`](super::Context::alloc) takes all pages at once. This takes as long as writing them, and a rank
+    /// that writes its memory from a thread on another NUMA node finds it far away; but no later write waits for a page,
+    /// or finds none.
     pub commit_memory: bool,
     /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else
     /// `auto`.
@@ -52,8 +52,8 @@ pub struct ContextOptions {
     /// The beginning of the name of the file to which the flight recorder is written if a collective fails; the rank
     /// follows. Empty: it is not written. `None`: as `GLOO_RS_RECORDER` says, else it is not.
     pub recorder: Option<PathBuf>,
-    /// Whether the ranks can agree on who is left, by [`Context::agree`] and [`Context::shrink`]. Some tests count what
-    /// each of their contexts does, and need no more.
+    /// Whether the ranks can [agree](super::Context::agree) on who is left, and [shrink](super::Context::shrink) the
+    /// context. Some tests count what each of their contexts does, and need no more.
     pub agrees: bool,
     /// This library's. Tests pretend to be another.
     pub version: Version,
