@@ -253,7 +253,8 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         state.after(is_first, is_first)
     }
 
-    /// Of what has several ends, and the caller holds, some were taken, or none if `any` is false; there are `more`.
+    /// The caller has taken completions of an attached buffer, which can complete several times. `any` is false if
+    /// there was none to take; `more` says whether others are left.
     pub fn taken(&self, number: u32, any: bool, more: bool) {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(number) else { return };

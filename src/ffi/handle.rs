@@ -72,7 +72,7 @@ pub(super) unsafe fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<
 /// [`get`] for signal handlers: takes no reference, and allocates nothing. `None` if `handle` is not a live one.
 ///
 /// # Safety
-/// As for [`get`], and no other thread destroys the handle as long as the result is used.
+/// The conditions of [`get`] hold. In addition, no other thread destroys the handle while the result is in use.
 pub(super) unsafe fn peek<'a, H: Handle>(handle: *const H) -> Option<&'a H::Inner> {
     let block: *const Block<H::Inner> = handle.cast();
     if block.is_null() || !block.is_aligned() {
@@ -87,7 +87,7 @@ pub(super) unsafe fn peek<'a, H: Handle>(handle: *const H) -> Option<&'a H::Inne
 /// Destroys `handle` and returns the object behind it; `None` for NULL.
 ///
 /// # Safety
-/// As for [`get`].
+/// The conditions of [`get`] hold.
 pub(super) unsafe fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Option<Arc<Block<H::Inner>>>> {
     let block: *mut Block<H::Inner> = handle.cast();
     if block.is_null() {

@@ -60,7 +60,7 @@ pub struct Envelope {
     pub more: bool,
 }
 
-/// Of what kind the failure is of which an abort tells.
+/// The kind of failure that an abort message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
@@ -216,7 +216,7 @@ pub enum Message {
     },
     /// The sender's context has failed, for the reason in the text that follows.
     Abort {
-        /// Of what kind the failure is.
+        /// The kind of failure.
         cause: Cause,
         /// The rank with which the failure began.
         culprit: u32,

@@ -173,7 +173,8 @@ impl Recorder {
     fn write(&self, run: &Run, error: u32) {
         let [number, fingerprint, tag, bytes, created, started, ended, outcome] = place(&self.entries, run.number);
         number.store(0, Ordering::Relaxed);
-        // Whoever sees anything of what follows sees that the number is 0, or what it is at last.
+        // A reader that sees one of the stores below also sees the number 0 or the final one, and so never takes fields
+        // of two calls for one call.
         fence(Ordering::Release);
         fingerprint.store(run.fingerprint, Ordering::Relaxed);
         tag.store(run.tag, Ordering::Relaxed);
@@ -232,7 +233,7 @@ impl Writer {
         let entries = unsafe { self.entries.as_ref() };
         let [number, fingerprint, tag, bytes, _, _, ended, outcome] = place(entries, own_number);
         number.store(0, Ordering::Relaxed);
-        // As in `Recorder::write`.
+        // A reader that sees one of the stores below also sees the number 0 or the final one: see `Recorder::write`.
         fence(Ordering::Release);
         fingerprint.store(own_fingerprint, Ordering::Relaxed);
         tag.store(own_tag, Ordering::Relaxed);
