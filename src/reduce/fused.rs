@@ -100,7 +100,6 @@ impl<T: Copy, O: Op<T>, S: Store, const PARTS: usize> Loop for Vectorised<T, O, 
     #[inline(always)]
     unsafe fn run<const N: usize, const STREAM: bool>(into: *mut u8, inputs: [*const u8; N], count: usize) {
         let into = into.cast::<T>();
-        let inputs = inputs.map(|input| input.cast::<T>());
         let count = count * PARTS;
         // A block apart from `into`, so that the loops are vectorised whichever input `into` is: no input overlaps it.
         let mut block = Block(MaybeUninit::uninit());
@@ -114,7 +113,7 @@ impl<T: Copy, O: Op<T>, S: Store, const PARTS: usize> Loop for Vectorised<T, O, 
         // it is written to `into`.
         unsafe {
             let result = |i: usize| {
-                let input = |k: usize| inputs[k].add(i).read_unaligned();
+                let input = |k: usize| inputs[k].cast::<T>().add(i).read_unaligned();
                 let mut value = input(0);
                 for k in 1..N - 1 {
                     value = O::partial(value, input(k));
