@@ -114,7 +114,7 @@ in_one_guest() { # LABEL SECONDS GROUP...: these groups, of those that are wante
   in_guests 1 "$2" one-guest.sh || failed+=("one guest: ${groups[*]}")
 }
 if [[ $which == one* ]]; then in_one_guest ibverbs 1500 verbs plain links rust failures asan tool; fi
-if [[ $which == *more* ]]; then in_one_guest ibverbs-more 1500 yama plain-more asan-more example; fi
+if [[ $which == *more* ]]; then in_one_guest ibverbs-more 1500 yama links-more plain-more asan-more example; fi
 if [[ $which == *two ]]; then
   echo "test-ibverbs: in two guests"
   groups=("${wanted[@]}")

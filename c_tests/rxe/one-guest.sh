@@ -21,7 +21,6 @@ fi
 
 # What follows is about ibverbs, whatever TRANSPORT is.
 if group links "the requirements on links, over the device"; then
-  try "by one port" env GLOO_RS_TEST_IBVERBS=rxe0 "$LIBRARY_TESTS" testing::conformance:: --skip mixed --test-threads 2
   try "by two ports" env GLOO_RS_TEST_IBVERBS=rxe0,rxe1 "$LIBRARY_TESTS" testing::conformance:: --skip mixed --test-threads 2
 fi
 
@@ -66,6 +65,9 @@ if group example "the digits example"; then
   try digits ./checks.sh digits "$DIGITS" "$DIGITS_DATA"
 fi
 
+if group links-more "the requirements on links, over one port; two have all code that one has"; then
+  try "by one port" env GLOO_RS_TEST_IBVERBS=rxe0 "$LIBRARY_TESTS" testing::conformance:: --skip mixed --test-threads 2
+fi
 # The same of what has no code of its own for ibverbs.
 if group plain-more "more programs written for Gloo, over $TRANSPORT"; then
   . ./c-tests-ibverbs-more-plain.sh
