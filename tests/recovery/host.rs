@@ -12,7 +12,7 @@ const WARM_UP: usize = 5;
 const SLACK_BYTES: usize = 8 << 20;
 /// Time that the system and the device's thread may need to close what was released; only a test that fails waits so
 /// long.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Mounts an empty file system on `/dev/shm`, for this process and those that it forks. It must have no other threads.
 pub fn mount_own_dev_shm() {

@@ -13,7 +13,7 @@ use crate::host;
 use crate::rank::{self, Order};
 
 /// Time limit of a rank's answer, reached only by a test that fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A rank's process. Dropping it kills it.
 struct Process {
