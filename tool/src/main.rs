@@ -17,6 +17,7 @@ mod ranks;
 #[cfg(target_os = "linux")]
 mod run;
 mod simulate;
+mod trace;
 mod tune;
 mod verbs;
 

@@ -5,11 +5,12 @@ mod pickle;
 mod record;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use crate::Failure;
+use crate::{Failure, trace};
 use analysis::{Behind, Disagreement, Findings, Stuck, compare};
 use record::{Entry, Record};
 
@@ -17,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   GLOO_RS_RECORDER=/tmp/job_ gloo-rs run -n 4 -- ./program   each rank writes a file if a collective fails
   gloo-rs diagnose /tmp/job_*                                who was behind, and who disagreed
+  gloo-rs diagnose --trace /tmp/job.json /tmp/job_*          the calls of all ranks against time, for Perfetto
   gloo-rs diagnose --pickle /tmp/torch_ /tmp/job_*           the same records, for PyTorch's torchfrtrace";
 
 /// Compare what the flight recorders of a context's ranks have written: which rank is behind, in which call, and which
@@ -32,6 +34,10 @@ pub struct Args {
     /// are left out
     #[arg(long, value_name = "PREFIX")]
     pickle: Option<PathBuf>,
+
+    /// Write a Chrome trace, which Perfetto shows: the calls of all ranks against time, by the clocks of their hosts
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 /// Runs the command, and returns its exit status.
@@ -64,6 +70,10 @@ fn diagnose(args: &Args) -> Result<(), Failure> {
         }
     }
     records.sort_by_key(|record| record.rank);
+    if let Some(path) = &args.trace {
+        let (spans, about) = timeline::spans(&records);
+        trace::write(path, spans, &about).map_err(Failure::usage)?;
+    }
     Ok(crate::print(report(&records).trim_end())?)
 }
 

@@ -39,6 +39,7 @@ pub struct Entry {
     pub number: u32,
     /// What must be equal on all ranks.
     pub fingerprint: String,
+    pub time_created_ns: Option<u64>,
     pub time_discovered_started_ns: Option<u64>,
     pub time_discovered_completed_ns: Option<u64>,
     pub state: State,

@@ -1,6 +1,6 @@
 use super::analysis::{Behind, Disagreement, Findings, Stuck, compare};
 use super::record::Record;
-use super::{ranks, report};
+use super::{ranks, report, timeline};
 
 /// A call in a record: collective, tag, number, state, and for whom it waits.
 type Call = (&'static str, u64, u32, &'static str, Option<usize>);
@@ -153,4 +153,20 @@ fn what_is_not_a_record_is_refused() {
 #[test]
 fn ranks_are_listed() {
     assert_eq!([ranks(&[3]), ranks(&[0, 1]), ranks(&[0, 2, 5])], ["rank 3", "ranks 0 and 1", "ranks 0, 2 and 5"]);
+}
+
+#[test]
+fn calls_are_shown_from_their_starts_to_their_ends_and_open_ones_until_the_record() {
+    let calls = [("allreduce", 0, 1, "completed", None), ("barrier", 0, 1, "started", Some(1))];
+    let mut records = [record(0, 2, &calls), record(1, 2, &calls[..1])];
+    // A call in shared memory that never waited has an end only.
+    records[1].entries[0].time_discovered_started_ns = None;
+    let (spans, about) = timeline::spans(&records);
+    let shown: Vec<_> = spans.iter().map(|span| (span.rank, &*span.name, span.begin, span.end)).collect();
+    let second = 1_000_000_000_000;
+    let expected =
+        [(0, "allreduce ring", 0, second), (0, "barrier ring", 0, 4 * second), (1, "allreduce ring", second, second)];
+    assert_eq!(shown, expected);
+    assert_eq!(about["began_ns"], 1_000_000_000);
+    assert_eq!((&spans[1].details["state"], &spans[1].details["waited for"]), (&"started".into(), &1.into()));
 }

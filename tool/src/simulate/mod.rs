@@ -8,12 +8,13 @@ use std::path::PathBuf;
 
 use gloo_rs::collective::{Algorithm, Calls, Case, Collective, Constants};
 use gloo_rs::schedule::cost::{Link, Network};
-use gloo_rs::schedule::simulate::{Options, Simulation, simulate};
+use gloo_rs::schedule::simulate::{Activity, Options, Simulation, Trace, simulate};
 use gloo_rs::tuner;
 use gloo_rs::types::{DataType, Rank};
 
 use crate::parse::Several;
 use crate::progress::Progress;
+use crate::trace::{self, Span};
 use crate::{Failure, origin, parse, plot};
 use network::{Caches, Hosts, Surroundings};
 use report::Row;
@@ -128,6 +129,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
+    /// Write a Chrome trace, which Perfetto shows: what ranks do against time
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    trace: Option<PathBuf>,
+
     /// Print a JSON object; with --compare one per line
     #[arg(long)]
     json: bool,
@@ -141,7 +146,7 @@ fn grid(text: &str) -> Result<Several, String> {
     network::dims(text).map(Several)
 }
 
-/// The maximum number of ranks in a chart of ranks against time.
+/// The maximum number of ranks in a chart or trace of ranks against time.
 const MAX_SHOWN_RANKS: usize = 32;
 
 /// Runs the command and returns the exit status.
@@ -159,9 +164,10 @@ fn single(args: &Args) -> Result<(), String> {
     let algorithm = if name == "auto" { point.cheapest()? } else { point.named(name)? };
     // Ranks at equal distances, including the first and the last.
     let shown = ranks.min(MAX_SHOWN_RANKS);
-    let trace: Vec<Rank> = (0..shown).map(|i| i * (ranks - 1) / shown.saturating_sub(1).max(1)).collect();
+    let shown: Vec<Rank> = (0..shown).map(|i| i * (ranks - 1) / shown.saturating_sub(1).max(1)).collect();
+    let recorded = if args.plot.is_some() || args.trace.is_some() { &shown[..] } else { &[] };
     let progress = Progress::unknown(format!("simulating {} of {}", algorithm.name, parse::counted(ranks, "rank")));
-    let (row, simulation) = point.run(algorithm, if args.plot.is_some() { &trace } else { &[] })?;
+    let (row, simulation) = point.run(algorithm, recorded)?;
     drop(progress);
     if let Some(path) = &args.plot {
         let title = format!(
@@ -173,13 +179,40 @@ fn single(args: &Args) -> Result<(), String> {
             parse::duration_text(simulation.seconds)
         );
         let note = origin::note(&point.surroundings.text);
-        plot::gantt(path, (&title, &note), &trace, &simulation.trace)?;
+        plot::gantt(path, (&title, &note), &shown, &simulation.trace)?;
+    }
+    if let Some(path) = &args.trace {
+        let about = serde_json::json!({"simulated": point.surroundings.text});
+        trace::write(path, spans(&row, &shown, &simulation), &about)?;
     }
     let text = match args.json {
         true => serde_json::to_string(&row).map_err(|error| error.to_string())?,
         false => row.text(&point.surroundings.text),
     };
     crate::print(&text)
+}
+
+/// What the ranks `shown` do: the call, named as the flight recorder's calls are in a trace, and its steps.
+fn spans(row: &Row, shown: &[Rank], simulation: &Simulation) -> Vec<Span> {
+    let call = |rank: &Rank| Span {
+        rank: *rank,
+        kind: trace::CALL,
+        name: format!("{} {}", row.collective, row.algorithm),
+        begin: 0,
+        end: (simulation.finished[*rank] * 1e12) as u64,
+        details: serde_json::json!({"bytes": row.bytes}),
+    };
+    let step = |step: &Trace| {
+        let (kind, direction) = match step.activity {
+            Activity::Send => ("send", " to"),
+            Activity::Receive => ("receive", " from"),
+            Activity::Reduce => ("reduce", " from"),
+        };
+        let name = step.peer.map_or(kind.to_owned(), |peer| format!("{kind}{direction} {peer}"));
+        let details = serde_json::json!({"bytes": step.bytes});
+        Span { rank: step.rank, kind, name, begin: step.begin, end: step.end, details }
+    };
+    shown.iter().map(call).chain(simulation.trace.iter().map(step)).collect()
 }
 
 /// One number of ranks and one size.
@@ -214,6 +247,9 @@ impl Args {
         }
         if let Some(path) = &self.plot {
             parse::writable_chart(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
+        }
+        if let Some(path) = &self.trace {
+            parse::writable(path).map_err(|why| format!("--trace: cannot write {}: {why}", path.display()))?;
         }
         for &ranks in &self.ranks.0 {
             if let Some(product) = self.dims.as_ref().map(|dims| dims.0.iter().product::<usize>())

@@ -90,6 +90,20 @@ fn the_rank_that_is_behind_is_named() {
         let said = diagnose(&[], &prefix, &[0, 1, 3]);
         assert!(said.contains("\nrank 2 has no record here"), "{said}");
         assert_pickles(&prefix, folder.path());
+        assert_trace(&prefix, &folder.path().join("trace.json"));
+    }
+}
+
+/// The last call of each of the other ranks lasts until its timeout.
+fn assert_trace(prefix: &str, file: &Path) {
+    diagnose(&["--trace", file.to_str().unwrap()], prefix, &[0, 1, 2, 3]);
+    let trace: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    for rank in 0..4 {
+        let own = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["pid"] == rank);
+        let calls: Vec<_> = own.filter(|event| event["cat"] == "call").collect();
+        let failed = calls.iter().filter(|call| call["args"]["state"] == "failed" && call["dur"].as_f64() > Some(1e5));
+        assert_eq!(failed.count(), usize::from(rank != 2), "{calls:?}");
+        assert_eq!(calls.len(), if rank == 2 { CALLS } else { CALLS + 1 });
     }
 }
 

@@ -218,6 +218,7 @@ fn invalid_arguments_are_refused_at_once() {
     refused("allreduce --ranks 4 --compare --algorithm auto,ring", 2, "auto is none of them");
     refused("pairwise_exchange --ranks 3", 2, "it must be a power of two");
     refused("allreduce --algorithm ring_segmented --ranks 512 --memory 1Mi", 1, "need more than the 1 MiB");
+    refused("allreduce --ranks 4 --trace /nowhere/a.json", 2, "--trace: cannot write /nowhere/a.json: No such file");
     refused("allreduce --ranks 4 --plot /nowhere/a.svg", 2, "--plot: cannot write /nowhere/a.svg: No such file");
     refused("allreduce --compare --ranks 2..4096 --bytes 256Mi --plot /tmp", 2, "cannot write /tmp: it is a directory");
 }
@@ -245,4 +246,27 @@ fn thousands_of_ranks_fit() {
     assert_eq!(value["bytes_sent_max"], 2u64 * 4095 * (256 << 20) / 4096);
     let (time, formula) = (value["time_us"].as_f64().unwrap(), value["formula_us"].as_f64().unwrap());
     assert!((0.95..=1.05).contains(&(formula / time)), "{time} µs, {formula} µs by its formula");
+}
+
+#[test]
+fn a_trace_has_the_call_of_each_rank_and_its_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    let args = format!("allreduce --algorithm ring --ranks 4 --bytes 1Mi --trace {}", file.display());
+    let time = json(&args)["time_us"].as_f64().unwrap();
+    let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for rank in 0..4 {
+        let own =
+            |kind: &str| events.iter().filter(|event| event["pid"] == rank && event["cat"] == kind).collect::<Vec<_>>();
+        let [call] = own("call")[..] else { panic!("{events:?}") };
+        assert_eq!((&call["name"], call["ts"].as_f64()), (&"allreduce ring".into(), Some(0.0)));
+        assert!(call["dur"].as_f64().unwrap() <= time + 1e-3, "{call} takes longer than {time} µs");
+        let next = format!("send to {}", (rank + 1) % 4);
+        assert!(own("send").len() >= 6 && own("send").iter().all(|step| step["name"] == *next), "{events:?}");
+        assert!(own("receive").len() >= 6 && own("reduce").len() >= 3);
+        let last =
+            own("receive").iter().map(|s| s["ts"].as_f64().unwrap() + s["dur"].as_f64().unwrap()).fold(0.0, f64::max);
+        assert!(last <= time + 1e-3, "{last} is after the end");
+    }
 }
