@@ -171,8 +171,12 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     {
         let mut have = 0;
         while have < N {
-            // SAFETY: `have < N`, so the pointer and the length `N - have` describe the rest of `bytes`.
-            have += socket::retry(|| unsafe { libc::getrandom(bytes[have..].as_mut_ptr().cast(), N - have, 0) })?;
+            // glibc has this function since 2.25 only.
+            have += socket::retry(|| {
+                let rest = &mut bytes[have..];
+                // SAFETY: the kernel writes at most the bytes of `rest`.
+                unsafe { libc::syscall(libc::SYS_getrandom, rest.as_mut_ptr(), rest.len(), 0) as isize }
+            })?;
         }
     }
     #[cfg(not(target_os = "linux"))]

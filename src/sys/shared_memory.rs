@@ -21,6 +21,12 @@ const COMMITTED_BYTES: u64 = 4 << 20;
 /// Length and alignment of a huge page on most systems.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// glibc has this function since 2.27 only.
+fn memfd_create(flags: libc::c_uint) -> io::Result<RawFd> {
+    // SAFETY: the name ends with NUL and is not kept.
+    check(unsafe { libc::syscall(libc::SYS_memfd_create, NAME.as_ptr(), flags) as RawFd })
+}
+
 /// Memory shared by a descriptor. It can grow, but never shrink, so an access within its size never raises SIGBUS.
 #[derive(Debug)]
 pub struct SharedMemory(File);
@@ -31,10 +37,8 @@ impl SharedMemory {
         // Linux before 6.3 refuses the flag that the memory holds no code, and later ones may demand it.
         const NOEXEC_SEAL: libc::c_uint = 8;
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name ends with NUL and is not kept.
-        let create = |flags| check(unsafe { libc::memfd_create(NAME.as_ptr(), flags) });
         let named = |e| io::Error::new(io::Error::kind(&e), format!("memfd_create: {}", in_words(&e)));
-        let fd = create(flags | NOEXEC_SEAL).or_else(|_| create(flags)).map_err(named)?;
+        let fd = memfd_create(flags | NOEXEC_SEAL).or_else(|_| memfd_create(flags)).map_err(named)?;
         // SAFETY: the descriptor was created just now, and nothing else owns it.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: the call takes no pointers.
