@@ -20,7 +20,10 @@ endif()
 if(NOT cargo_says MATCHES "\nhost: ([^\n]+)")
   message(FATAL_ERROR "${GLOO_RS_CARGO} does not say what machine it builds for: ${cargo_says}")
 endif()
-set(rust_host "${CMAKE_MATCH_1}")
+set(rust_target "${CMAKE_MATCH_1}")
+if(GLOO_RS_CARGO_TARGET)
+  set(rust_target "${GLOO_RS_CARGO_TARGET}")
+endif()
 
 # What a program that takes in the static library must link besides: rustc --print native-static-libs, without libibverbs, which it lists
 # because the crate with its types does. The library finds it at run time.
@@ -43,7 +46,7 @@ configure_file("${PROJECT_SOURCE_DIR}/cmake/gloo_rs.map.in" "${gloo_rs_map}" @ON
 # One call for library and tool, so that no crate is compiled for each. The target is named, since another one of the environment or of
 # cargo's configuration would be built instead.
 set(cargo_out "${PROJECT_BINARY_DIR}/cargo")
-set(cargo_made "${cargo_out}/${rust_host}/release")
+set(cargo_made "${cargo_out}/${rust_target}/release")
 string(REPLACE ";" "," cargo_features "${GLOO_RS_CARGO_FEATURES}")
 set(cargo_packages -p gloo_rs)
 set(cargo_byproducts "${cargo_made}/libgloo_rs.a")
@@ -53,7 +56,7 @@ if(GLOO_RS_BUILD_TOOL)
 endif()
 # CMAKE as in .cargo/config.toml, which counts in this folder only.
 set(cargo_build "${CMAKE_COMMAND}" -E env "CMAKE=${PROJECT_SOURCE_DIR}/cmake/rdma-core.sh" "GLOO_RS_CMAKE=${CMAKE_COMMAND}"
-  "${GLOO_RS_CARGO}" build --release --target "${rust_host}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
+  "${GLOO_RS_CARGO}" build --release --target "${rust_target}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
   --target-dir "${cargo_out}" ${cargo_packages} --no-default-features "--features=${cargo_features}" ${GLOO_RS_CARGO_FLAGS})
 
 # Cargo knows what is out of date, so it is always asked; it leaves alone what is not.
@@ -113,7 +116,7 @@ set_target_properties(gloo_rs_shared PROPERTIES
   DEBUG_POSTFIX ""
   LINK_DEPENDS "${gloo_rs_archive};${gloo_rs_map}")
 target_link_options(gloo_rs_shared PRIVATE
-  "LINKER:--version-script=${gloo_rs_map}" LINKER:--gc-sections LINKER:--as-needed LINKER:-z,relro,-z,now)
+  "LINKER:--version-script,${gloo_rs_map}" LINKER:--gc-sections LINKER:--as-needed LINKER:-z,relro,-z,now)
 set(whole "${gloo_rs_archive}")
 if(GLOO_RS_DEBUG_INFO)
   set(whole "${cargo_made}/libgloo_rs.a")

@@ -56,7 +56,7 @@ if(GLOO_RS_BUILD_TOOL)
   set(pages_made "${gloo_rs_pages}/man/man1/gloo-rs.1")
   add_custom_command(OUTPUT "${pages_made}"
     COMMAND "${CMAKE_COMMAND}" -E rm -rf "${gloo_rs_pages}"
-    COMMAND "${gloo_rs_tool_file}" pages "${gloo_rs_pages}"
+    COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} "${gloo_rs_tool_file}" pages "${gloo_rs_pages}"
     DEPENDS gloo_rs_tool "${gloo_rs_tool_file}"
     COMMENT "Writing man pages and completions"
     VERBATIM)
@@ -76,7 +76,7 @@ endif()
 set(third_party "${PROJECT_BINARY_DIR}/THIRD-PARTY-LICENSES")
 set(licences_script "${PROJECT_SOURCE_DIR}/cmake/licences.sh")
 add_custom_command(OUTPUT "${third_party}"
-  COMMAND "${licences_script}" "${third_party}" "${rust_host}" ${cargo_build}
+  COMMAND "${licences_script}" "${third_party}" "${rust_target}" ${cargo_build}
   DEPENDS gloo_rs_cargo "${licences_script}" ${cargo_byproducts}
   COMMENT "Collecting licences of what is linked"
   VERBATIM)

@@ -9,6 +9,12 @@ cmake=${GLOO_RS_CMAKE:-cmake}
 for argument; do
   case $argument in
     */vendor/rdma-core)
+      # CMake does not take another compiler than the one with which the folder was configured before.
+      for option; do
+        case $option in
+          -DCMAKE_C_COMPILER=*) grep -qsxE "CMAKE_C_COMPILER:[A-Z]+=${option#*=}" CMakeCache.txt || rm -rf CMakeCache.txt CMakeFiles ;;
+        esac
+      done
       "$cmake" "$@" -DLDSYMVER_MODE=GNU
       # Where the crate looks for them: otherwise those of the system would be taken, or none found.
       ln -sfn "${PWD##*/}/include" ../include
