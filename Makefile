@@ -50,7 +50,7 @@ heading = @printf '\n==> %s\n'
 levels := $(addprefix setup-,build demo bench torch python systems aarch64 threads fuzz deny fresh test-more)
 
 .PHONY: help setup build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network \
-  wheel python-abi bench-streams bench-reads bench-recovery bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
+  wheel wheels python-abi bench-streams bench-reads bench-recovery bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
   $(shell sed -n 's/^\(test-[a-z0-9-]*\):.*/\1/p' Makefile) $(levels)
 
 help: ## lists these targets
@@ -135,6 +135,11 @@ deb: ## makes a Debian package: build/gloo-rs_VERSION_ARCHITECTURE.deb
 wheel: setup-python prefix ## makes Python's package: build/wheel/gloo_rs-VERSION-cp311-abi3-PLATFORM.whl
 	$(heading) "Python's package"
 	@scripts/wheel.sh $(local_prefix)
+
+wheels: setup-python setup-aarch64 ## makes Python's package for Linux with glibc 2.17 and later, for x86_64 and aarch64: build/manylinux/ARCHITECTURE/wheel
+	$(heading) "Python's package for glibc 2.17 and later"
+	@scripts/manylinux.sh x86_64
+	@scripts/manylinux.sh aarch64
 
 python-abi: ## makes python/src/abi.rs anew of include/gloo_rs.h
 	@scripts/bindgen.sh >python/src/abi.rs
@@ -319,6 +324,10 @@ test-torch-extension: setup-torch prefix ## the extension of PyTorch 1.13 in exa
 test-python: wheel ## Python's package, installed in a virtual environment in build/; T=PATTERN
 	$(heading) "Python"
 	@scripts/test-python.sh "$(T)"
+
+test-manylinux: setup-python setup-aarch64 ## Python's package for glibc 2.17 and later: its tests, and on aarch64 a C program by qemu
+	$(heading) "Python's package for glibc 2.17 and later"
+	@scripts/test-manylinux.sh
 
 test-gloo: prefix ## Gloo's own tests over gloo_rs; they are downloaded, or taken from the checkout GLOO
 	$(heading) "Gloo's own tests"

@@ -56,7 +56,7 @@ def copy_files(prefix: pathlib.Path) -> None:
     library = next(path for path in (prefix / "lib").glob("libgloo_rs.so.*") if path.is_symlink())
     for source, target in [(library, f"lib/{library.name}"), (prefix / "bin/gloo-rs", "bin/gloo-rs")]:
         (PACKAGE / target).parent.mkdir()
-        subprocess.run(["strip", "--strip-unneeded", "-o", PACKAGE / target, source], check=True)
+        subprocess.run([os.environ.get("STRIP", "strip"), "--strip-unneeded", "-o", PACKAGE / target, source], check=True)
     shutil.copytree(prefix / "include", PACKAGE / "include")
     # Of Gloo's API, the headers and its CMake package: its libraries are links.
     for folder in ["lib/cmake", "lib/gloo_rs/gloo/include", "lib/gloo_rs/gloo/lib/cmake"]:

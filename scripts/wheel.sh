@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes Python's package of an installed gloo_rs, with the versions of python/requirements.txt in a virtual environment, tags it for the glibc
 # that it needs, and prints what its parts take.
-# usage: scripts/wheel.sh PREFIX    (PYTHON in the environment names another python3)
+# usage: scripts/wheel.sh PREFIX    (in the environment PYTHON names another python3, WHEELS another folder for the wheel than build/wheel)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=$(realpath "$1")
@@ -12,21 +12,22 @@ if ! cmp --silent python/requirements.txt "$environment/requirements.txt"; then
   "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement python/requirements.txt
   cp python/requirements.txt "$environment/"
 fi
-rm -rf build/wheel
-mkdir -p build/wheel
+wheels=${WHEELS:-build/wheel}
+rm -rf "$wheels"
+mkdir -p "$wheels"
 PATH=$PWD/$environment/bin:$(scripts/rust.sh path)
 export GLOO_RS_PREFIX=$prefix
-pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheel .
+pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir "$wheels" .
 # The newest symbol of glibc that any part refers to says on which systems the wheel can be installed.
 unzipped=$(mktemp -d)
 trap 'rm -r "$unzipped"' EXIT
-python -m zipfile --extract build/wheel/*.whl "$unzipped"
+python -m zipfile --extract "$wheels"/*.whl "$unzipped"
 parts=("$unzipped"/gloo_rs/_native*.so "$unzipped"/gloo_rs/lib/libgloo_rs.so.* "$unzipped/gloo_rs/bin/gloo-rs")
-glibc=$(objdump --dynamic-syms "${parts[@]}" | grep -o 'GLIBC_[0-9.]*' | sort --version-sort --unique | tail -n 1)
+glibc=$("${OBJDUMP:-objdump}" --dynamic-syms "${parts[@]}" | grep -o 'GLIBC_[0-9.]*' | sort --version-sort --unique | tail -n 1)
 [[ $glibc =~ ^GLIBC_([0-9]+)\.([0-9]+)$ ]] || { echo "wheel: found no symbol of glibc" >&2; exit 1; }
-platform=manylinux_${BASH_REMATCH[1]}_${BASH_REMATCH[2]}_$(uname -m)
-python -m wheel tags --remove --platform-tag "$platform" build/wheel/*.whl >/dev/null
-python - build/wheel/*.whl <<'END'
+platform=manylinux_${BASH_REMATCH[1]}_${BASH_REMATCH[2]}_${MANYLINUX_ARCHITECTURE:-$(uname -m)}
+python -m wheel tags --remove --platform-tag "$platform" "$wheels"/*.whl >/dev/null
+python - "$wheels"/*.whl <<'END'
 import collections, os, sys, zipfile
 
 LIMIT_BYTES = 8_000_000
