@@ -12,6 +12,7 @@ mod disagreement;
 mod exhaustive;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 mod fabric;
+mod groups;
 mod job;
 mod messages;
 mod orders;
