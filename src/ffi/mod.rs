@@ -67,6 +67,8 @@ mod requests;
 
 mod queue;
 
+mod group;
+
 mod enumeration;
 mod guard;
 mod handle;
@@ -82,6 +84,7 @@ pub use collective::*;
 pub use context::*;
 pub use device::*;
 pub use error::*;
+pub use group::*;
 pub use ibverbs::{
     GLOO_RS_IBVERBS_DEFAULT, gloo_rs_ibverbs_devices, gloo_rs_ibverbs_gid_init, gloo_rs_ibverbs_gid_t,
     gloo_rs_ibverbs_gid_type_t, gloo_rs_ibverbs_gids, gloo_rs_ibverbs_gpu_t, gloo_rs_ibverbs_link_layer_t,
