@@ -285,6 +285,8 @@ void groups() {
   group.end();
   request.wait();
   CHECK((values[0] == 2));
+  context.progress(0);
+  expect_as(gloo_rs_progress(context.get(), -7), [&] { context.progress(-7); });
   group = Group::begin(context);
   expect_as(gloo_rs_group_send(group.get(), buffer.get(), 2, 0, 0, 1), [&] { group.send(buffer, 2, 0, 0, 1); });
   try {

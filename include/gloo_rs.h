@@ -2102,6 +2102,19 @@ enum gloo_rs_status_t gloo_rs_group_end(struct gloo_rs_group_t *group);
 /// thread may begin a call on the group meanwhile.
 void gloo_rs_group_cancel(struct gloo_rs_group_t *group);
 
+/// Lends the calling thread to a context for `timeout_ms` milliseconds: it does the work of all calls and messages in
+/// progress there, as a thread that waits for one does, and calls the reduction functions of started calls. So a program
+/// that waits by a descriptor, or by tests, chooses which threads do this work, and on which cores, in place of the
+/// device's thread, which first leaves it to the program for a moment. The thread polls and sleeps as `wait` in the
+/// context's options says. 0: does what needs no waiting. Any number of threads may be lent; one of them polls.
+///
+/// Returns GLOO_RS_OK after that time, also if nothing was to be done. With GLOO_RS_TIMEOUT_INFINITE or
+/// GLOO_RS_TIMEOUT_DEFAULT it does not return until the context is closed or broken, which ends each call at once with
+/// the reason: GLOO_RS_ERROR_CLOSED if gloo_rs_context_close or gloo_rs_context_destroy has ended it. Thread-safe.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_progress(struct gloo_rs_context_t *context,
+                                       int64_t timeout_ms);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

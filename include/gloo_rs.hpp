@@ -231,6 +231,8 @@ class Context : public detail::Handle<gloo_rs_context_t, detail::Destroy<gloo_rs
   // Empty if `color` is GLOO_RS_COLOR_UNDEFINED.
   [[nodiscard]] Context split(int32_t color, int32_t key) { return make<Context>(gloo_rs_context_split, get(), color, key); }
   void close() { check(gloo_rs_context_close(get())); }
+  // Lends this thread to the context for so long.
+  void progress(int64_t timeout_ms) { check(gloo_rs_progress(get(), timeout_ms)); }
 
   // Ends what all ranks do on the context.
   void abort(const char *reason = nullptr) { check(gloo_rs_context_abort(get(), reason)); }

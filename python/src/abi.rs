@@ -1323,3 +1323,6 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn gloo_rs_group_cancel(group: *mut gloo_rs_group_t);
 }
+unsafe extern "C" {
+    pub fn gloo_rs_progress(context: *mut gloo_rs_context_t, timeout_ms: i64) -> gloo_rs_status_t;
+}

@@ -554,6 +554,14 @@ impl Context {
         Request::started(py, &self.handle, call, group.map(Bound::get))
     }
 
+    /// Does the work of all calls and messages in progress for `timeout` seconds: the thread that calls it is lent to the context.
+    #[pyo3(signature = (*, timeout))]
+    fn progress(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let timeout = milliseconds(Some(timeout))?;
+        // SAFETY: the handle lives.
+        waiting(py, &self.handle, || unsafe { gloo_rs_progress(self.handle(), timeout) })
+    }
+
     /// Starts that begin together, at the end of a `with` statement, or not at all.
     fn group(&self, py: Python<'_>) -> PyResult<Group> {
         Group::begin(py, &self.handle)

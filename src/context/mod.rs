@@ -10,6 +10,7 @@ mod claim;
 mod digest;
 mod exchange;
 mod group;
+mod lent;
 mod measure;
 mod operation;
 mod options;

@@ -69,6 +69,8 @@ mod queue;
 
 mod group;
 
+mod progress;
+
 mod enumeration;
 mod guard;
 mod handle;
@@ -96,6 +98,7 @@ pub use launch::*;
 pub use library::*;
 pub use membership::*;
 pub use pair::*;
+pub use progress::*;
 pub use queue::*;
 pub use recorder::*;
 pub use request::*;

@@ -14,6 +14,7 @@ mod exhaustive;
 mod fabric;
 mod groups;
 mod job;
+mod lent;
 mod messages;
 mod orders;
 mod queues;
