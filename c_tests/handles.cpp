@@ -11,6 +11,7 @@ namespace {
 
 using gloo_rs::Context;
 using gloo_rs::Error;
+using gloo_rs::Group;
 using gloo_rs::Queue;
 using gloo_rs::Request;
 using gloo_rs::Store;
@@ -254,6 +255,49 @@ void queues() {
   }
 }
 
+void groups() {
+  Context context = connect();
+  std::vector<double> values(1000, test_rank), others(1000, 3);
+  int cells[] = {test_rank, -1};
+  const int peer = 1 - test_rank;
+  UnboundBuffer buffer = UnboundBuffer::create(context, cells, sizeof cells);
+  const auto sum = [](std::vector<double> &data) { return gloo_rs::CollectiveOptions(data.data(), data.size()); };
+  Group group = Group::begin(context);
+  Request request = group.start(GLOO_RS_ALLREDUCE, sum(values));
+  Request second = group.start(GLOO_RS_ALLREDUCE, sum(others));
+  group.recv(buffer, peer, 7, sizeof(int), sizeof(int));
+  group.send(buffer, peer, 7, 0, sizeof(int));
+  group.end();
+  CHECK(!group);
+  request.wait();
+  second.wait();
+  buffer.wait_send();
+  CHECK_INT(buffer.wait_recv().rank, peer);
+  CHECK((values[0] == 1 && others[999] == 6 && cells[1] == peer));
+  // Those that are given up, with a request that outlives them or not, begin nothing.
+  { Group::begin(context).start(request); }
+  {
+    Group given_up = Group::begin(context);
+    Request unused = given_up.start(GLOO_RS_ALLREDUCE, sum(values));
+  }
+  group = Group::begin(context);
+  group.start(request);
+  group.end();
+  request.wait();
+  CHECK((values[0] == 2));
+  context.progress(0);
+  expect_as(gloo_rs_progress(context.get(), -7), [&] { context.progress(-7); });
+  group = Group::begin(context);
+  expect_as(gloo_rs_group_send(group.get(), buffer.get(), 2, 0, 0, 1), [&] { group.send(buffer, 2, 0, 0, 1); });
+  try {
+    group.end();
+    CHECK(false);
+  } catch (const gloo_rs::Error &error) {
+    CHECK_CONTAINS(error.what(), "a start of this group was refused");
+  }
+  CHECK(!group);
+}
+
 void messages() {
   Context context = connect();
   std::vector<int> cells{test_rank, -1, -1};
@@ -322,7 +366,7 @@ void lost() {
 
 int main(int argc, char **argv) {
   static const test tests[] = {
-      {"collectives", 3, collectives, -1}, {"contexts", 3, contexts, -1}, {"stores", 1, stores, -1}, {"requests", 2, requests, -1}, {"queues", 2, queues, -1},
+      {"collectives", 3, collectives, -1}, {"contexts", 3, contexts, -1}, {"stores", 1, stores, -1}, {"requests", 2, requests, -1}, {"queues", 2, queues, -1}, {"groups", 2, groups, -1},
       {"messages", 2, messages, -1},       {"errors", 2, errors, -1},     {"lost", 2, lost, 1},
   };
   return RUN_TESTS(argc, argv, tests);

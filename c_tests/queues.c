@@ -292,6 +292,91 @@ static void one_thread_over_tcp(void) { without_shared_memory(one_thread); }
 static void threads_over_tcp(void) { without_shared_memory(several_threads_and_contexts); }
 static void loop_over_tcp(void) { without_shared_memory(an_event_loop); }
 
+/* ---- threads that are lent ---- */
+
+struct lending {
+  gloo_rs_context_t *context;
+  int64_t timeout_ms;
+  /* What the last call has returned, and for which reason. */
+  gloo_rs_status_t ended;
+  char why[200];
+};
+
+static void *lends(void *argument) {
+  struct lending *lending = (struct lending *)argument;
+  do lending->ended = gloo_rs_progress(lending->context, lending->timeout_ms);
+  while (lending->ended == GLOO_RS_OK);
+  snprintf(lending->why, sizeof lending->why, "%s", gloo_rs_last_error_message());
+  return NULL;
+}
+
+/* The program's own thread only looks at its requests. Threads that are lent call their functions, some of them for a
+ * millisecond at a time, until the end of the context. */
+static void lent_threads(void) {
+  static int64_t data[SEVERAL][COUNT];
+  static struct lending lending[THREADS];
+  pthread_t threads[THREADS];
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_request_t *requests[SEVERAL];
+  int round, n;
+  for (n = 0; n < THREADS; n++) {
+    lending[n].context = context;
+    lending[n].timeout_ms = n == 0 ? GLOO_RS_TIMEOUT_INFINITE : n;
+    threads[n] = start_thread(lends, &lending[n]);
+  }
+  for (round = 0; round < 10; round++) {
+    int64_t until = now_ms() + test_timeout_ms();
+    for (n = 0; n < SEVERAL; n++) {
+      data[n][COUNT - 1] = n + test_rank;
+      requests[n] = started(context, data[n], COUNT, (uint64_t)n, adds);
+    }
+    for (n = 0; n < SEVERAL; n++) {
+      while (state_of(requests[n]) != GLOO_RS_REQUEST_ENDED) {
+        CHECK(now_ms() < until);
+        sleep_ms(1);
+      }
+      CHECK_OK(gloo_rs_wait(requests[n]));
+      CHECK_INT(data[n][COUNT - 1], (int64_t)test_size * n + (int64_t)test_size * (test_size - 1) / 2);
+      CHECK_OK(gloo_rs_request_free(requests[n]));
+    }
+  }
+  meet(context);
+  CHECK_OK(gloo_rs_context_close(context));
+  for (n = 0; n < THREADS; n++) {
+    join_thread(threads[n]);
+    CHECK_CONTAINS(lending[n].why, "gloo_rs_progress: rank");
+    CHECK_CONTAINS(lending[n].why, "closed");
+  }
+  CHECK(gloo_rs_progress(context, 0) == lending[0].ended);
+  gloo_rs_context_destroy(context);
+}
+
+static void lent_over_tcp(void) { without_shared_memory(lent_threads); }
+
+static void lent_in_vain(void) {
+  gloo_rs_context_t *context = connected_context();
+  int64_t began = now_ms();
+  pid_t child;
+  int status;
+  CHECK_INVALID(gloo_rs_progress(NULL, 0), "context is NULL");
+  CHECK_INVALID(gloo_rs_progress(context, -7), "timeout_ms is -7");
+  CHECK_OK(gloo_rs_progress(context, 0));
+  CHECK_OK(gloo_rs_progress(context, 30));
+  CHECK(now_ms() - began >= 30);
+  child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    CHECK_FAILS(gloo_rs_progress(context, 0), GLOO_RS_ERROR_INVALID_OPERATION, "a child by fork");
+    gloo_rs_context_destroy(context);
+    /* Another program, for which valgrind makes its own account. */
+    execlp("true", "true", (char *)NULL);
+    _exit(127);
+  }
+  CHECK_INT(waitpid(child, &status, 0), child);
+  CHECK_INT(status, 0);
+  gloo_rs_context_destroy(context);
+}
+
 /* ---- requests that are freed ---- */
 
 static void freed_while_active(void) {
@@ -692,6 +777,10 @@ int main(int argc, char **argv) {
       {"an_event_loop", 1, an_event_loop, -1},
       {"an_event_loop", 2, an_event_loop, -1},
       {"loop_over_tcp", 3, loop_over_tcp, -1},
+      {"lent_threads", 1, lent_threads, -1},
+      {"lent_threads", 3, lent_threads, -1},
+      {"lent_over_tcp", 2, lent_over_tcp, -1},
+      {"lent_in_vain", 2, lent_in_vain, -1},
       {"freed_while_active", 2, freed_while_active, -1},
       {"freed_otherwise", 2, freed_otherwise, -1},
       {"closed", 2, closed, -1},

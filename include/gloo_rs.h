@@ -29,7 +29,7 @@
  *   a size of 0 is refused. A program works with later versions of this library, whose structs may be longer. It works with an
  *   earlier version if all fields that the earlier version lacks are zero; otherwise the call fails with
  *   GLOO_RS_ERROR_UNSUPPORTED. Options are read only during the call. They may be NULL for defaults, except in collectives:
- *   gloo_rs_collective, gloo_rs_collective_prepare and gloo_rs_collective_start refuse NULL.
+ *   gloo_rs_collective, gloo_rs_collective_prepare and the functions that start one refuse NULL.
  * - Enumerations have the size of int: do not compile with -fshort-enums. A number that is not a value of the enumeration is
  *   refused with GLOO_RS_ERROR_INVALID_ARGUMENT. Flags are bool; in structs, every byte except 0 is true.
  * - Collectives with a root ignore, on other ranks, the arguments that only the root needs. So a program may pass both buffers
@@ -357,6 +357,16 @@ typedef struct gloo_rs_context_t gloo_rs_context_t;
 /// operations for which no thread waits. Any number of contexts may share a device. They keep it alive, so it may be
 /// destroyed before them. Thread-safe.
 typedef struct gloo_rs_device_t gloo_rs_device_t;
+
+/// A group of starts, as between ncclGroupStart and ncclGroupEnd: the collectives and messages of one context that name
+/// it begin together, at gloo_rs_group_end, or none of them does. It is an object and not a state of the thread, so
+/// several groups may be open, and any threads may add to one.
+///
+/// Ranks need not have the same groups, nor one order within them: operations that differ in collective or tag, and
+/// messages that differ in peer, direction or slot, match whatever their order. Those that are equal match in the order
+/// in which they were added. So ranks that exchange messages, as the stages of a pipeline do, cannot deadlock by their
+/// order. Thread-safe.
+typedef struct gloo_rs_group_t gloo_rs_group_t;
 
 /// A pair: the connection to one peer, for contexts that the program connects itself and for bound buffers. It keeps
 /// its context's connections alive. Thread-safe.
@@ -1890,7 +1900,7 @@ enum gloo_rs_status_t gloo_rs_wait_for(struct gloo_rs_request_t *request,
 /// its timeout has expired, this fails as gloo_rs_wait does, and the request is inactive.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_test(struct gloo_rs_request_t *request, bool *done);
 
-/// Frees an inactive request. An active one that is attached to a queue is freed when its call has ended and the entry was
+/// Frees an inactive request, or one in a group, whose end fails then. An active one that is attached to a queue is freed when its call has ended and the entry was
 /// taken, which says when its buffers are the program's again. Another active one is refused with
 /// GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it first. If its context is closed or broken, the wait
 /// returns at once. NULL is ignored.
@@ -2017,6 +2027,93 @@ enum gloo_rs_status_t gloo_rs_queue_close(struct gloo_rs_queue_t *queue);
 /// before this does. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_queue_destroy(struct gloo_rs_queue_t *queue);
+
+/// Makes an empty group of starts on a context, which must be connected when the group ends. Does not communicate. The
+/// caller ends `*group` with gloo_rs_group_end, or gives it up with gloo_rs_group_cancel; it is NULL on failure.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_group_begin(struct gloo_rs_context_t *context,
+                                          struct gloo_rs_group_t **group);
+
+/// Adds what gloo_rs_collective_start does to a group: a call of the collective `kind` with `options`, which begins when
+/// the group ends, with what its buffers contain then. Its timeout begins then, too. `*request` belongs to the group
+/// until that: to wait for it, or to start or attach it, is refused with GLOO_RS_ERROR_INVALID_OPERATION, and to free it
+/// fails the group. It is active if gloo_rs_group_end succeeds, and inactive if that fails or the group is given up; the
+/// caller frees it in each case. It is NULL if this call fails, and then gloo_rs_group_end fails, too.
+///
+/// Refused with GLOO_RS_ERROR_INVALID_OPERATION: algorithms whose first start waits for the counts of other ranks
+/// (gatherv and scatterv `binomial`, alltoallv `bruck`).
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_group_collective_start(struct gloo_rs_group_t *group,
+                                                     enum gloo_rs_collective_t kind,
+                                                     const struct gloo_rs_collective_options_t *options,
+                                                     struct gloo_rs_request_t **request);
+
+/// Adds what gloo_rs_start does to a group, for an inactive request that gloo_rs_group_collective_start or
+/// gloo_rs_collective_start has made on this context, and that has ended since. One that is attached to a queue gives
+/// that an entry, if the group begins. Refused with GLOO_RS_ERROR_INVALID_OPERATION if the request is active or in a
+/// group, or was made by gloo_rs_collective_prepare: another of its collective and tag could not run beside it.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_group_start(struct gloo_rs_group_t *group,
+                                          struct gloo_rs_request_t *request);
+
+/// Adds what gloo_rs_unbound_buffer_send does to a group. The message is posted when the group ends, with what the buffer
+/// contains then, and needs a wait, or gives an entry, only if that succeeds. A buffer that is destroyed before fails the
+/// group.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_group_send(struct gloo_rs_group_t *group,
+                                         struct gloo_rs_unbound_buffer_t *buffer,
+                                         int32_t to,
+                                         uint64_t slot,
+                                         size_t offset,
+                                         size_t bytes);
+
+/// Adds what gloo_rs_unbound_buffer_recv does to a group; see gloo_rs_group_send.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_group_recv(struct gloo_rs_group_t *group,
+                                         struct gloo_rs_unbound_buffer_t *buffer,
+                                         int32_t from,
+                                         uint64_t slot,
+                                         size_t offset,
+                                         size_t bytes);
+
+/// Adds what gloo_rs_unbound_buffer_recv_any does to a group; see gloo_rs_group_send.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_group_recv_any(struct gloo_rs_group_t *group,
+                                             struct gloo_rs_unbound_buffer_t *buffer,
+                                             const int32_t *from,
+                                             size_t n,
+                                             uint64_t slot,
+                                             size_t offset,
+                                             size_t bytes);
+
+/// Ends a group: posts all its starts at once, and waits for nobody. `group` is destroyed, whatever this returns. If one
+/// start is refused, none is posted, and this fails with the reason: if a call that named the group has failed, if the
+/// context is broken or not connected, or if a plain call, or a request of gloo_rs_collective_prepare, of a collective
+/// and tag in the group is running. All requests of the group are inactive then, and the context is as before. Only a
+/// lack of memory (GLOO_RS_ERROR_RESOURCE_EXHAUSTED), or of a GPU, breaks it.
+///
+/// With check_calls in the context's options, the calls are compared first, in the order of tags and collectives, which
+/// waits for the groups of the other ranks; these need the same calls then. No other thread may begin a call on the group
+/// meanwhile.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_group_end(struct gloo_rs_group_t *group);
+
+/// Gives a group up: destroys it, and nothing that named it begins. Its requests are inactive. NULL is ignored. No other
+/// thread may begin a call on the group meanwhile.
+void gloo_rs_group_cancel(struct gloo_rs_group_t *group);
+
+/// Lends the calling thread to a context for `timeout_ms` milliseconds: it does the work of all calls and messages in
+/// progress there, as a thread that waits for one does, and calls the reduction functions of started calls. So a program
+/// that waits by a descriptor, or by tests, chooses which threads do this work, and on which cores, in place of the
+/// device's thread, which first leaves it to the program for a moment. The thread polls and sleeps as `wait` in the
+/// context's options says. 0: does what needs no waiting. Any number of threads may be lent; one of them polls.
+///
+/// Returns GLOO_RS_OK after that time, also if nothing was to be done. With GLOO_RS_TIMEOUT_INFINITE or
+/// GLOO_RS_TIMEOUT_DEFAULT it does not return until the context is closed or broken, which ends each call at once with
+/// the reason: GLOO_RS_ERROR_CLOSED if gloo_rs_context_close or gloo_rs_context_destroy has ended it. Thread-safe.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_progress(struct gloo_rs_context_t *context,
+                                       int64_t timeout_ms);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -231,6 +231,8 @@ class Context : public detail::Handle<gloo_rs_context_t, detail::Destroy<gloo_rs
   // Empty if `color` is GLOO_RS_COLOR_UNDEFINED.
   [[nodiscard]] Context split(int32_t color, int32_t key) { return make<Context>(gloo_rs_context_split, get(), color, key); }
   void close() { check(gloo_rs_context_close(get())); }
+  // Lends this thread to the context for so long.
+  void progress(int64_t timeout_ms) { check(gloo_rs_progress(get(), timeout_ms)); }
 
   // Ends what all ranks do on the context.
   void abort(const char *reason = nullptr) { check(gloo_rs_context_abort(get(), reason)); }
@@ -472,6 +474,27 @@ class Queue : public detail::Handle<gloo_rs_queue_t, detail::DestroyQueue> {
   }
   [[nodiscard]] int fd() { return detail::result<int>(gloo_rs_queue_fd, get()); }
   void close() { check(gloo_rs_queue_close(get())); }
+};
+
+// Starts that begin together, when end() is called, or not at all: then it throws, and the requests are inactive. Destroyed
+// before, it begins nothing. A request or a buffer that is destroyed before the end fails it.
+class Group : public detail::Handle<gloo_rs_group_t, detail::Destroy<gloo_rs_group_cancel>> {
+ public:
+  using Handle::Handle;
+  [[nodiscard]] static Group begin(const Context &context) { return make<Group>(gloo_rs_group_begin, context.get()); }
+  [[nodiscard]] Request start(gloo_rs_collective_t kind, const gloo_rs_collective_options_t &options) {
+    return make<Request>(gloo_rs_group_collective_start, get(), kind, &options);
+  }
+  // For a request of start() or Request::started(), which has ended.
+  void start(const Request &request) { check(gloo_rs_group_start(get(), request.get())); }
+  void send(const UnboundBuffer &buffer, int32_t to, uint64_t slot, size_t offset, size_t bytes) {
+    check(gloo_rs_group_send(get(), buffer.get(), to, slot, offset, bytes));
+  }
+  void recv(const UnboundBuffer &buffer, int32_t from, uint64_t slot, size_t offset, size_t bytes) {
+    check(gloo_rs_group_recv(get(), buffer.get(), from, slot, offset, bytes));
+  }
+  // The group is empty afterwards, whatever comes of it.
+  void end() { check(gloo_rs_group_end(release())); }
 };
 
 // The connection to one peer, and a buffer of it: make<Pair>(gloo_rs_context_pair, context.get(), rank).

@@ -125,6 +125,11 @@ pub struct gloo_rs_device_t {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct gloo_rs_group_t {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct gloo_rs_pair_t {
     _unused: [u8; 0],
 }
@@ -1266,4 +1271,58 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn gloo_rs_queue_destroy(queue: *mut gloo_rs_queue_t) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_group_begin(context: *mut gloo_rs_context_t, group: *mut *mut gloo_rs_group_t) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_group_collective_start(
+        group: *mut gloo_rs_group_t,
+        kind: gloo_rs_collective_t,
+        options: *const gloo_rs_collective_options_t,
+        request: *mut *mut gloo_rs_request_t,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_group_start(group: *mut gloo_rs_group_t, request: *mut gloo_rs_request_t) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_group_send(
+        group: *mut gloo_rs_group_t,
+        buffer: *mut gloo_rs_unbound_buffer_t,
+        to: i32,
+        slot: u64,
+        offset: usize,
+        bytes: usize,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_group_recv(
+        group: *mut gloo_rs_group_t,
+        buffer: *mut gloo_rs_unbound_buffer_t,
+        from: i32,
+        slot: u64,
+        offset: usize,
+        bytes: usize,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_group_recv_any(
+        group: *mut gloo_rs_group_t,
+        buffer: *mut gloo_rs_unbound_buffer_t,
+        from: *const i32,
+        n: usize,
+        slot: u64,
+        offset: usize,
+        bytes: usize,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_group_end(group: *mut gloo_rs_group_t) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_group_cancel(group: *mut gloo_rs_group_t);
+}
+unsafe extern "C" {
+    pub fn gloo_rs_progress(context: *mut gloo_rs_context_t, timeout_ms: i64) -> gloo_rs_status_t;
 }

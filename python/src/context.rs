@@ -5,6 +5,7 @@ use crate::arguments::{milliseconds, seconds};
 use crate::collective::{Arguments, Call, Place, kind_of_name};
 use crate::device::Device;
 use crate::error::{Failed, check, detached, exception, last_error_defaults};
+use crate::group::Group;
 use crate::handle::Handle;
 use crate::interrupt::{waiting, waiting_apart};
 use crate::message::UnboundBuffer;
@@ -526,10 +527,11 @@ impl Context {
         Request::prepare(py, &self.handle, call)
     }
 
-    /// Prepares a collective, and starts it beside others of its kind and tag that were started so.
+    /// Prepares a collective, and starts it beside others of its kind and tag that were started so; at the end of the group, if one is
+    /// given.
     #[pyo3(signature = (
         collective, input = None, out = None, *, op = None, root = 0, counts = None, send_counts = None, recv_counts = None,
-        destinations = 0, **options
+        destinations = 0, group = None, **options
     ))]
     #[allow(clippy::too_many_arguments)] // what the collectives take
     fn start(
@@ -544,11 +546,25 @@ impl Context {
         send_counts: Option<Vec<usize>>,
         recv_counts: Option<Vec<usize>>,
         destinations: usize,
+        group: Option<&Bound<'_, Group>>,
         options: Option<Options<'_, '_>>,
     ) -> PyResult<Request> {
         let arguments = Arguments { input, out, op, root, send_counts, recv_counts, destinations, options };
         let call = self.call_by_name(py, "start", collective, counts, arguments)?;
-        Request::started(py, &self.handle, call)
+        Request::started(py, &self.handle, call, group.map(Bound::get))
+    }
+
+    /// Does the work of all calls and messages in progress for `timeout` seconds: the thread that calls it is lent to the context.
+    #[pyo3(signature = (*, timeout))]
+    fn progress(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let timeout = milliseconds(Some(timeout))?;
+        // SAFETY: the handle lives.
+        waiting(py, &self.handle, || unsafe { gloo_rs_progress(self.handle(), timeout) })
+    }
+
+    /// Starts that begin together, at the end of a `with` statement, or not at all.
+    fn group(&self, py: Python<'_>) -> PyResult<Group> {
+        Group::begin(py, &self.handle)
     }
 
     // Messages.

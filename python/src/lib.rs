@@ -13,6 +13,7 @@ mod custom_store;
 mod device;
 mod dlpack;
 mod error;
+mod group;
 mod handle;
 mod interrupt;
 mod memory;
@@ -30,6 +31,8 @@ mod native {
     use crate::context::{Allocation, Context};
     #[pymodule_export]
     use crate::device::{Device, built_features, library_version};
+    #[pymodule_export]
+    use crate::group::Group;
     #[pymodule_export]
     use crate::message::{UnboundBuffer, remote_key_parse};
     #[pymodule_export]

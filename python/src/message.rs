@@ -5,6 +5,7 @@ use crate::arguments::{milliseconds, text};
 use crate::context::Membership;
 use crate::device::{copied, text_without_nul};
 use crate::error::{check, detached};
+use crate::group::Group;
 use crate::handle::Handle;
 use crate::interrupt::waiting;
 use crate::memory::{Access, Memory};
@@ -53,22 +54,48 @@ impl UnboundBuffer {
     }
 }
 
+/// Starts an operation, by itself or in a group.
+fn start(
+    py: Python<'_>,
+    group: Option<&Bound<'_, Group>>,
+    call: impl FnOnce(Option<*mut gloo_rs_group_t>) -> gloo_rs_status_t,
+) -> PyResult<()> {
+    match group {
+        None => check(py, detached(py, || call(None))),
+        Some(group) => group.get().naming(py, |group| call(Some(group))),
+    }
+}
+
 #[pymethods]
 impl UnboundBuffer {
     fn __len__(&self) -> usize {
         self.memory.bytes
     }
 
-    /// Starts to send bytes from `offset` to rank `to`.
-    #[pyo3(signature = (to, slot, *, offset = 0, bytes = None))]
-    fn send(&self, py: Python<'_>, to: i32, slot: u64, offset: usize, bytes: Option<usize>) -> PyResult<()> {
+    /// Starts to send bytes from `offset` to rank `to`; at the end of the group, if one is given.
+    #[pyo3(signature = (to, slot, *, offset = 0, bytes = None, group = None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        to: i32,
+        slot: u64,
+        offset: usize,
+        bytes: Option<usize>,
+        group: Option<&Bound<'_, Group>>,
+    ) -> PyResult<()> {
         let (offset, bytes) = range(offset, bytes, &self.memory);
-        // SAFETY: the handle lives.
-        check(py, detached(py, || unsafe { gloo_rs_unbound_buffer_send(self.handle(), to, slot, offset, bytes) }))
+        // SAFETY: the handles live.
+        let send = |group: Option<*mut gloo_rs_group_t>| unsafe {
+            match group {
+                None => gloo_rs_unbound_buffer_send(self.handle(), to, slot, offset, bytes),
+                Some(group) => gloo_rs_group_send(group, self.handle(), to, slot, offset, bytes),
+            }
+        };
+        start(py, group, send)
     }
 
-    /// Starts to receive a message to `offset`, from a rank, or from any of several.
-    #[pyo3(signature = (source, slot, *, offset = 0, bytes = None))]
+    /// Starts to receive a message to `offset`, from a rank, or from any of several; at the end of the group, if one is given.
+    #[pyo3(signature = (source, slot, *, offset = 0, bytes = None, group = None))]
     fn recv(
         &self,
         py: Python<'_>,
@@ -76,22 +103,23 @@ impl UnboundBuffer {
         slot: u64,
         offset: usize,
         bytes: Option<usize>,
+        group: Option<&Bound<'_, Group>>,
     ) -> PyResult<()> {
         self.check_writable()?;
         let (offset, bytes) = range(offset, bytes, &self.memory);
-        if let Ok(rank) = source.extract::<i32>() {
-            // SAFETY: the handle lives.
-            return check(
-                py,
-                detached(py, || unsafe { gloo_rs_unbound_buffer_recv(self.handle(), rank, slot, offset, bytes) }),
-            );
-        }
-        let ranks: Vec<i32> = source.extract()?;
-        // SAFETY: the handle and the ranks live until the call returns.
-        let recv = || unsafe {
-            gloo_rs_unbound_buffer_recv_any(self.handle(), ranks.as_ptr(), ranks.len(), slot, offset, bytes)
+        let ranks: Vec<i32> = match source.extract::<i32>() {
+            Ok(rank) => vec![rank],
+            Err(_) => source.extract()?,
         };
-        check(py, detached(py, recv))
+        let (from, n) = (ranks.as_ptr(), ranks.len());
+        // SAFETY: the handles and the ranks live until the call returns.
+        let recv = |group: Option<*mut gloo_rs_group_t>| unsafe {
+            match group {
+                None => gloo_rs_unbound_buffer_recv_any(self.handle(), from, n, slot, offset, bytes),
+                Some(group) => gloo_rs_group_recv_any(group, self.handle(), from, n, slot, offset, bytes),
+            }
+        };
+        start(py, group, recv)
     }
 
     /// Waits until one more send, put or get has completed, and returns its peer.

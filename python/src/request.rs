@@ -5,6 +5,7 @@ use crate::arguments::milliseconds;
 use crate::collective::Call;
 use crate::context::Membership;
 use crate::error::{check, detached, invalid};
+use crate::group::Group;
 use crate::interrupt::{waiting, waiting_on};
 use crate::memory::{Access, Memory};
 use crate::queue::Attachment;
@@ -39,12 +40,19 @@ impl Request {
         Ok(Self::of(request, context, call))
     }
 
-    /// One that is started at once.
-    pub fn started(py: Python<'_>, context: &Membership, mut call: Call) -> PyResult<Self> {
+    /// One that is started at once, or at the end of a group of its context.
+    pub fn started(py: Python<'_>, context: &Membership, mut call: Call, group: Option<&Group>) -> PyResult<Self> {
         let mut request = std::ptr::null_mut();
-        call.with_options(|kind, options| {
-            // SAFETY: as in `prepare`. With check_calls, a start waits for the other ranks.
-            waiting(py, context, || unsafe { gloo_rs_collective_start(context.get(), kind, options, &mut request) })
+        call.with_options(|kind, options| match group {
+            None => {
+                // SAFETY: as in `prepare`. With check_calls, a start waits for the other ranks.
+                let start = || unsafe { gloo_rs_collective_start(context.get(), kind, options, &mut request) };
+                waiting(py, context, start)
+            }
+            Some(group) => group.naming(py, |group| {
+                // SAFETY: as in `prepare`.
+                unsafe { gloo_rs_group_collective_start(group, kind, options, &mut request) }
+            }),
         })?;
         Ok(Self::of(request, context, call))
     }
@@ -74,9 +82,13 @@ impl Request {
 
 #[pymethods]
 impl Request {
-    /// Starts the call, and returns without waiting for it.
-    fn start(slf: &Bound<'_, Self>) -> PyResult<()> {
+    /// Starts the call, and returns without waiting for it; at the end of the group, if one is given.
+    #[pyo3(signature = (*, group = None))]
+    fn start(slf: &Bound<'_, Self>, group: Option<&Bound<'_, Group>>) -> PyResult<()> {
         let (own, py) = (slf.get(), slf.py());
+        if let Some(group) = group {
+            return group.get().start(slf);
+        }
         // SAFETY: the request lives.
         let start = || check(py, detached(py, || unsafe { gloo_rs_start(own.request) }));
         let attachment = own.attachment(py).clone();

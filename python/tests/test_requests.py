@@ -211,3 +211,32 @@ def test_a_request_given_twice_is_refused():
         request.wait()
 
     run_ranks(1, rank_main)
+
+
+def test_a_thread_is_lent():
+    def rank_main(context):
+        began = time.monotonic()
+        context.progress(timeout=0)
+        context.progress(timeout=0.05)
+        assert time.monotonic() - began >= 0.05
+        values = np.ones(N)
+        request = context.start("allreduce", values)
+        context.progress(timeout=0.05)
+        request.wait()
+        assert (values == 2).all()
+        ended = []
+
+        def lend():
+            with pytest.raises(gloo_rs.Closed):
+                while True:
+                    context.progress(timeout=TIMEOUT_S)
+            ended.append(True)
+
+        thread = threading.Thread(target=lend)
+        thread.start()
+        context.barrier()
+        context.close()
+        thread.join(TIMEOUT_S)
+        assert ended
+
+    run_ranks(2, rank_main)

@@ -3,9 +3,12 @@
 
 mod attachment;
 mod body;
+mod grouped;
 
 pub use attachment::HasRequest;
 pub use body::Progressed;
+pub(super) use body::Times;
+pub(super) use grouped::Joined;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -23,7 +26,7 @@ use crate::engine::shared::{BackgroundOperation, Claim, Progress, Shared};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::transport;
 use attachment::Attachment;
-use body::{Body, Times};
+use body::Body;
 
 /// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls
 /// that its state does not allow are refused.
@@ -57,6 +60,8 @@ enum State {
     QueuedComplete,
     /// See [`Request::retire`].
     Retired,
+    /// A group will start it.
+    Grouped,
 }
 
 impl Context {
@@ -242,7 +247,8 @@ impl Request {
     /// handle that is about to be freed.
     pub(crate) fn retire(&self) -> Result<()> {
         // In a forked child, the call is the parent's.
-        if !self.body.context.is_inherited() && self.occupy(State::Inactive).is_err() {
+        let is_inactive = || self.occupy(State::Inactive).is_ok() || self.retire_from_group();
+        if !self.body.context.is_inherited() && !is_inactive() {
             return self.retire_attached();
         }
         self.leave(State::Retired);
@@ -281,7 +287,7 @@ impl Request {
             }
         };
         run.binding.call = call;
-        let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
+        let times = Times::of(&run);
         let admitted = context.admit(&run)?;
         let mut started = match begun {
             Some(begun) => begun,
@@ -510,10 +516,12 @@ impl Request {
         const ATTACHED: u8 = State::Attached as u8;
         const QUEUED: u8 = State::Queued as u8;
         const QUEUED_COMPLETE: u8 = State::QueuedComplete as u8;
+        const GROUPED: u8 = State::Grouped as u8;
         let why = match state {
             INACTIVE => "the request is inactive: start it first",
             BUSY => "another thread is in a call on the request",
             RETIRED => "the request was freed",
+            GROUPED => "the request is in a group: end the group first",
             ATTACHED | QUEUED | QUEUED_COMPLETE if doing == "attach" => "the request is attached to a queue already",
             ATTACHED => "the request is inactive: start it first",
             QUEUED | QUEUED_COMPLETE => {

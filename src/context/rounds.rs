@@ -95,6 +95,19 @@ impl Context {
         if may_share_counts(run.call.collective()) && !run.is_round { self.admit_alone(run) } else { Ok(None) }
     }
 
+    /// What [`Context::admit`] does, for calls that begin together.
+    pub(super) fn admit_all(&self, runs: &[Run<'_>]) -> Result<Option<Operations<'_>>> {
+        let mut admitted = None;
+        for run in runs.iter().filter(|run| may_share_counts(run.call.collective()) && !run.is_round) {
+            let operations = admitted.get_or_insert_with(|| self.rounds.lock());
+            let line = (run.binding.call.kind(), run.binding.tag);
+            if let Some(other) = find(operations, line) {
+                return Err(self.described(run, &refused(other, line)));
+            }
+        }
+        Ok(admitted)
+    }
+
     fn admit_alone(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
         self.check_process().map_err(|error| self.described(run, &error))?;
         let (operations, line) = (self.rounds.lock(), (run.binding.call.kind(), run.binding.tag));

@@ -15,7 +15,7 @@ use crate::engine::errors::{already_running, no_room, too_slow, uncounted};
 use crate::engine::recorder;
 use crate::engine::shared::quick_start::QuickStart;
 use crate::engine::shared::{Call, Claim, Progress, Refused, Shared, Wait, Work};
-use crate::engine::{Binding, Guard, Prepared};
+use crate::engine::{Binding, Core, Guard, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::publications::MAX_MEMBERS;
 use crate::transport::Sharing;
@@ -41,7 +41,7 @@ pub(super) enum Begun {
 }
 
 impl SharedCall {
-    fn new(call: Call) -> Self {
+    pub(super) fn new(call: Call) -> Self {
         Self { call, index: None, awaited: None, function_waits: None, outcome: None }
     }
 
@@ -347,15 +347,21 @@ impl Context {
             Ok(guard) => guard,
             Err(error) => return error,
         };
+        let error = self.why_refused(&guard, run, refused);
+        self.refused(run, guard, &error)
+    }
+
+    /// Why a call does not start in shared memory.
+    #[cold]
+    pub(super) fn why_refused(&self, core: &Core, run: &Run<'_>, refused: &Refused) -> Error {
         let Binding { call, tag, .. } = run.binding;
-        let error = match (refused, &guard.broken) {
+        match (refused, &core.broken) {
             (Refused::Unusable, Some(error)) => error.context("the context is broken"),
             (Refused::Unusable, None) => Error::new(ErrorKind::Closed, "the context is closed"),
             (Refused::NoMemory, _) => no_room(call.plan.scratch, call.element),
             (Refused::Uncounted, _) => uncounted(tag),
             (Refused::Running(other), _) => already_running(*other, tag, call.kind(), explain),
-        };
-        self.refused(run, guard, &error)
+        }
     }
 }
 

@@ -2,11 +2,13 @@
 
 mod attachment;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::context::{Context, RemoteKey};
+use crate::engine::completion_queue::After;
 use crate::engine::requests::{Ended, Requests, Side};
 use crate::engine::{Guard, Idle};
 use crate::error::{Error, ErrorKind, Result, after};
@@ -53,6 +55,40 @@ impl Context {
     }
 }
 
+/// Who has a buffer.
+pub trait HasBuffer: std::marker::Send + Sync {
+    /// The buffer.
+    fn buffer(&self) -> &UnboundBuffer;
+}
+
+/// A send or a receive that was checked, of the buffer that has made it.
+pub(super) enum Message<'a> {
+    Send { to: Rank, slot: Slot, from: *const u8, bytes: usize },
+    Recv { from: Cow<'a, [Rank]>, slot: Slot, into: *mut u8, bytes: usize },
+}
+
+// SAFETY: the pointers are into a buffer, which any thread may use.
+unsafe impl std::marker::Send for Message<'_> {}
+
+impl Message<'_> {
+    /// The same, with a list of its own.
+    pub fn into_owned(self) -> Message<'static> {
+        match self {
+            Self::Send { to, slot, from, bytes } => Message::Send { to, slot, from, bytes },
+            Self::Recv { from, slot, into, bytes } => {
+                Message::Recv { from: Cow::Owned(from.into_owned()), slot, into, bytes }
+            }
+        }
+    }
+
+    fn side(&self) -> Side {
+        match self {
+            Self::Send { .. } => Side::Send,
+            Self::Recv { .. } => Side::Recv,
+        }
+    }
+}
+
 impl UnboundBuffer {
     /// See [`Context::is_inherited`].
     pub fn is_inherited(&self) -> bool {
@@ -81,50 +117,94 @@ impl UnboundBuffer {
         self.context.lock()
     }
 
+    /// The context of its messages.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Starts to send `bytes` at `offset` to `to`.
     pub fn send(&self, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
-        self.context.check_rank(to)?;
-        let from = self.at(offset, bytes)?.cast_const();
-        let mut guard = self.begin(Side::Send)?;
-        let token = guard.requests.begin(self.owner, Side::Send, &[to]);
-        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
-        unsafe {
-            guard.messenger.send(Send { to, space: Space::USER, slot, fingerprint: 0, from, bytes, more: false, token })
-        };
-        self.context.engine().leave(guard);
-        Ok(())
+        self.start(&self.message_to(to, slot, offset, bytes)?)
     }
 
     /// Starts to receive at most `bytes` at `offset`, from the first of `from` that sends. The list may contain this
     /// rank, and a rank more than once.
     pub fn recv(&self, from: &[Rank], slot: Slot, offset: usize, bytes: usize) -> Result<()> {
+        self.start(&self.message_from(from, slot, offset, bytes)?)
+    }
+
+    /// The message that [`UnboundBuffer::send`] sends.
+    pub(super) fn message_to(&self, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<Message<'_>> {
+        self.context.check_rank(to)?;
+        Ok(Message::Send { to, slot, from: self.at(offset, bytes)?.cast_const(), bytes })
+    }
+
+    /// The message that [`UnboundBuffer::recv`] receives.
+    pub(super) fn message_from<'a>(
+        &self,
+        from: &'a [Rank],
+        slot: Slot,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Message<'a>> {
         from.iter().try_for_each(|rank| self.context.check_rank(*rank))?;
-        let source = match from {
-            [] => return Err(Error::invalid("a receive needs at least one rank to receive from")),
-            [rank] => Source::Rank(*rank),
-            ranks => Source::AnyOf(ranks.into()),
-        };
-        let into = self.at(offset, bytes)?;
-        let mut guard = self.begin(Side::Recv)?;
-        let token = guard.requests.begin(self.owner, Side::Recv, from);
-        let (space, fingerprint, exact, reduce) = (Space::USER, 0, false, None);
-        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
-        unsafe {
-            guard.messenger.recv(Recv {
-                from: source,
-                space,
-                slot,
-                fingerprint,
-                into,
-                bytes,
-                exact,
-                more: false,
-                reduce,
-                token,
-            })
-        };
+        if from.is_empty() {
+            return Err(Error::invalid("a receive needs at least one rank to receive from"));
+        }
+        Ok(Message::Recv { from: Cow::Borrowed(from), slot, into: self.at(offset, bytes)?, bytes })
+    }
+
+    fn start(&self, message: &Message<'_>) -> Result<()> {
+        let mut guard = self.begin(message.side())?;
+        self.post(&mut guard, message);
         self.context.engine().leave(guard);
         Ok(())
+    }
+
+    /// Posts a message of this buffer, and counts its end in the queue to which the buffer is attached. What is returned
+    /// is to be done without the lock.
+    pub(super) fn post_counted(&self, guard: &mut Guard<'_>, message: &Message<'_>) -> Option<After<Context>> {
+        let after = self.attachment.count(message.side());
+        self.post(guard, message);
+        after
+    }
+
+    /// Posts a message of this buffer.
+    fn post(&self, guard: &mut Guard<'_>, message: &Message<'_>) {
+        let space = Space::USER;
+        match message {
+            Message::Send { to, slot, from, bytes } => {
+                let token = guard.requests.begin(self.owner, Side::Send, &[*to]);
+                let (to, slot, from, bytes) = (*to, *slot, *from, *bytes);
+                // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
+                unsafe {
+                    guard.messenger.send(Send { to, space, slot, fingerprint: 0, from, bytes, more: false, token })
+                };
+            }
+            Message::Recv { from, slot, into, bytes } => {
+                let token = guard.requests.begin(self.owner, Side::Recv, from);
+                let source = match from[..] {
+                    [rank] => Source::Rank(rank),
+                    _ => Source::AnyOf(from[..].into()),
+                };
+                let (slot, into, bytes, fingerprint, exact, reduce) = (*slot, *into, *bytes, 0, false, None);
+                // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
+                unsafe {
+                    guard.messenger.recv(Recv {
+                        from: source,
+                        space,
+                        slot,
+                        fingerprint,
+                        into,
+                        bytes,
+                        exact,
+                        more: false,
+                        reduce,
+                        token,
+                    })
+                };
+            }
+        }
     }
 
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {

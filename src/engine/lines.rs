@@ -6,9 +6,11 @@
 use std::collections::VecDeque;
 
 use crate::engine::Core;
+use crate::engine::errors::already_running;
 use crate::engine::operation::Operation;
 use crate::engine::prepared::Identity;
 use crate::engine::shared::Line;
+use crate::error::Error;
 use crate::hash::QuickMap;
 
 /// The indices of such calls that the engine executes, in the order of their starts: of each line, the first one has
@@ -65,6 +67,27 @@ impl Core {
     pub fn before(&self, index: u32) -> u32 {
         let Identity { kind, tag, .. } = self.operations[index].id;
         self.lines.before((kind, tag), index).unwrap_or(index)
+    }
+
+    /// Nothing that excludes calls in order begins on these lines, of calls with these digests, until
+    /// [`Core::end_reservation`]. Fails as a start does if something is in progress that excludes one of them, with its
+    /// position.
+    pub fn reserve(&mut self, lines: &[(Line, u64)]) -> Result<(), (usize, Error)> {
+        if let Some(error) = &self.broken {
+            return Err((0, error.context("the context is broken")));
+        }
+        self.end_registration();
+        let here = || lines.iter().enumerate().find_map(|(at, (line, _))| Some((at, self.executing(*line, true)?)));
+        let running = here().or_else(|| self.shared.as_ref().and_then(|shared| shared.reserve(lines).err()));
+        running.map_or(Ok(()), |(at, other)| {
+            let ((own, tag), _) = lines[at];
+            Err((at, already_running(other, tag, own, self.explain)))
+        })
+    }
+
+    /// Ends what [`Core::reserve`] has begun.
+    pub fn end_reservation(&self, lines: &[(Line, u64)]) {
+        self.shared.iter().for_each(|shared| lines.iter().for_each(|(line, _)| shared.release(*line)));
     }
 
     /// Begins the calls for which earlier ones of their lines are over. Returns whether there are any.

@@ -43,8 +43,17 @@ impl<T> Deref for Block<T> {
 
 /// Creates a handle for `inner` and stores it in `out`.
 pub(super) fn create<H: Handle>(inner: H::Inner, out: Out<*mut H>) {
-    let block = Block { tag: AtomicU64::new(H::TAG), inner };
-    out.set(Arc::into_raw(Arc::new(block)).cast_mut().cast());
+    give(make::<H>(inner), out);
+}
+
+/// What is behind a handle for `inner`.
+pub(super) fn make<H: Handle>(inner: H::Inner) -> Arc<Block<H::Inner>> {
+    Arc::new(Block { tag: AtomicU64::new(H::TAG), inner })
+}
+
+/// Stores the handle of `block`, which [`make`] has made for this type, in `out`.
+pub(super) fn give<H: Handle>(block: Arc<Block<H::Inner>>, out: Out<*mut H>) {
+    out.set(Arc::into_raw(block).cast_mut().cast());
 }
 
 /// Returns the object behind `handle`; `what` is the parameter's name.

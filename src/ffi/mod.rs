@@ -67,6 +67,10 @@ mod requests;
 
 mod queue;
 
+mod group;
+
+mod progress;
+
 mod enumeration;
 mod guard;
 mod handle;
@@ -82,6 +86,7 @@ pub use collective::*;
 pub use context::*;
 pub use device::*;
 pub use error::*;
+pub use group::*;
 pub use ibverbs::{
     GLOO_RS_IBVERBS_DEFAULT, gloo_rs_ibverbs_devices, gloo_rs_ibverbs_gid_init, gloo_rs_ibverbs_gid_t,
     gloo_rs_ibverbs_gid_type_t, gloo_rs_ibverbs_gids, gloo_rs_ibverbs_gpu_t, gloo_rs_ibverbs_link_layer_t,
@@ -93,6 +98,7 @@ pub use launch::*;
 pub use library::*;
 pub use membership::*;
 pub use pair::*;
+pub use progress::*;
 pub use queue::*;
 pub use recorder::*;
 pub use request::*;

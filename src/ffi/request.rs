@@ -1,6 +1,7 @@
 //! Persistent requests: collectives that are checked and prepared once, and then started any number of times.
 
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::collective::{self, gloo_rs_collective_options_t, gloo_rs_collective_t, guard_kind};
@@ -11,7 +12,7 @@ use super::options;
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
 use crate::collective::Collective;
-use crate::context::Request;
+use crate::context::{Context, Request};
 use crate::error::Result;
 
 /// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn gloo_rs_collective_prepare(
     let prepare = |collective| {
         let out = out?;
         // SAFETY: the caller's duties are those of this function.
-        handle::create(unsafe { prepared(context, collective, options, false) }?, out);
+        handle::create(unsafe { prepared_on(context, collective, options, false) }?, out);
         Ok(())
     };
     // SAFETY: C initialises arguments; any number is accepted.
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn gloo_rs_collective_start(
     let start = |collective| {
         let out = out?;
         // SAFETY: the caller's duties are those of this function.
-        let handle = unsafe { prepared(context, collective, options, true) }?;
+        let handle = unsafe { prepared_on(context, collective, options, true) }?;
         handle.waits.during(|| handle.request.start())?;
         handle::create(handle, out);
         Ok(())
@@ -100,12 +101,11 @@ pub unsafe extern "C" fn gloo_rs_collective_start(
     unsafe { guard_kind("gloo_rs_collective_start", kind, start) }
 }
 
-/// A request, which is inactive. `in_order`: others of its collective and tag may be active beside it.
+/// [`prepared`] with what C has passed.
 ///
 /// # Safety
-/// `context` is NULL or a live handle, `options` is NULL or valid for its `struct_size` bytes, the pointers in it are
-/// valid as their comments say, and the buffers whenever the request is active.
-unsafe fn prepared(
+/// As for [`prepared`]; `context` is NULL or a live handle, and `options` is NULL or valid for its `struct_size` bytes.
+unsafe fn prepared_on(
     context: *mut gloo_rs_context_t,
     collective: Collective,
     options: *const gloo_rs_collective_options_t,
@@ -114,8 +114,22 @@ unsafe fn prepared(
     // SAFETY: by the contract.
     let (options, handle) = unsafe { (options::read(options)?, handle::get(context, "context")?) };
     // SAFETY: by the contract.
-    let request = unsafe { collective::request(&handle.context, collective, &options, in_order) }?;
-    Ok(RequestHandle { request, waits: handle.waits.clone() })
+    unsafe { prepared((&handle.context, &handle.waits), collective, &options, in_order) }
+}
+
+/// A request, which is inactive. `in_order`: others of its collective and tag may be active beside it.
+///
+/// # Safety
+/// The pointers in `options` are valid as their comments say, and the buffers whenever the request is active.
+pub(super) unsafe fn prepared(
+    (context, waits): (&Arc<Context>, &Waits),
+    collective: Collective,
+    options: &gloo_rs_collective_options_t,
+    in_order: bool,
+) -> Result<RequestHandle> {
+    // SAFETY: by the contract.
+    let request = unsafe { collective::request(context, collective, options, in_order) }?;
+    Ok(RequestHandle { request, waits: waits.clone() })
 }
 
 /// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the
@@ -184,7 +198,7 @@ pub unsafe extern "C" fn gloo_rs_test(request: *mut gloo_rs_request_t, done: *mu
     })
 }
 
-/// Frees an inactive request. An active one that is attached to a queue is freed when its call has ended and the entry was
+/// Frees an inactive request, or one in a group, whose end fails then. An active one that is attached to a queue is freed when its call has ended and the entry was
 /// taken, which says when its buffers are the program's again. Another active one is refused with
 /// GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it first. If its context is closed or broken, the wait
 /// returns at once. NULL is ignored.

@@ -29,7 +29,7 @@ pub struct UnboundHandle {
     pub(super) buffer: UnboundBuffer,
     waits: Waits,
     /// Ranks in the context.
-    size: usize,
+    pub(super) size: usize,
 }
 
 /// Creates a buffer on the `bytes` bytes at `data`, of any alignment. The caller keeps the memory valid until the
@@ -110,13 +110,25 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
     guard("gloo_rs_unbound_buffer_recv_any", || {
         // SAFETY: the header demands that `buffer` is NULL or a live handle, and `from` is NULL or valid for reads of
         // `n` values.
-        let (handle, from) = unsafe { (handle::get(buffer, "buffer")?, pointer::slice(from, n, "from")?) };
-        if from.is_empty() {
-            return Err(Error::invalid("from is empty; it must name at least one rank"));
-        }
-        let from = from.iter().map(|rank| pointer::rank(*rank, handle.size, "a rank in from"));
-        handle.buffer.recv(&try_collect(from, "the ranks to receive from")?, slot, offset, bytes)
+        let handle = unsafe { handle::get(buffer, "buffer") }?;
+        // SAFETY: as above.
+        let from = unsafe { sources(from, n, handle.size) }?;
+        handle.buffer.recv(&from, slot, offset, bytes)
     })
+}
+
+/// The ranks from any of which a message is received, in a context of `size` ranks.
+///
+/// # Safety
+/// `from` is NULL or valid for reads of `n` values.
+pub(super) unsafe fn sources(from: *const i32, n: usize, size: usize) -> Result<Vec<Rank>> {
+    // SAFETY: by the contract.
+    let from = unsafe { pointer::slice(from, n, "from") }?;
+    if from.is_empty() {
+        return Err(Error::invalid("from is empty; it must name at least one rank"));
+    }
+    let from = from.iter().map(|rank| pointer::rank(*rank, size, "a rank in from"));
+    try_collect(from, "the ranks to receive from")
 }
 
 /// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if `rank` is not NULL, to its

@@ -71,10 +71,7 @@ impl Request {
 
     /// Starts the call of an inactive request that is attached, and that this thread has made busy.
     pub(super) fn start_attached(&self) -> Result<()> {
-        let Some((queue, number)) = self.attachment.get().filter(|(queue, number)| queue.begin(*number)) else {
-            self.attachment.set(None);
-            return self.begin(None);
-        };
+        let Some((queue, number)) = self.begin_in_queue() else { return self.begin(None) };
         match self.begin_any(None) {
             Ok(has_ended) => {
                 self.leave_queued(&queue, number, has_ended);
@@ -88,8 +85,23 @@ impl Request {
         }
     }
 
+    /// The queue of an attached request, and its number there.
+    pub(super) fn place(&self) -> Option<(Arc<Queue>, u32)> {
+        self.attachment.get()
+    }
+
+    /// The queue of an attached request, and the number there of the call that this thread starts. `None` if the queue
+    /// is closed, so that the request is attached no more.
+    pub(super) fn begin_in_queue(&self) -> Option<(Arc<Queue>, u32)> {
+        let place = self.attachment.get().filter(|(queue, number)| queue.begin(*number));
+        if place.is_none() {
+            self.attachment.set(None);
+        }
+        place
+    }
+
     /// The call is in progress, or has ended, and the queue has it from now on.
-    fn leave_queued(&self, queue: &Arc<Queue>, number: u32, has_ended: bool) {
+    pub(super) fn leave_queued(&self, queue: &Arc<Queue>, number: u32, has_ended: bool) {
         let looks = (!has_ended).then(|| {
             self.enter(queue.clone(), number as usize);
             let Body { context, .. } = &*self.body;
@@ -137,7 +149,7 @@ impl Request {
         }
     }
 
-    fn refuse_now(&self, doing: &str) -> Error {
+    pub(super) fn refuse_now(&self, doing: &str) -> Error {
         self.refuse(self.state.load(std::sync::atomic::Ordering::Acquire), doing)
     }
 }

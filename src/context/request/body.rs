@@ -55,10 +55,17 @@ unsafe impl Sync for Body {}
 
 /// When a call was started, and when it fails.
 #[derive(Clone, Copy)]
-pub(super) struct Times {
+pub(in crate::context) struct Times {
     pub at: Instant,
     pub deadline: Instant,
     pub timeout: Duration,
+}
+
+impl Times {
+    /// Those of `run`.
+    pub fn of(run: &Run<'_>) -> Self {
+        Self { at: run.started, deadline: run.deadline, timeout: run.timeout }
+    }
 }
 
 /// What is known of the last start that has not ended at once.

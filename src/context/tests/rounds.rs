@@ -52,6 +52,27 @@ fn requested_gatherv(context: &Arc<Context>, tag: u64) -> Result<Vec<u32>> {
     })
 }
 
+struct Own(Request);
+
+impl HasRequest for Own {
+    fn request(&self) -> &Request {
+        &self.0
+    }
+}
+
+/// The same in a group.
+fn grouped_gatherv(context: &Arc<Context>, tag: u64) -> Result<Vec<u32>> {
+    gathered(context, "direct", tag, |call| {
+        context.check(call, None)?;
+        // SAFETY: the buffers are as long as the shape says, and outlive the request.
+        let own = Arc::new(Own(unsafe { context.request_checked(call, None, None, true) }?));
+        let group = context.group()?;
+        group.start(own.clone())?;
+        group.end()?;
+        own.0.wait()
+    })
+}
+
 fn is_refused<T>(result: Result<T>, why: &str) {
     let error = result.err().unwrap();
     assert!(error.kind() == ErrorKind::InvalidOperation && error.message().contains(why), "{error}");
@@ -74,8 +95,10 @@ fn nothing_starts_between_the_rounds_of_a_call() {
         if shared {
             is_refused(requested_gatherv(&contexts[0], 3), "gatherv binomial of uint32 with tag 3 is running");
         }
+        is_refused(grouped_gatherv(&contexts[0], 3), "gatherv binomial of uint32 with tag 3 is running");
         run(&contexts, |context| drop(gatherv(context, "direct", 4).unwrap()));
         drop(operation);
+        run(&contexts, |context| assert_eq!(grouped_gatherv(context, 3).unwrap()[1], [1, 9][context.rank()]));
         for algorithm in ["binomial", "direct"] {
             run(&contexts, |context| assert_eq!(gatherv(context, algorithm, 3).unwrap()[1], [1, 9][context.rank()]));
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{UnboundBuffer, doing};
 use crate::context::Context;
 use crate::context::queued::{CompletionKind, Queue, Queued};
+use crate::engine::completion_queue::After;
 use crate::engine::ready::{Ends, Entry};
 use crate::engine::requests::{Ended, Side};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,12 +19,15 @@ type Place = Option<(Arc<Queue>, [u32; 2])>;
 pub(super) struct Attachment(Arc<Mutex<Place>>);
 
 impl Attachment {
-    /// Operations of one side begin.
+    /// An operation of one side begins.
     pub fn begin(&self, side: Side) {
-        let place = self.place().clone();
-        if let Some((queue, numbers)) = place {
-            queue.begin_another(numbers[side as usize], 1).wake();
-        }
+        self.count(side).iter().for_each(|after| after.wake());
+    }
+
+    /// An operation of one side begins. What is returned is to be done without locks.
+    pub fn count(&self, side: Side) -> Option<After<Context>> {
+        let (queue, numbers) = self.place().clone()?;
+        Some(queue.begin_another(numbers[side as usize], 1))
     }
 
     /// Refuses waits while it is attached.

@@ -286,6 +286,18 @@ impl Shared {
         Ok((number, sequence))
     }
 
+    /// Claims the lines of calls in order with these digests, until [`Shared::release`] of each: only calls in order
+    /// begin there. Fails with the fingerprint of one that is in progress, and the position of the line.
+    pub fn reserve(&self, lines: &[(Line, u64)]) -> std::result::Result<(), (usize, u64)> {
+        let mut state = self.state();
+        let mut all = lines.iter().enumerate();
+        if let Some(running) = all.find_map(|(at, (line, _))| Some((at, state.calls.running(*line, true)?))) {
+            return Err(running);
+        }
+        state.elsewhere.extend(lines.iter().map(|(line, digest)| (*line, true, *digest)));
+        Ok(())
+    }
+
     /// Tag and fingerprint of the last call that was started, if it has published anything.
     pub fn last_call(&self) -> Option<(u64, u64)> {
         self.state().allocator.last(&self.publications)

@@ -98,11 +98,21 @@ pub(in crate::ffi) unsafe fn guard_kind(
     body: impl FnOnce(Collective) -> Result<()>,
 ) -> gloo_rs_status_t {
     // SAFETY: by the contract.
-    let number = unsafe { number(kind) };
-    let Some(&collective) = Collective::ALL.get(number as usize) else {
-        return remember(function, &unknown("kind", number));
+    let collective = match unsafe { kind_of(kind) } {
+        Ok(collective) => collective,
+        Err(error) => return remember(function, &error),
     };
     guarded(|| body(collective)).map_or_else(|error| failed(function, collective, error), |()| GLOO_RS_OK)
+}
+
+/// The collective that C passed as `kind`.
+///
+/// # Safety
+/// `kind` is initialised, with any number.
+pub(in crate::ffi) unsafe fn kind_of(kind: MaybeUninit<gloo_rs_collective_t>) -> Result<Collective> {
+    // SAFETY: by the contract.
+    let number = unsafe { number(kind) };
+    Collective::ALL.get(number as usize).copied().ok_or_else(|| unknown("kind", number))
 }
 
 /// Stores the error of a call by options. Message and operation name the collective, which the name of the function

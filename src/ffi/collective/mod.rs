@@ -25,7 +25,7 @@ pub use options::*;
 pub use reducing::*;
 
 use self::buffers::Form;
-pub(super) use self::kind::guard_kind;
+pub(super) use self::kind::{guard_kind, kind_of};
 use super::context::gloo_rs_context_t;
 use super::enumeration::{from_number, number};
 use super::error::remember;

@@ -12,7 +12,9 @@ mod disagreement;
 mod exhaustive;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 mod fabric;
+mod groups;
 mod job;
+mod lent;
 mod messages;
 mod orders;
 mod queues;

@@ -1,0 +1,246 @@
+//! Groups of starts: requests and messages that begin together, or not at all.
+//!
+//! A group only notes what is to begin. Its end holds the engine's lock while it looks whether all can begin, and while
+//! it begins them, so no peer learns of a group that is refused.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::context::Context;
+use crate::context::operation::Operation;
+use crate::context::request::{HasRequest, Joined, Times};
+use crate::context::rounds;
+use crate::context::run::Run;
+use crate::context::unbound_buffer::{HasBuffer, Message};
+use crate::engine::Guard;
+use crate::engine::shared::Line;
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Rank, Slot};
+
+/// Starts of requests and messages of one context. Thread-safe. Dropped before its end, it begins nothing.
+pub struct Group {
+    context: Arc<Context>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    starts: Starts,
+    /// Why a start was refused: then none begins.
+    refused: Option<Error>,
+    has_ended: bool,
+}
+
+/// In the order in which they were named.
+#[derive(Default)]
+struct Starts {
+    requests: Vec<(Arc<dyn HasRequest>, Joined)>,
+    /// A buffer may be destroyed before the end of the group.
+    messages: Vec<(Weak<dyn HasBuffer>, Message<'static>)>,
+}
+
+impl Context {
+    /// An empty group. The context must be connected when the group ends.
+    pub fn group(self: &Arc<Self>) -> Result<Group> {
+        self.check_process()?;
+        Ok(Group { context: self.clone(), state: Mutex::default() })
+    }
+}
+
+impl Group {
+    /// The context of what it starts.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Runs `name`, which names a start. If that fails, the end of the group does.
+    pub fn naming<R>(&self, name: impl FnOnce() -> Result<R>) -> Result<R> {
+        name().inspect_err(|error| {
+            self.state().refused.get_or_insert_with(|| error.clone());
+        })
+    }
+
+    /// Adds the start of an inactive request of this context, which may run beside others of its collective and tag. It
+    /// takes part in no other call until the group has ended.
+    pub fn start(&self, own: Arc<dyn HasRequest>) -> Result<()> {
+        let mut state = self.open()?;
+        let request = own.request();
+        if !Arc::ptr_eq(request.context(), &self.context) {
+            return Err(other_context("request"));
+        }
+        let joined = request.join()?;
+        state.starts.requests.push((own, joined));
+        Ok(())
+    }
+
+    /// Adds a send, see [`UnboundBuffer::send`](super::UnboundBuffer::send).
+    pub fn send(&self, own: &Arc<dyn HasBuffer>, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
+        self.add(own, own.buffer().message_to(to, slot, offset, bytes)?)
+    }
+
+    /// Adds a receive, see [`UnboundBuffer::recv`](super::UnboundBuffer::recv).
+    pub fn recv(&self, own: &Arc<dyn HasBuffer>, from: &[Rank], slot: Slot, offset: usize, bytes: usize) -> Result<()> {
+        self.add(own, own.buffer().message_from(from, slot, offset, bytes)?)
+    }
+
+    fn add(&self, own: &Arc<dyn HasBuffer>, message: Message<'_>) -> Result<()> {
+        let mut state = self.open()?;
+        if !Arc::ptr_eq(own.buffer().context(), &self.context) {
+            return Err(other_context("buffer"));
+        }
+        state.starts.messages.push((Arc::downgrade(own), message.into_owned()));
+        Ok(())
+    }
+
+    /// Begins all that was named, and waits for nobody but, with `check_calls`, for the groups of the other ranks. If it
+    /// fails, nothing has begun, and the requests are inactive; or memory has run out, and the context is broken.
+    pub fn end(&self) -> Result<()> {
+        let mut state = self.open()?;
+        state.has_ended = true;
+        let (mut starts, refused) = (std::mem::take(&mut state.starts), state.refused.take());
+        drop(state);
+        // One order for all ranks with the same group, whatever order they have named them in: comparisons of calls need
+        // it, and so do more long calls than have shared memory at a time. Those of one line keep theirs.
+        starts.requests.sort_by_key(|(own, _)| own.request().line());
+        match refused {
+            None => starts.begin(&self.context),
+            Some(error) => {
+                starts.give_up();
+                Err(error.context("a start of this group was refused, so none has begun"))
+            }
+        }
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, State>> {
+        self.context.check_process()?;
+        let state = self.state();
+        if state.has_ended {
+            return Err(Error::new(ErrorKind::InvalidOperation, "the group has ended"));
+        }
+        Ok(state)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Without its lock, which another thread may have had when a child was forked.
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).starts.give_up();
+    }
+}
+
+#[cold]
+fn other_context(what: &str) -> Error {
+    Error::invalid(format!("the {what} is of another context than the group"))
+}
+
+#[cold]
+fn gone(what: &str, how: &str) -> Error {
+    let text = format!("a {what} of this group was {how}, so none of its starts has begun");
+    Error::new(ErrorKind::InvalidOperation, text)
+}
+
+fn give_up(requests: &[(Arc<dyn HasRequest>, Joined)]) {
+    let entered = requests.iter().filter(|(own, _)| own.request().enter_group());
+    entered.for_each(|(own, joined)| own.request().leave_group(*joined));
+}
+
+impl Starts {
+    /// The requests are what they were before they joined the group.
+    fn give_up(&self) {
+        give_up(&self.requests);
+    }
+
+    fn begin(&self, context: &Context) -> Result<()> {
+        let entered = self.requests.iter().take_while(|(own, _)| own.request().enter_group()).count();
+        let (entered, others) = self.requests.split_at(entered);
+        let begun = if others.is_empty() { self.begin_entered(context) } else { Err(gone("request", "freed")) };
+        if begun.is_err() {
+            entered.iter().for_each(|(own, joined)| own.request().leave_group(*joined));
+            give_up(others);
+        }
+        begun
+    }
+
+    fn begin_entered(&self, context: &Context) -> Result<()> {
+        let buffers = self.messages.iter().map(|(own, _)| own.upgrade());
+        let buffers = buffers.collect::<Option<Vec<_>>>().ok_or_else(|| gone("buffer", "destroyed"))?;
+        self.requests.iter().try_for_each(|(own, _)| own.request().stage())?;
+        let now = context.engine().now();
+        let mut runs: Vec<Run<'_>> = self.requests.iter().map(|(own, _)| own.request().run_from(now)).collect();
+        let compared = context.compare_all(&mut runs)?;
+        let admitted = context.admit_all(&runs)?;
+        let (mut guard, lines) = reserve(context, &runs)?;
+        let mut begun = Vec::with_capacity(runs.len());
+        for (run, (own, _)) in runs.iter().zip(&self.requests) {
+            match own.request().begin_in(&mut guard, run) {
+                Ok(operation) => begun.push((operation, Times::of(run))),
+                Err(error) => {
+                    guard.end_reservation(&lines);
+                    let error = context.refused(run, guard, &error);
+                    drop((admitted, compared));
+                    self.end_early(begun);
+                    return Err(error);
+                }
+            }
+        }
+        let messages = buffers.iter().zip(&self.messages);
+        let after: Vec<_> =
+            messages.filter_map(|(own, (_, message))| own.buffer().post_counted(&mut guard, message)).collect();
+        guard.end_reservation(&lines);
+        context.engine().leave(guard);
+        drop((admitted, compared));
+        after.iter().for_each(|after| after.wake());
+        begun.into_iter().zip(&self.requests).for_each(|((operation, times), (own, joined))| {
+            own.request().go_on(operation, times, *joined);
+        });
+        Ok(())
+    }
+
+    /// Ends what has begun on a context that is broken since.
+    #[cold]
+    fn end_early(&self, begun: Vec<(Operation, Times)>) {
+        for ((operation, times), (own, _)) in begun.into_iter().zip(&self.requests) {
+            own.request().end_early(operation, times);
+        }
+    }
+}
+
+/// The lock, if all of these calls can begin: until [`Core::end_reservation`](crate::engine::Core::end_reservation) of
+/// the returned lines, nothing excludes them.
+fn reserve<'a>(context: &'a Context, runs: &[Run<'_>]) -> Result<(Guard<'a>, Vec<(Line, u64)>)> {
+    let mut guard = context.lock()?;
+    let lines: Vec<_> = runs.iter().map(|run| ((run.binding.call.kind(), run.binding.tag), run.call.digest)).collect();
+    let unconnected = context.unconnected(&guard).map(|error| (0, error));
+    let refused = unconnected.or_else(|| guard.reserve(&lines).err());
+    match refused {
+        None => Ok((guard, lines)),
+        Some((at, error)) => Err(match runs.get(at) {
+            Some(run) => context.refused(run, guard, &error),
+            None => error.context(context.own()),
+        }),
+    }
+}
+
+impl Context {
+    /// Compares the calls of a group, if the context's options ask for it: they are in the order of their tags.
+    /// What is returned excludes other operations on the tags of these calls until they have begun.
+    fn compare_all(&self, runs: &mut [Run<'_>]) -> Result<Vec<(u64, rounds::Operation<'_>)>> {
+        let mut rounds = Vec::new();
+        if !self.compares_calls() {
+            return Ok(rounds);
+        }
+        for run in runs {
+            let last = rounds.last().map(|(tag, _)| *tag);
+            if last == Some(run.binding.tag) {
+                run.is_round = true;
+            } else if let Some(operation) = self.begin_rounds_of(run)? {
+                rounds.push((run.binding.tag, operation));
+            }
+            self.compare_calls(run)?;
+        }
+        Ok(rounds)
+    }
+}
