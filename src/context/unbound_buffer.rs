@@ -110,11 +110,16 @@ impl UnboundBuffer {
         }
     }
 
-    /// The lock, for an operation that is about to be posted.
-    fn begin(&self, side: Side) -> Result<Guard<'_>> {
+    /// Runs `post`, which posts an operation of one side, and counts its end in the queue to which the buffer is attached:
+    /// both with the lock, so that [`UnboundBuffer::attach`] counts each operation once.
+    fn start(&self, side: Side, post: impl FnOnce(&mut Guard<'_>)) -> Result<()> {
         self.context.check_process()?;
-        self.attachment.begin(side);
-        self.context.lock()
+        let mut guard = self.context.lock()?;
+        let after = self.attachment.count(side);
+        post(&mut guard);
+        self.context.engine().leave(guard);
+        after.iter().for_each(|after| after.wake());
+        Ok(())
     }
 
     /// The context of its messages.
@@ -124,13 +129,15 @@ impl UnboundBuffer {
 
     /// Starts to send `bytes` at `offset` to `to`.
     pub fn send(&self, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
-        self.start(&self.message_to(to, slot, offset, bytes)?)
+        let message = self.message_to(to, slot, offset, bytes)?;
+        self.start(Side::Send, |guard| self.post(guard, &message))
     }
 
     /// Starts to receive at most `bytes` at `offset`, from the first of `from` that sends. The list may contain this
     /// rank, and a rank more than once.
     pub fn recv(&self, from: &[Rank], slot: Slot, offset: usize, bytes: usize) -> Result<()> {
-        self.start(&self.message_from(from, slot, offset, bytes)?)
+        let message = self.message_from(from, slot, offset, bytes)?;
+        self.start(Side::Recv, |guard| self.post(guard, &message))
     }
 
     /// The message that [`UnboundBuffer::send`] sends.
@@ -152,13 +159,6 @@ impl UnboundBuffer {
             return Err(Error::invalid("a receive needs at least one rank to receive from"));
         }
         Ok(Message::Recv { from: Cow::Borrowed(from), slot, into: self.at(offset, bytes)?, bytes })
-    }
-
-    fn start(&self, message: &Message<'_>) -> Result<()> {
-        let mut guard = self.begin(message.side())?;
-        self.post(&mut guard, message);
-        self.context.engine().leave(guard);
-        Ok(())
     }
 
     /// Posts a message of this buffer, and counts its end in the queue to which the buffer is attached. What is returned
@@ -308,12 +308,11 @@ impl UnboundBuffer {
     pub fn put(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
-        let mut guard = self.begin(Side::Send)?;
-        let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
-        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
-        unsafe { guard.messenger.put(remote, from, bytes, token) };
-        self.context.engine().leave(guard);
-        Ok(())
+        self.start(Side::Send, |guard| {
+            let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
+            // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
+            unsafe { guard.messenger.put(remote, from, bytes, token) };
+        })
     }
 
     /// Starts to read `bytes` at `remote_offset` of the remote buffer into `offset`; `wait_send` returns when they are
@@ -321,12 +320,11 @@ impl UnboundBuffer {
     pub fn get(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
-        let mut guard = self.begin(Side::Send)?;
-        let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
-        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
-        unsafe { guard.messenger.get(remote, into, bytes, token) };
-        self.context.engine().leave(guard);
-        Ok(())
+        self.start(Side::Send, |guard| {
+            let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
+            // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
+            unsafe { guard.messenger.get(remote, into, bytes, token) };
+        })
     }
 }
 

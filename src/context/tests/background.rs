@@ -8,6 +8,7 @@ use super::functions::{Act, waits};
 use super::shared;
 use super::*;
 use crate::collective::{Collective, Shape};
+use crate::context::Completions;
 use crate::types::{DataType, ReduceOp};
 
 /// Longer than anything here takes.
@@ -235,5 +236,42 @@ fn a_function_at_work_keeps_no_message_from_its_receiver() {
         assert_eq!(into.wait_recv(None).unwrap(), Some((1, bytes)));
         drop((from, into));
         assert!(sent == got);
+    }
+}
+
+#[test]
+fn sends_beside_the_attachment_of_their_buffer_are_counted_once() {
+    const ROUNDS: usize = 300;
+    const COUNT: usize = 4;
+    let contexts = fresh(2);
+    for round in 0..ROUNDS {
+        let (mut sent, mut got) = ([round as u8; COUNT], [0; COUNT]);
+        // SAFETY: the arrays outlive the buffers.
+        let [from, into] = unsafe {
+            [
+                contexts[0].unbound_buffer(sent.as_mut_ptr(), COUNT).unwrap(),
+                contexts[1].unbound_buffer(got.as_mut_ptr(), COUNT).unwrap(),
+            ]
+        };
+        let queue = Completions::new().unwrap();
+        let barrier = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                (0..COUNT).for_each(|at| from.send(1, at as u64, at, 1).unwrap());
+            });
+            barrier.wait();
+            (0..round % 64).for_each(|_| std::hint::spin_loop());
+            queue.attach_buffer(&from, 0).unwrap();
+        });
+        for at in 0..COUNT {
+            into.recv(&[0], at as u64, at, 1).unwrap();
+            into.wait_recv(None).unwrap().unwrap();
+        }
+        for _ in 0..COUNT {
+            let ended = queue.wait(Some(Duration::from_secs(30))).unwrap().expect("a send is not reported");
+            ended.result.unwrap();
+        }
+        assert_eq!(queue.count(), 0, "round {round}: an operation was counted twice");
     }
 }

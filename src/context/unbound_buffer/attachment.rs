@@ -19,12 +19,8 @@ type Place = Option<(Arc<Queue>, [u32; 2])>;
 pub(super) struct Attachment(Arc<Mutex<Place>>);
 
 impl Attachment {
-    /// An operation of one side begins.
-    pub fn begin(&self, side: Side) {
-        self.count(side).iter().for_each(|after| after.wake());
-    }
-
-    /// An operation of one side begins. What is returned is to be done without locks.
+    /// An operation of one side is about to be posted by the thread that has the engine's lock. What is returned is to be
+    /// done without locks.
     pub fn count(&self, side: Side) -> Option<After<Context>> {
         let (queue, numbers) = self.place().clone()?;
         Some(queue.begin_another(numbers[side as usize], 1))
@@ -62,9 +58,9 @@ impl UnboundBuffer {
     /// Has `queue` report each end of an operation from now on, those included that no wait has reported.
     pub(in crate::context) fn attach(&self, queue: &Arc<Queue>, user: u64) -> Result<()> {
         self.context.check_process()?;
-        let mut place = self.attachment.place();
-        if place.is_some() {
-            return Err(Error::new(ErrorKind::InvalidOperation, "the buffer is attached to a queue already"));
+        let attached = || Error::new(ErrorKind::InvalidOperation, "the buffer is attached to a queue already");
+        if self.attachment.place().is_some() {
+            return Err(attached());
         }
         let side = |side| {
             let (context, attachment) = (self.context.clone(), self.attachment.clone());
@@ -73,12 +69,22 @@ impl UnboundBuffer {
             number.ok_or_else(|| Error::new(ErrorKind::Closed, "the queue is closed"))
         };
         let numbers = [side(Side::Send)?, side(Side::Recv)?];
-        *place = Some((queue.clone(), numbers));
-        drop(place);
-        for (side, number) in [(Side::Send, numbers[0]), (Side::Recv, numbers[1])] {
+        // With the lock: what is posted before is counted here, and what is posted later where it is posted.
+        let mut guard = self.context.lock()?;
+        if self.attachment.place().is_some() {
+            drop(guard);
+            numbers.into_iter().for_each(|number| queue.remove(number));
+            return Err(attached());
+        }
+        *self.attachment.place() = Some((queue.clone(), numbers));
+        let counted = [(Side::Send, numbers[0]), (Side::Recv, numbers[1])].map(|(side, number)| {
             let entry = Entry { ends: queue.clone(), number: number as usize };
-            let (under_way, ended) = self.context.lock()?.requests.attach(self.owner, side, Some(entry));
-            queue.begin_another(number, under_way + ended).wake();
+            let (under_way, ended) = guard.requests.attach(self.owner, side, Some(entry));
+            (queue.begin_another(number, under_way + ended), number, ended)
+        });
+        drop(guard);
+        for (after, number, ended) in counted {
+            after.wake();
             if ended > 0 {
                 queue.add(number as usize);
                 self.context.engine().wake();
