@@ -19,8 +19,9 @@ from torch._C import _distributed_c10d as c10d
 import gloo_rs
 
 from . import _tensors
+from ._completer import Completer
 from ._store import TorchStore
-from ._work import Collective, Completer, Done, Message, Work, end_record, until_ended
+from ._work import Collective, Done, Message, Work, end_record, until_ended
 
 # Works that nobody has waited for are looked at when there are this many.
 _PENDING_WORKS = 64
