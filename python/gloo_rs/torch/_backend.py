@@ -13,7 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from . import _tensors
 from ._core import Tensors
 from ._messages import Messages
-from ._work import Collective, Done, Work
+from ._work import Collective, Done, Work, end_record
 
 # The tag of what a sum of sparse tensors needs.
 _SPARSE_TAG = 1
@@ -64,7 +64,7 @@ class Backend(Messages):
         total = torch.sparse_coo_tensor(every_index.t(), every_value, tensor.shape).coalesce()
         with torch.no_grad():
             tensor.copy_(total)
-        return Done(self, "all_reduce", [tensors])
+        return Done(self, "all_reduce", [tensors], self._timeout_s)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         opts = opts or c10d.AllreduceCoalescedOptions()
@@ -281,7 +281,9 @@ class Backend(Messages):
         self._has_started(merged, self._pending[works[0]])
         for work in works:
             work._requests = []
-            self.has_ended(work)
+            if work._record is not None:
+                end_record(work._record)
+            self.has_merged(work)
         return merged
 
 

@@ -56,7 +56,8 @@ class Messages(Core):
             raise self.failure(operation, error, self._timeout_s) from error
         is_send = title == "send"
         finish = None if is_send or data is tensor else lambda: tensor.detach().copy_(data)
-        work = Message(buffer, is_send, self, operation, [[tensor]], self._timeout_s, data, finish, record)
+        seconds = self._extended(self._timeout_s) if self._extensions else self._timeout_s
+        work = Message(buffer, is_send, self, operation, [[tensor]], seconds, data, finish, record)
         self._has_started(work, title)
         return work
 

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._distributed_c10d import OpType, WorkResult
 from torch._C._distributed_c10d import Work as TorchWork
-from torch._C._distributed_c10d import WorkResult
 
 import gloo_rs
 
 if TYPE_CHECKING:
-    import datetime
-
     from ._core import Core
 
 _creating_futures = threading.Lock()
+
+# torch's types of calls, by the first words of our operations.
+_OP_TYPES = {
+    "broadcast": OpType.BROADCAST,
+    "all_reduce": OpType.ALLREDUCE,
+    "reduce": OpType.REDUCE,
+    "all_gather": OpType.ALLGATHER,
+    "_all_gather_base": OpType.ALLGATHER,
+    "gather": OpType.GATHER,
+    "scatter": OpType.SCATTER,
+    "reduce_scatter": OpType.REDUCE_SCATTER,
+    "_reduce_scatter_base": OpType.REDUCE_SCATTER,
+    "all_to_all": OpType.ALLTOALL,
+    "send": OpType.SEND,
+    "recv": OpType.RECV,
+    "barrier": OpType.BARRIER,
+}
 
 
 class Work(TorchWork):
@@ -45,6 +61,9 @@ class Work(TorchWork):
         # Moves results to where they belong.
         self._finish = finish
         self._record = record
+        self._sequence = backend._sequence
+        self._began = time.monotonic()
+        self._took = 0.0
         self._ended = False
         self._error: BaseException | None = None
         # Held by the thread that waits for the end, or that looks for it.
@@ -118,6 +137,22 @@ class Work(TorchWork):
 
     def _source_rank(self) -> int:
         return self.source_rank()
+
+    @property
+    def timeout(self) -> datetime.timedelta:
+        return datetime.timedelta(seconds=self._timeout_s)
+
+    def _get_sequence_number(self) -> int:
+        return self._sequence
+
+    def _get_op_type(self) -> OpType:
+        return _OP_TYPES.get(self._operation.split()[0], OpType.UNKNOWN)
+
+    def _get_duration(self) -> float:
+        """The milliseconds from the start to the end."""
+        if not self.is_success():
+            raise RuntimeError(f"[{self._backend.name()}] {self._operation}: the duration is asked for, and the call has not ended well")
+        return self._took * 1e3
 
     def get_future(self) -> torch.futures.Future:
         """A future of the outputs."""
@@ -248,24 +283,29 @@ class Work(TorchWork):
         elif error is not None:
             self._error = self._backend.failure(self._operation, error, self._timeout_s)
             self._error.__cause__ = error
+            self._backend.has_failed(error)
         self._keep = self._finish = None
+        self._took = time.monotonic() - self._began
         if self._record is not None:
             self._record, record = None, self._record
             end_record(record)
         self._ended = True
-        self._backend.has_ended(self)
         if self._reported is not None:
             self._reported.set()
+        self._backend.has_ended(self)
 
 
 class Done(Work):
-    """A call that has been made already."""
+    """A call that has been made already, in so many seconds if that is known."""
 
-    def __init__(self, backend: Core, operation: str, outputs: list[list[torch.Tensor]]) -> None:
+    def __init__(self, backend: Core, operation: str, outputs: list[list[torch.Tensor]], timeout_s: float, took: float = 0.0) -> None:
         TorchWork.__init__(self)
         self._backend = backend
         self._operation = operation
         self._outputs = outputs
+        self._timeout_s = timeout_s
+        self._sequence = backend._sequence
+        self._took = took
         self._ended = True
         self._error = None
 
