@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from . import _tensors
+from ._compiler import not_compiled
 from ._core import Tensors
 from ._messages import Messages
 from ._work import Collective, Done, Work, end_record
@@ -19,6 +20,7 @@ from ._work import Collective, Done, Work, end_record
 _SPARSE_TAG = 1
 
 
+@not_compiled
 class Backend(Messages):
     """A group of ranks. What it starts, it starts in the order of the calls, which is the same on all ranks."""
 

@@ -21,6 +21,7 @@ from torch._C import _distributed_c10d as c10d
 import gloo_rs
 
 from . import _tensors
+from ._compiler import not_compiled
 from ._completer import Completer
 from ._store import TorchStore
 from ._work import Collective, Done, Message, Work, end_record, until_ended
@@ -73,6 +74,7 @@ def _device() -> gloo_rs.Device:
         return _device_of_process[1]
 
 
+@not_compiled
 class Core(c10d.Backend):
     """A rank's membership in a group."""
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from ._backend import Backend
+from ._compiler import not_compiled
 from ._core import WorkInfo
 from ._work import Work
 
@@ -190,3 +191,5 @@ for _options, _names in _CALLS:
         _base = getattr(dist.ProcessGroup, _name, None) or getattr(dist.ProcessGroup, _names[0], None)
         if _base is not None:
             setattr(Group, _name, _override(_name, _base, getattr(Backend, _names[0]), _options))
+
+not_compiled(Group)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import gloo_rs
 
 from . import _tensors
+from ._compiler import not_compiled
 from ._core import Core, Tensors
 from ._work import Message, Work, end_record
 
@@ -20,6 +21,7 @@ from ._work import Message, Work, end_record
 _MONITORED_SLOTS = 1 << 63
 
 
+@not_compiled
 class Messages(Core):
     """The part of a backend that sends and receives."""
 

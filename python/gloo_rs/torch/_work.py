@@ -14,6 +14,8 @@ from torch._C._distributed_c10d import Work as TorchWork
 
 import gloo_rs
 
+from ._compiler import not_compiled
+
 if TYPE_CHECKING:
     from ._core import Core
 
@@ -37,6 +39,7 @@ _OP_TYPES = {
 }
 
 
+@not_compiled
 class Work(TorchWork):
     """A call that has been started. Any thread may use it."""
 
@@ -295,6 +298,7 @@ class Work(TorchWork):
         self._backend.has_ended(self)
 
 
+@not_compiled
 class Done(Work):
     """A call that has been made already, in so many seconds if that is known."""
 
@@ -318,6 +322,7 @@ class Done(Work):
         return future
 
 
+@not_compiled
 class Collective(Work):
     """One collective, or several that were started together."""
 
@@ -347,6 +352,7 @@ class Collective(Work):
         return not self._requests
 
 
+@not_compiled
 class Message(Work):
     """A message that is sent or received."""
 

@@ -117,30 +117,6 @@ def test_fully_sharded(size):
     run(size, fully_sharded)
 
 
-def hybrid(rank, size, store):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-
-    group_of(rank, size, store)
-    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
-    model = model_of()
-    fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(3):
-        step_of(model, optimizer, rank, step)
-    # Tensors that are split over the ranks, and how they change from one layout to another.
-    whole = torch.arange(24.0).view(6, 4)
-    split = distribute_tensor(whole, mesh["shard"], [Shard(0)])
-    assert isinstance(split, DTensor)
-    same(split.redistribute(placements=[Shard(1)]).full_tensor(), whole, "another layout")
-    same((split @ split.T).redistribute(placements=[Replicate()]).to_local(), whole @ whole.T, "a product")
-
-
-def test_hybrid_shards_and_distributed_tensors():
-    run(4, hybrid)
-
-
 def functional(rank, size, store):
     import torch.distributed._functional_collectives as functional_collectives
 
