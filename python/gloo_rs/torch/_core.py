@@ -125,7 +125,8 @@ class Core(c10d.Backend):
 
     @property
     def supports_shrinking(self) -> bool:
-        return True
+        # Without this function, the group would be one that crashes: see _shrink_to_own_groups.
+        return hasattr(dist.distributed_c10d, "_create_shrunk_process_group")
 
     @property
     def supports_coalescing(self) -> bool:

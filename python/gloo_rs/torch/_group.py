@@ -101,14 +101,15 @@ class Group(dist.ProcessGroup):
     def split_group(self, ranks: list[int], *arguments: Any, **keywords: Any) -> Group | None:
         if self._rank not in ranks:
             return None
-        return self._like(super().split_group(ranks, *arguments, **keywords))
+        return self.like(super().split_group(ranks, *arguments, **keywords))
 
     def merge_remote_group(self, *arguments: Any, **keywords: Any) -> Group:
-        return self._like(super().merge_remote_group(*arguments, **keywords))
+        return self.like(super().merge_remote_group(*arguments, **keywords))
 
-    def _like(self, other: dist.ProcessGroup) -> Group:
-        """A group of this class in place of `other`."""
-        group = type(self)(other._get_backend(torch.device("cpu")), other.get_group_store(), other.rank(), other.size())
+    @classmethod
+    def like(cls, other: dist.ProcessGroup) -> Group:
+        """A group of this class in place of `other`, whose backend is one of ours."""
+        group = cls(other._get_backend(torch.device("cpu")), other.get_group_store(), other.rank(), other.size())
         group._set_group_name(other.group_name)
         group._set_group_desc(other.group_desc)
         return group

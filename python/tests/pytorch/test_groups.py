@@ -63,6 +63,18 @@ def split(rank, size, store):
     raises(lambda: dist.all_reduce(torch.ones(1), group=some), "all_reduce on rank")
 
 
+def shrunk_by_name(rank, size, store):
+    """As the name gloo."""
+    gloo_rs.torch.replace_gloo()
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    dist.barrier()
+    if rank == 0:
+        return
+    dist.shrink_group([0])
+    assert isinstance(dist.group.WORLD, gloo_rs.torch.Group) and dist.get_backend() == "gloo"
+    DistributedDataParallel(torch.nn.Linear(3, 3))(torch.ones(1, 3)).sum().backward()
+
+
 def merged(rank, size, store):
     # Two jobs, that know nothing of each other but a store.
     half = rank // 2
@@ -89,8 +101,9 @@ def shrunk(rank, size, store):
     raises(lambda: dist.all_reduce(torch.ones(1 << 20)), f"all_reduce on rank {rank} of {size}", "rank 1")
     group = dist.shrink_group([1])
     left = [0, *range(2, size)]
-    assert group is dist.group.WORLD
+    assert group is dist.group.WORLD and isinstance(group, gloo_rs.torch.Group)
     assert (dist.get_rank(), dist.get_world_size()) == (left.index(rank), size - 1)
+    DistributedDataParallel(torch.nn.Linear(3, 3))(torch.ones(1, 3)).sum().backward()
     assert total_of(None) == sum(range(size - 1))
     again = dist.new_group(backend="gloo_rs")
     assert total_of(again) == sum(range(size - 1))
@@ -200,6 +213,7 @@ def recorded(rank, size, store):
         (4, split, (), {}),
         (4, merged, (), {}),
         (4, shrunk, (1,), {}),
+        (3, shrunk_by_name, (), {}),
         (2, observed, (), {}),
         (2, longer_timeouts, (), {}),
         (2, recorded, (), {"TORCH_FR_BUFFER_SIZE": "100"}),
