@@ -190,6 +190,18 @@ def test_torchrun_restarts_a_job(tmp_path):
     assert mark.exists()
 
 
+def test_replicas_of_torchft():
+    """In a network of its own, since the servers of torchft listen on all addresses."""
+    unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--net"]
+    program = pathlib.Path(__file__).with_name("replicas.py")
+    done = subprocess.run(
+        [*unshare, "bash", "-c", 'PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"', "-", sys.executable, program],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the replicas are the same" in done.stdout
+
+
 def test_the_variable_replaces_gloo(tmp_path):
     program = """
         import sys
