@@ -31,15 +31,17 @@ _PENDING_WORKS = 64
 
 # The library's operations by the numbers of torch's.
 _OPS = {
-    int(dist.ReduceOp.SUM): gloo_rs.Op.SUM,
-    int(dist.ReduceOp.AVG): gloo_rs.Op.AVERAGE,
-    int(dist.ReduceOp.PRODUCT): gloo_rs.Op.PRODUCT,
-    int(dist.ReduceOp.MIN): gloo_rs.Op.MIN,
-    int(dist.ReduceOp.MAX): gloo_rs.Op.MAX,
-    int(dist.ReduceOp.BAND): gloo_rs.Op.AND,
-    int(dist.ReduceOp.BOR): gloo_rs.Op.OR,
-    int(dist.ReduceOp.BXOR): gloo_rs.Op.XOR,
+    int(dist.ReduceOp.SUM): int(gloo_rs.Op.SUM),
+    int(dist.ReduceOp.AVG): int(gloo_rs.Op.AVERAGE),
+    int(dist.ReduceOp.PRODUCT): int(gloo_rs.Op.PRODUCT),
+    int(dist.ReduceOp.MIN): int(gloo_rs.Op.MIN),
+    int(dist.ReduceOp.MAX): int(gloo_rs.Op.MAX),
+    int(dist.ReduceOp.BAND): int(gloo_rs.Op.AND),
+    int(dist.ReduceOp.BOR): int(gloo_rs.Op.OR),
+    int(dist.ReduceOp.BXOR): int(gloo_rs.Op.XOR),
 }
+
+_PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
 
 Tensors = list[torch.Tensor]
 
@@ -292,13 +294,13 @@ class Core(c10d.Backend):
 
     def _op(self, reduce_op: dist.ReduceOp, tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
         """The library's operation, and what is combined."""
-        number = int(reduce_op.op) if hasattr(reduce_op, "op") else int(reduce_op)
+        number = int(reduce_op.op if type(reduce_op) is dist.ReduceOp else reduce_op)
         own = _OPS.get(number)
         if own is not None:
             return own, tensor
-        if number == int(dist.ReduceOp.RedOpType.PREMUL_SUM):
+        if number == _PREMUL_SUM:
             factor = reduce_op.__getstate__()[1]
-            return gloo_rs.Op.SUM, tensor.detach() * factor
+            return int(gloo_rs.Op.SUM), tensor.detach() * factor
         raise ValueError(f"[{self._name}] there is no operation {reduce_op}")
 
     def _call(
@@ -338,9 +340,8 @@ class Core(c10d.Backend):
                 if record is not None:
                     end_record(record)
                 work = Done(self, operation, outputs, seconds, time.monotonic() - began)
-                if self._extensions:
-                    self._first_of_extensions(work)
                 if self._extensions or self._on_completion is not None:
+                    self._first_of_extensions(work)
                     self.has_ended(work)
                 if self._collecting:
                     self._collect(work)

@@ -302,6 +302,9 @@ class Work(TorchWork):
 class Done(Work):
     """A call that has been made already, in so many seconds if that is known."""
 
+    _ended = True
+    _error = None
+
     def __init__(self, backend: Core, operation: str, outputs: list[list[torch.Tensor]], timeout_s: float, took: float = 0.0) -> None:
         TorchWork.__init__(self)
         self._backend = backend
@@ -310,8 +313,6 @@ class Done(Work):
         self._timeout_s = timeout_s
         self._sequence = backend._sequence
         self._took = took
-        self._ended = True
-        self._error = None
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         return True
