@@ -339,10 +339,8 @@ class Collective(Work):
             self._requests.pop(0)
 
     def _is_active(self) -> bool:
-        try:
-            return not self._requests[0].test()
-        except gloo_rs.Error:
-            return False
+        # Not whether it has ended meanwhile: the next wait tells how.
+        return self._requests[0].is_active
 
     def _attach(self) -> bool:
         return self._backend.completer().attach(self, self._requests)
