@@ -207,6 +207,13 @@ def recorded(rank, size, store):
     assert entries[0]["input_sizes"] == [[3, 2]]
 
 
+def checked(rank, size, store):
+    """torch's check for NaN, where its variable is set."""
+    group_of(rank, size, store)
+    dist.all_reduce(torch.ones(3))
+    raises(lambda: dist.all_reduce(torch.tensor([0, float("nan")])), "NaN")
+
+
 @pytest.mark.parametrize(
     ("size", "function", "killed", "environment"),
     [
@@ -217,6 +224,7 @@ def recorded(rank, size, store):
         (2, observed, (), {}),
         (2, longer_timeouts, (), {}),
         (2, recorded, (), {"TORCH_FR_BUFFER_SIZE": "100"}),
+        (2, checked, (), {"TORCH_DIST_NAN_CHECK": "1"}),
     ],
 )
 def test_groups(size, function, killed, environment):
