@@ -38,6 +38,7 @@ from ._native import (
     Buffer,
     Context,
     Device,
+    Entry,
     Group,
     Pair,
     Queue,
@@ -68,6 +69,14 @@ class Op(enum.IntEnum):
     XOR = 7
 
 
+class EntryKind(enum.IntEnum):
+    """What an entry of a completion queue is the end of: gloo_rs_entry_kind_t."""
+
+    REQUEST = 0
+    SEND = 1
+    RECV = 2
+
+
 def prefix() -> pathlib.Path:
     """The folder with include/, lib/ and bin/ of the library that this package contains, for CMake and compilers."""
     return pathlib.Path(__file__).parent
@@ -84,6 +93,8 @@ __all__ = [
     "ConnectionLost",
     "Context",
     "Device",
+    "Entry",
+    "EntryKind",
     "Error",
     "Group",
     "IOFailure",

@@ -50,6 +50,8 @@ pub struct Arguments<'a, 'py> {
     pub send_counts: Option<Vec<usize>>,
     pub recv_counts: Option<Vec<usize>>,
     pub destinations: usize,
+    /// The keyword argument of this name, if it is not among the options.
+    pub dtype: Option<&'a Bound<'py, PyAny>>,
     pub options: Option<&'a Bound<'py, PyDict>>,
 }
 
@@ -146,6 +148,9 @@ impl Call {
         if let Some(options) = given.options {
             self.take_options(py, operation, options)?;
         }
+        if let Some(name) = given.dtype {
+            self.take_type(py, operation, name)?;
+        }
         self.set_type(py, operation)?;
         self.set_counts(py, operation, place, at_root)
     }
@@ -175,14 +180,20 @@ impl Call {
             self.options.base = base.extract()?;
         }
         if let Some(name) = given.take("dtype")? {
-            let data_type = type_of_name(py, name.extract()?)?;
-            for (memory, name) in [(&mut self.input, "input"), (&mut self.output, "out")] {
-                if let Some(memory) = memory {
-                    memory.take_as(py, data_type, operation, name)?;
-                }
-            }
+            self.take_type(py, operation, &name)?;
         }
         given.finish(operation)
+    }
+
+    /// Takes the buffers' bytes for elements of the type of this name.
+    fn take_type(&mut self, py: Python<'_>, operation: &str, name: &Bound<'_, PyAny>) -> PyResult<()> {
+        let data_type = type_of_name(py, name.extract()?)?;
+        for (memory, name) in [(&mut self.input, "input"), (&mut self.output, "out")] {
+            if let Some(memory) = memory {
+                memory.take_as(py, data_type, operation, name)?;
+            }
+        }
+        Ok(())
     }
 
     fn set_type(&mut self, py: Python<'_>, operation: &str) -> PyResult<()> {

@@ -308,8 +308,8 @@ impl Context {
         base: Option<Object<'_, '_>>,
         dtype: Option<Object<'_, '_>>,
     ) -> PyResult<()> {
-        let names = ["timeout", "tag", "algorithm", "max_segment_bytes", "groups", "dims", "base", "dtype"];
-        let values = [timeout, tag, algorithm, max_segment_bytes, groups, dims, base, dtype];
+        let names = ["timeout", "tag", "algorithm", "max_segment_bytes", "groups", "dims", "base"];
+        let values = [timeout, tag, algorithm, max_segment_bytes, groups, dims, base];
         let options = if values.iter().any(Option::is_some) {
             let given = names.into_iter().zip(values).filter(|(_, value)| value.is_some());
             Some(given.collect::<Vec<_>>().into_py_dict(py)?)
@@ -317,7 +317,7 @@ impl Context {
             None
         };
         let options = options.as_ref();
-        self.run(py, GLOO_RS_ALLREDUCE, Arguments { input, out, op, options, ..Arguments::default() })
+        self.run(py, GLOO_RS_ALLREDUCE, Arguments { input, out, op, dtype, options, ..Arguments::default() })
     }
 
     #[pyo3(signature = (input, out = None, *, op = None, root = 0, **options))]
@@ -522,7 +522,8 @@ impl Context {
         destinations: usize,
         options: Option<Options<'_, '_>>,
     ) -> PyResult<Request> {
-        let arguments = Arguments { input, out, op, root, send_counts, recv_counts, destinations, options };
+        let arguments =
+            Arguments { input, out, op, root, send_counts, recv_counts, destinations, dtype: None, options };
         let call = self.call_by_name(py, "prepare", collective, counts, arguments)?;
         Request::prepare(py, &self.handle, call)
     }
@@ -549,7 +550,8 @@ impl Context {
         group: Option<&Bound<'_, Group>>,
         options: Option<Options<'_, '_>>,
     ) -> PyResult<Request> {
-        let arguments = Arguments { input, out, op, root, send_counts, recv_counts, destinations, options };
+        let arguments =
+            Arguments { input, out, op, root, send_counts, recv_counts, destinations, dtype: None, options };
         let call = self.call_by_name(py, "start", collective, counts, arguments)?;
         Request::started(py, &self.handle, call, group.map(Bound::get))
     }

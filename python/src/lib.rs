@@ -38,7 +38,7 @@ mod native {
     #[pymodule_export]
     use crate::pair::{Buffer, Pair};
     #[pymodule_export]
-    use crate::queue::Queue;
+    use crate::queue::{Entry, Queue};
     #[pymodule_export]
     use crate::request::{Request, reduce_local, wait_all, wait_any};
     #[pymodule_export]

@@ -9,17 +9,23 @@ use crate::group::Group;
 use crate::handle::Handle;
 use crate::interrupt::waiting;
 use crate::memory::{Access, Memory};
+use crate::queue::BufferAttachment;
 use pyo3::exceptions::PyBufferError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Memory for messages to and from any rank of a context.
-#[pyclass(frozen, module = "gloo_rs")]
+#[pyclass(frozen, weakref, module = "gloo_rs")]
 pub struct UnboundBuffer {
     // Before the memory: once it is destroyed, the library does not access that any more.
     handle: Handle<gloo_rs_unbound_buffer_t>,
     context: Membership,
     memory: Memory,
     is_writable: bool,
+    /// The queue that reports the ends of its messages, if one does.
+    attachment: Mutex<Option<BufferAttachment>>,
 }
 
 /// The range of a message: from `offset` on, and to the end if its length is not given.
@@ -39,7 +45,7 @@ impl UnboundBuffer {
         let handle = Handle::create(py, gloo_rs_unbound_buffer_destroy, |buffer| unsafe {
             gloo_rs_unbound_buffer_create(context.get(), memory.address, memory.bytes, buffer)
         })?;
-        Ok(Self { handle, context: context.clone(), memory, is_writable })
+        Ok(Self { handle, context: context.clone(), memory, is_writable, attachment: Mutex::default() })
     }
 
     fn check_writable(&self) -> PyResult<()> {
@@ -49,8 +55,12 @@ impl UnboundBuffer {
         Err(PyBufferError::new_err("the memory of this buffer is read-only: it serves for sends and puts"))
     }
 
-    fn handle(&self) -> *mut gloo_rs_unbound_buffer_t {
+    pub fn handle(&self) -> *mut gloo_rs_unbound_buffer_t {
         self.handle.get()
+    }
+
+    pub fn attachment(&self, py: Python<'_>) -> MutexGuard<'_, Option<BufferAttachment>> {
+        self.attachment.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,6 +78,22 @@ fn start(
 
 #[pymethods]
 impl UnboundBuffer {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let attachment = self.attachment.try_lock().ok();
+        attachment
+            .iter()
+            .filter_map(|attachment| attachment.as_ref())
+            .try_for_each(|attachment| attachment.traverse(&visit))
+    }
+
+    fn __clear__(&self) {
+        if let Ok(mut attachment) = self.attachment.try_lock()
+            && let Some(attachment) = attachment.as_mut()
+        {
+            attachment.clear();
+        }
+    }
+
     fn __len__(&self) -> usize {
         self.memory.bytes
     }

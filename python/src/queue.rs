@@ -4,13 +4,16 @@ use crate::abi::*;
 use crate::arguments::milliseconds;
 use crate::error::{check, detached, ended_with};
 use crate::interrupt::{is_main_thread, waiting_on};
+use crate::message::UnboundBuffer;
 use crate::request::Request;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
+use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often the main thread looks for signals while it waits for an entry.
@@ -21,6 +24,8 @@ pub struct Shared {
     queue: *mut gloo_rs_queue_t,
     /// The active requests, by their numbers: the library uses their buffers.
     active: Mutex<HashMap<u64, Py<Request>>>,
+    /// The attached buffers, by their numbers. They belong to the program, and leave the queue when they are dropped.
+    buffers: Mutex<HashMap<u64, Py<PyWeakrefReference>>>,
     next: AtomicU64,
 }
 
@@ -49,7 +54,54 @@ impl Attachment {
     }
 }
 
+/// Where an unbound buffer is attached.
+pub struct BufferAttachment {
+    shared: Arc<Shared>,
+    number: u64,
+    /// As that of a request.
+    value: Option<Py<PyAny>>,
+}
+
+impl BufferAttachment {
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.value.as_ref().map_or(Ok(()), |value| visit.call(value))
+    }
+
+    /// Drops what may refer to the buffer.
+    pub fn clear(&mut self) {
+        self.value = None;
+    }
+}
+
+impl Drop for BufferAttachment {
+    fn drop(&mut self) {
+        Python::attach(|py| drop(self.shared.buffers(py).remove(&self.number)));
+    }
+}
+
 impl Shared {
+    fn buffers(&self, py: Python<'_>) -> MutexGuard<'_, HashMap<u64, Py<PyWeakrefReference>>> {
+        self.buffers.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the entries of this number have.
+    fn value(&self, py: Python<'_>, number: u64) -> Py<PyAny> {
+        if let Some(request) = self.leave(py, number) {
+            return Request::value(request, py);
+        }
+        let buffer = self.buffers(py).get(&number).map(|weak| weak.clone_ref(py));
+        let buffer =
+            buffer.and_then(|weak| weak.bind(py).upgrade()).and_then(|buffer| buffer.cast_into::<UnboundBuffer>().ok());
+        buffer.map_or_else(
+            || py.None(),
+            |buffer| {
+                let attachment = buffer.get().attachment(py);
+                let value = attachment.as_ref().and_then(|attachment| attachment.value.as_ref());
+                value.map_or_else(|| buffer.clone().into_any().unbind(), |value| value.clone_ref(py))
+            },
+        )
+    }
+
     /// Whether it is new.
     fn enter(&self, request: &Bound<'_, Request>, number: u64) -> bool {
         let py = request.py();
@@ -82,6 +134,21 @@ pub struct Queue(Arc<Shared>);
 /// What was attached with a request, and the exception by which its call has failed.
 type Completion = (Py<PyAny>, Option<Py<PyAny>>);
 
+/// The end of a call, or of a message of an unbound buffer.
+#[pyclass(frozen, get_all, module = "gloo_rs")]
+pub struct Entry {
+    /// What was attached, or the request or the buffer.
+    value: Py<PyAny>,
+    /// The exception that a wait for it would have raised.
+    error: Option<Py<PyAny>>,
+    /// What it is the end of: gloo_rs_entry_kind_t.
+    kind: gloo_rs_entry_kind_t,
+    /// The peer of a message.
+    rank: Option<i32>,
+    /// The bytes of a message.
+    bytes: usize,
+}
+
 #[pymethods]
 impl Queue {
     #[new]
@@ -89,41 +156,41 @@ impl Queue {
         let mut queue = std::ptr::null_mut();
         // SAFETY: the place for the handle lives.
         check(py, unsafe { gloo_rs_queue_create(&mut queue) })?;
-        Ok(Self(Arc::new(Shared { queue, active: Mutex::default(), next: AtomicU64::new(1) })))
+        let shared = Shared { queue, active: Mutex::default(), buffers: Mutex::default(), next: AtomicU64::new(1) };
+        Ok(Self(Arc::new(shared)))
     }
 
-    /// Has the queue report the end of each call of a request from now on, that of the call in progress included. Entries have
-    /// `value`, or the request if that is None.
+    /// Has the queue report the end of each call of a request from now on, that of the call in progress included; or the end of each
+    /// send, receive, put and get of an unbound buffer. Entries have `value`, or the request or buffer if that is None.
     #[pyo3(signature = (request, value = None))]
-    fn attach(&self, py: Python<'_>, request: &Bound<'_, Request>, value: Option<Py<PyAny>>) -> PyResult<()> {
-        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let own = request.get();
-        let mut attachment = own.attachment(py);
-        // Before the library knows of it: another thread may take its entry at once.
-        let is_active = own.is_active(py)?;
-        if is_active {
-            self.0.enter(request, number);
+    fn attach(&self, py: Python<'_>, request: &Bound<'_, PyAny>, value: Option<Py<PyAny>>) -> PyResult<()> {
+        match request.cast::<UnboundBuffer>() {
+            Ok(buffer) => self.attach_buffer(py, buffer, value),
+            Err(_) => self.attach_request(py, request.cast::<Request>()?, value),
         }
-        // SAFETY: both live.
-        let attached = check(py, detached(py, || unsafe { gloo_rs_queue_attach(self.0.queue, own.handle(), number) }));
-        match attached {
-            Ok(()) => *attachment = Some(Arc::new(Attachment { shared: self.0.clone(), number, value })),
-            Err(_) if is_active => drop(self.0.leave(py, number)),
-            Err(_) => {}
-        }
-        attached
     }
 
     /// Waits until a request has ended, and takes its entry: the value with which it was attached, or the request, and None or the
     /// exception that a wait for it would have raised. Raises Timeout if none ends within `timeout` seconds.
     #[pyo3(signature = (*, timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Completion> {
+        self.wait_entry(py, timeout).map(|entry| (entry.value, entry.error))
+    }
+
+    /// As `wait`, with the peer and the bytes of a message.
+    #[pyo3(signature = (*, timeout = None))]
+    fn wait_entry(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Entry> {
         let timeout = milliseconds(timeout)?;
         let until = (timeout >= 0).then(|| Instant::now().checked_add(Duration::from_millis(timeout.unsigned_abs())));
         let until = until.flatten();
         // Signals end a wait of the main thread, which loses nothing by it: the requests go on.
         let looks = is_main_thread();
-        let (mut user, mut status) = (0, GLOO_RS_OK);
+        // SAFETY: integers and enumerations, which may all be zero; the function writes no more than the size.
+        let mut entry: gloo_rs_queue_entry_t = unsafe {
+            let mut entry = std::mem::zeroed();
+            gloo_rs_queue_entry_init(&mut entry, size_of::<gloo_rs_queue_entry_t>());
+            entry
+        };
         loop {
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             let is_last = !looks || left <= LOOK;
@@ -131,18 +198,18 @@ impl Queue {
                 Duration::MAX => i64::MAX,
                 time => time.as_micros().div_ceil(1000) as i64,
             };
-            // SAFETY: the queue lives, and so do the places for results.
-            let ended = detached(py, || unsafe { gloo_rs_queue_wait(self.0.queue, time, &mut user, &mut status) });
+            // SAFETY: the queue lives, and the entry is initialised.
+            let ended = detached(py, || unsafe { gloo_rs_queue_wait_entry(self.0.queue, time, &mut entry) });
             if ended != GLOO_RS_ERROR_TIMEOUT || is_last {
                 check(py, ended)?;
                 break;
             }
             py.check_signals()?;
         }
-        let error = ended_with(py, status);
-        let request = self.0.leave(py, user);
-        let value = request.map_or_else(|| py.None(), |request| Request::value(request, py));
-        Ok((value, error))
+        let error = ended_with(py, entry.status);
+        let value = self.0.value(py, entry.user);
+        let rank = (entry.rank >= 0).then_some(entry.rank);
+        Ok(Entry { value, error, kind: entry.kind, rank, bytes: entry.bytes })
     }
 
     /// A descriptor that is readable while an entry is there, for select and event loops.
@@ -166,6 +233,46 @@ impl Queue {
     /// The next entry, as `wait` returns it, as long as a request is active.
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Completion>> {
         if self.0.count(py) == 0 { Ok(None) } else { self.wait(py, None).map(Some) }
+    }
+}
+
+impl Queue {
+    fn attach_request(&self, py: Python<'_>, request: &Bound<'_, Request>, value: Option<Py<PyAny>>) -> PyResult<()> {
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let own = request.get();
+        let mut attachment = own.attachment(py);
+        // Before the library knows of it: another thread may take its entry at once.
+        let is_active = own.is_active(py)?;
+        if is_active {
+            self.0.enter(request, number);
+        }
+        // SAFETY: both live.
+        let attached = check(py, detached(py, || unsafe { gloo_rs_queue_attach(self.0.queue, own.handle(), number) }));
+        match attached {
+            Ok(()) => *attachment = Some(Arc::new(Attachment { shared: self.0.clone(), number, value })),
+            Err(_) if is_active => drop(self.0.leave(py, number)),
+            Err(_) => {}
+        }
+        attached
+    }
+
+    fn attach_buffer(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, UnboundBuffer>,
+        value: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let weak = PyWeakrefReference::new(buffer)?.unbind();
+        // Before the library knows of it, as above: whoever takes an entry finds the value.
+        self.0.buffers(py).insert(number, weak);
+        let new = BufferAttachment { shared: self.0.clone(), number, value };
+        let mut attachment = buffer.get().attachment(py);
+        // SAFETY: both live.
+        let attach = || unsafe { gloo_rs_queue_attach_buffer(self.0.queue, buffer.get().handle(), number) };
+        check(py, detached(py, attach))?;
+        *attachment = Some(new);
+        Ok(())
     }
 }
 

@@ -43,6 +43,60 @@ def test_each_end_is_reported_once(size, shared_memory):
     run_ranks(size, rank_main, shared_memory=shared_memory)
 
 
+def test_messages_have_entries(shared_memory):
+    def rank_main(context):
+        queue, other = gloo_rs.Queue(), 1 - context.rank
+        source, target = context.unbound_buffer(b"\x05" * 8), context.unbound_buffer(bytearray(16))
+        queue.attach(source, "source")
+        queue.attach(target)
+        with pytest.raises(gloo_rs.InvalidOperation, match="is attached to a queue already"):
+            queue.attach(source)
+        for _ in range(3):
+            target.recv(other, 1)
+            source.send(other, 1)
+            entries = {entry.kind: entry for entry in (queue.wait_entry(timeout=TIMEOUT_S) for _ in range(2))}
+            sent, got = entries[gloo_rs.EntryKind.SEND], entries[gloo_rs.EntryKind.RECV]
+            assert (sent.value, sent.error, sent.rank) == ("source", None, other)
+            assert (got.error, got.rank, got.bytes) == (None, other, 8)
+            assert got.value is target
+        with pytest.raises(gloo_rs.InvalidOperation, match="attached"):
+            target.wait_recv()
+        # A request has the same entries, without a peer.
+        request = context.start("barrier")
+        queue.attach(request, "request")
+        entry = queue.wait_entry(timeout=TIMEOUT_S)
+        assert (entry.value, entry.kind, entry.rank, entry.bytes) == ("request", gloo_rs.EntryKind.REQUEST, None, 0)
+        # A message that does not come ends with its context.
+        target.recv(other, 2)
+        context.close()
+        value, error = queue.wait(timeout=TIMEOUT_S)
+        # Either context may be the first that is closed.
+        assert value is target and isinstance(error, (gloo_rs.Closed, gloo_rs.ConnectionLost))
+
+    run_ranks(2, rank_main, shared_memory=shared_memory)
+
+
+def test_a_buffer_that_is_dropped_leaves_the_queue():
+    class Value:
+        pass
+
+    def rank_main(context):
+        queue, value = gloo_rs.Queue(), Value()
+        buffer = context.unbound_buffer(bytearray(8))
+        value.buffer = buffer
+        queue.attach(buffer, value)
+        gone = weakref.ref(buffer), weakref.ref(value)
+        buffer.recv(1 - context.rank, 1)
+        # What refers to the buffer does not keep it.
+        del buffer, value
+        gc.collect()
+        assert [ref() for ref in gone] == [None, None]
+        with pytest.raises(gloo_rs.Timeout, match="there is no entry"):
+            queue.wait(timeout=0)
+
+    run_ranks(2, rank_main)
+
+
 def test_a_request_that_is_started_again_has_an_entry_again():
     def rank_main(context):
         queue, buffer = gloo_rs.Queue(), np.zeros(N)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -55,7 +56,36 @@ def _register(name: str, backend_class: type[Backend], group_class: type[Group])
             return group_class(backend, store, rank, size)
         return backend
 
+    _group_classes[backend_class] = group_class
+    _shrink_to_own_groups()
     dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+
+
+# The classes of groups, by those of their backends.
+_group_classes: dict[type[Backend], type[Group]] = {}
+
+
+def _shrink_to_own_groups() -> None:
+    """Has torch.distributed.shrink_group return a group of ours. It makes one that says that its backend is torch's own, for which
+    DistributedDataParallel then takes ours, and the process crashes."""
+    distributed_c10d = dist.distributed_c10d
+    original = getattr(distributed_c10d, "_create_shrunk_process_group", None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def create(new_backend: Any, *arguments: Any, **keywords: Any) -> dist.ProcessGroup:
+        group = original(new_backend, *arguments, **keywords)
+        group_class = _group_classes.get(type(new_backend))
+        if group_class is None:
+            return group
+        configuration = distributed_c10d._world.pg_backend_config
+        own = group_class.like(group)
+        if group in configuration:
+            configuration[own] = configuration.pop(group)
+        return own
+
+    distributed_c10d._create_shrunk_process_group = create
 
 
 def _is_alone(group: dist.ProcessGroup) -> bool:

@@ -11,14 +11,16 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from . import _tensors
+from ._compiler import not_compiled
 from ._core import Tensors
 from ._messages import Messages
-from ._work import Collective, Done, Work
+from ._work import Collective, Done, Work, end_record
 
 # The tag of what a sum of sparse tensors needs.
 _SPARSE_TAG = 1
 
 
+@not_compiled
 class Backend(Messages):
     """A group of ranks. What it starts, it starts in the order of the calls, which is the same on all ranks."""
 
@@ -64,7 +66,7 @@ class Backend(Messages):
         total = torch.sparse_coo_tensor(every_index.t(), every_value, tensor.shape).coalesce()
         with torch.no_grad():
             tensor.copy_(total)
-        return Done(self, "all_reduce", [tensors])
+        return Done(self, "all_reduce", [tensors], self._timeout_s)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         opts = opts or c10d.AllreduceCoalescedOptions()
@@ -281,7 +283,9 @@ class Backend(Messages):
         self._has_started(merged, self._pending[works[0]])
         for work in works:
             work._requests = []
-            self.has_ended(work)
+            if work._record is not None:
+                end_record(work._record)
+            self.has_merged(work)
         return merged
 
 

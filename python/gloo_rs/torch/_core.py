@@ -6,11 +6,13 @@ import atexit
 import contextlib
 import datetime
 import itertools
+import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -19,25 +21,41 @@ from torch._C import _distributed_c10d as c10d
 import gloo_rs
 
 from . import _tensors
+from ._compiler import not_compiled
+from ._completer import Completer
 from ._store import TorchStore
-from ._work import Collective, Completer, Done, Message, Work, end_record, until_ended
+from ._work import Collective, Done, Message, Work, end_record, until_ended
 
 # Works that nobody has waited for are looked at when there are this many.
 _PENDING_WORKS = 64
 
 # The library's operations by the numbers of torch's.
 _OPS = {
-    int(dist.ReduceOp.SUM): gloo_rs.Op.SUM,
-    int(dist.ReduceOp.AVG): gloo_rs.Op.AVERAGE,
-    int(dist.ReduceOp.PRODUCT): gloo_rs.Op.PRODUCT,
-    int(dist.ReduceOp.MIN): gloo_rs.Op.MIN,
-    int(dist.ReduceOp.MAX): gloo_rs.Op.MAX,
-    int(dist.ReduceOp.BAND): gloo_rs.Op.AND,
-    int(dist.ReduceOp.BOR): gloo_rs.Op.OR,
-    int(dist.ReduceOp.BXOR): gloo_rs.Op.XOR,
+    int(dist.ReduceOp.SUM): int(gloo_rs.Op.SUM),
+    int(dist.ReduceOp.AVG): int(gloo_rs.Op.AVERAGE),
+    int(dist.ReduceOp.PRODUCT): int(gloo_rs.Op.PRODUCT),
+    int(dist.ReduceOp.MIN): int(gloo_rs.Op.MIN),
+    int(dist.ReduceOp.MAX): int(gloo_rs.Op.MAX),
+    int(dist.ReduceOp.BAND): int(gloo_rs.Op.AND),
+    int(dist.ReduceOp.BOR): int(gloo_rs.Op.OR),
+    int(dist.ReduceOp.BXOR): int(gloo_rs.Op.XOR),
 }
 
+_PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
+
 Tensors = list[torch.Tensor]
+
+
+class WorkInfo(NamedTuple):
+    """What a completion hook is told of a work, as torch's class of this name, which cannot be made in Python. Times are those of
+    time.monotonic."""
+
+    op_type: c10d.OpType
+    seq: int
+    time_started: datetime.timedelta
+    time_finished: datetime.timedelta
+    active_duration: datetime.timedelta
+
 
 _device_of_process: tuple[int, gloo_rs.Device] | None = None
 _device_lock = threading.Lock()
@@ -58,6 +76,7 @@ def _device() -> gloo_rs.Device:
         return _device_of_process[1]
 
 
+@not_compiled
 class Core(c10d.Backend):
     """A rank's membership in a group."""
 
@@ -76,6 +95,13 @@ class Core(c10d.Backend):
         self._pending: dict[Work, str] = {}
         self._started: dict[str, int] = {}
         self._is_shut_down = False
+        # What torch's programs have asked to be told of.
+        self._abort_hooks: dict[int, Callable[[], None]] = {}
+        self._has_run_abort_hooks = False
+        self._on_completion: Callable[[WorkInfo], None] | None = None
+        # Seconds by which the timeouts of new works are longer, and the first of these works.
+        self._extensions: list[tuple[float, Work | None]] = []
+        self._store = store
         self._collecting: dict[int, list[Work]] = {}
         own_store = TorchStore(store)
         try:
@@ -97,11 +123,53 @@ class Core(c10d.Backend):
 
     @property
     def supports_splitting(self) -> bool:
-        return False
+        return True
+
+    @property
+    def supports_shrinking(self) -> bool:
+        # Without this function, the group would be one that crashes: see _shrink_to_own_groups.
+        return hasattr(dist.distributed_c10d, "_create_shrunk_process_group")
 
     @property
     def supports_coalescing(self) -> bool:
         return False
+
+    @property
+    def options(self) -> c10d.Backend.Options:
+        """A copy of the options with which the group was made, with the timeout of today."""
+        return c10d.Backend.Options(self._name, datetime.timedelta(seconds=self._timeout_s))
+
+    def get_error(self) -> c10d.ErrorType:
+        """Why the group can make no calls any more."""
+        broken = self._context.broken
+        if broken is None:
+            return c10d.ErrorType.SUCCESS
+        if isinstance(broken, gloo_rs.Timeout):
+            return c10d.ErrorType.TIMEOUT
+        return c10d.ErrorType.REMOTE_ERROR if isinstance(broken, gloo_rs.Aborted) else c10d.ErrorType.COMM_ERROR
+
+    # Other groups of the same ranks. Those of a new group meet over a store of its own; the others take no part.
+
+    def split(self, store: dist.Store, ranks: list[int], opts: c10d.Backend.Options) -> Self:
+        """The group of these ranks, in this order."""
+        if self._rank not in ranks:
+            raise ValueError(f"[{self._name}] split {self._place}: this rank is not one of {ranks}, and only these can make the group")
+        return type(self)(store, ranks.index(self._rank), len(ranks), opts._timeout, self._name)
+
+    def merge(self, store: dist.Store, opts: c10d.Backend.Options, rank: int, size: int) -> Self:
+        """A group of the ranks of several groups."""
+        return type(self)(store, rank, size, opts._timeout, self._name)
+
+    def shrink(self, ranks_to_exclude: list[int], shrink_flags: int = 0, opts_override: c10d.Backend.Options | None = None) -> Self:
+        """The group without these ranks."""
+        if shrink_flags & dist.distributed_c10d.SHRINK_ABORT:
+            self.abort()
+        left = [rank for rank in range(self._size) if rank not in ranks_to_exclude]
+        store = dist.PrefixStore(f"shrunk/{','.join(map(str, left))}", self._store)
+        timeout = (opts_override or self.options)._timeout
+        return type(self)(store, left.index(self._rank), len(left), timeout, self._name)
+
+    # Timeouts.
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """Sets the timeout of calls that have none of their own."""
@@ -109,6 +177,69 @@ class Core(c10d.Backend):
         self._context.timeout = self._timeout_s
 
     _set_default_timeout = set_timeout
+
+    def _add_ephemeral_timeout(self, timeout: datetime.timedelta) -> None:
+        """Makes the timeouts of new calls longer, until the first of them has ended."""
+        with self._lock:
+            self._extensions.append((timeout.total_seconds(), None))
+
+    def _extended(self, seconds: float) -> float:
+        """The timeout of a new call."""
+        with self._lock:
+            return seconds + sum(extension for extension, _ in self._extensions)
+
+    def _first_of_extensions(self, work: Work) -> None:
+        with self._lock:
+            self._extensions = [(extension, first or work) for extension, first in self._extensions]
+
+    # What torch's programs ask to be told of.
+
+    @property
+    def supports_abort_hooks(self) -> bool:
+        return True
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
+        """Has the hook be called before an abort, and when a call has failed."""
+        self._abort_hooks[hook_id] = hook
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        self._abort_hooks.pop(hook_id, None)
+
+    # The names by which C++ calls them.
+    registerAbortHook = register_abort_hook
+    unregisterAbortHook = unregister_abort_hook
+
+    def _run_abort_hooks(self) -> None:
+        if not self._has_run_abort_hooks:
+            self._has_run_abort_hooks = True
+            for hook in list(self._abort_hooks.values()):
+                self._run_hook(hook)
+
+    def _run_hook(self, hook: Callable[..., None], *arguments: object) -> None:
+        """Calls a hook of the program, whose failure is not that of the call which it is told of."""
+        try:
+            hook(*arguments)
+        except Exception:  # noqa: BLE001 - whatever it raises
+            logging.getLogger(__name__).exception("[%s] a hook has failed", self._name)
+
+    def has_failed(self, error: gloo_rs.Error) -> None:
+        """A call has failed by this."""
+        if self._abort_hooks and self._context.broken is not None:
+            self._run_abort_hooks()
+
+    def set_completion_hook(self, hook: Callable[[WorkInfo], None]) -> None:
+        """Has the hook be called with each work that has ended well."""
+        self._on_completion = hook
+
+    def has_completion_hook(self) -> bool:
+        return self._on_completion is not None
+
+    def _has_completed(self, work: Work) -> None:
+        if self._on_completion is not None:
+            took = datetime.timedelta(seconds=work._took)
+            finished = datetime.timedelta(seconds=time.monotonic())
+            info = WorkInfo(work._get_op_type(), work._get_sequence_number(), finished - took, finished, took)
+            self._run_hook(self._on_completion, info)
 
     def _set_sequence_number_for_group(self) -> None:
         """Calls are counted from the beginning, on every rank."""
@@ -128,6 +259,7 @@ class Core(c10d.Backend):
 
     def abort(self) -> None:
         """Ends the calls of this group, on all ranks."""
+        self._run_abort_hooks()
         self._is_shut_down = True
         self._context.abort("its program has aborted the group")
         self._close()
@@ -162,13 +294,13 @@ class Core(c10d.Backend):
 
     def _op(self, reduce_op: dist.ReduceOp, tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
         """The library's operation, and what is combined."""
-        number = int(reduce_op.op) if hasattr(reduce_op, "op") else int(reduce_op)
+        number = int(reduce_op.op if type(reduce_op) is dist.ReduceOp else reduce_op)
         own = _OPS.get(number)
         if own is not None:
             return own, tensor
-        if number == int(dist.ReduceOp.RedOpType.PREMUL_SUM):
+        if number == _PREMUL_SUM:
             factor = reduce_op.__getstate__()[1]
-            return gloo_rs.Op.SUM, tensor.detach() * factor
+            return int(gloo_rs.Op.SUM), tensor.detach() * factor
         raise ValueError(f"[{self._name}] there is no operation {reduce_op}")
 
     def _call(
@@ -190,9 +322,12 @@ class Core(c10d.Backend):
         timeout = options.timeout
         if timeout.days >= 0:
             seconds = keywords["timeout"] = timeout.total_seconds()
+        if self._extensions:
+            seconds = keywords["timeout"] = self._extended(seconds)
         record = None
         if torch.autograd._profiler_enabled():
             record = torch.autograd._record_function_with_args_enter(f"{self._name}:{operation}", *(given or itertools.chain(*outputs)))
+        began = time.monotonic()
         buffers = (input, out) if out is not None else (input,) if input is not None else ()
         try:
             # A plain call cannot run beside one that was started.
@@ -204,13 +339,17 @@ class Core(c10d.Backend):
                     finish()
                 if record is not None:
                     end_record(record)
-                work = Done(self, operation, outputs)
+                work = Done(self, operation, outputs, seconds, time.monotonic() - began)
+                if self._extensions or self._on_completion is not None:
+                    self._first_of_extensions(work)
+                    self.has_ended(work)
                 if self._collecting:
                     self._collect(work)
                 return work
         except gloo_rs.Error as error:
             if record is not None:
                 end_record(record)
+            self.has_failed(error)
             raise self.failure(operation, error, seconds) from error
         work = Collective([request], self, operation, outputs, seconds, keep, finish, record)
         self._has_started(work, collective)
@@ -222,6 +361,11 @@ class Core(c10d.Backend):
         with self._lock:
             self._pending[work] = collective
             self._started[collective] = self._started.get(collective, 0) + 1
+        if self._extensions:
+            self._first_of_extensions(work)
+        if self._on_completion is not None:
+            # Its end is to be learnt though nobody waits for it.
+            work.get_future()
         if len(self._pending) >= _PENDING_WORKS:
             for old in list(itertools.islice(self._pending, _PENDING_WORKS // 8)):
                 old.is_completed()
@@ -245,11 +389,20 @@ class Core(c10d.Backend):
         finally:
             del self._collecting[thread]
 
-    def has_ended(self, work: Work) -> None:
+    def has_merged(self, work: Work) -> None:
+        """Another work has this one's calls."""
         with self._lock:
             collective = self._pending.pop(work, None)
             if collective is not None:
                 self._started[collective] -= 1
+
+    def has_ended(self, work: Work) -> None:
+        self.has_merged(work)
+        if self._extensions:
+            with self._lock:
+                self._extensions = [extension for extension in self._extensions if extension[1] is not work]
+        if work._error is None:
+            self._has_completed(work)
 
     def _end_collectives(self) -> None:
         """Waits for what has been started; whoever waits for the works gets how they have ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from ._backend import Backend
+from ._compiler import not_compiled
+from ._core import WorkInfo
 from ._work import Work
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -41,6 +44,15 @@ _CALLS: list[tuple[type | None, list[str]]] = [
 ]
 
 
+def _observers_by_environment() -> set[object]:
+    """torch's hooks that the environment asks for. Its flight recorder is always on, but slower than our calls, and the library has one;
+    so it gets the calls only if the variable is set."""
+    sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")]
+    recorder = next((size for size in sizes if size), "0")
+    observers = {"flight recorder": recorder != "0", "check for NaN": os.environ.get("TORCH_DIST_NAN_CHECK") == "1"}
+    return {name for name, is_on in observers.items() if is_on}
+
+
 class Group(dist.ProcessGroup):
     """A process group whose only backend is gloo_rs."""
 
@@ -51,6 +63,8 @@ class Group(dist.ProcessGroup):
         self._size = size
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+        # Who looks at torch's operators.
+        self._observers: set[object] = _observers_by_environment()
 
     def rank(self) -> int:
         return self._rank
@@ -79,6 +93,69 @@ class Group(dist.ProcessGroup):
     def _get_sequence_number_for_group(self) -> int:
         return self._backend._get_sequence_number_for_group()
 
+    def _add_ephemeral_timeout(self, timeout: datetime.timedelta) -> None:
+        self._backend._add_ephemeral_timeout(timeout)
+
+    # Other groups. C++ makes them of other backends that this one's makes; so they have one of this class, too.
+
+    def split_group(self, ranks: list[int], *arguments: Any, **keywords: Any) -> Group | None:
+        if self._rank not in ranks:
+            return None
+        return self.like(super().split_group(ranks, *arguments, **keywords))
+
+    def merge_remote_group(self, *arguments: Any, **keywords: Any) -> Group:
+        return self.like(super().merge_remote_group(*arguments, **keywords))
+
+    @classmethod
+    def like(cls, other: dist.ProcessGroup) -> Group:
+        """A group of this class in place of `other`, whose backend is one of ours."""
+        group = cls(other._get_backend(torch.device("cpu")), other.get_group_store(), other.rank(), other.size())
+        group._set_group_name(other.group_name)
+        group._set_group_desc(other.group_desc)
+        return group
+
+    # Hooks.
+
+    def register_pre_hook(self, hook_id: int, hook: Callable[[c10d.PreHookArgs], None]) -> None:
+        super().register_pre_hook(hook_id, hook)
+        self._observers.add(("pre", hook_id))
+
+    def unregister_pre_hook(self, hook_id: int) -> None:
+        super().unregister_pre_hook(hook_id)
+        self._observers.discard(("pre", hook_id))
+
+    def register_post_hook(self, hook_id: int, hook: Callable[[c10d.PostHookArgs], None]) -> None:
+        super().register_post_hook(hook_id, hook)
+        self._observers.add(("post", hook_id))
+
+    def unregister_post_hook(self, hook_id: int) -> None:
+        super().unregister_post_hook(hook_id)
+        self._observers.discard(("post", hook_id))
+
+    @property
+    def supports_abort_hooks(self) -> bool:
+        return True
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
+        self._backend.register_abort_hook(hook_id, hook)
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        self._backend.unregister_abort_hook(hook_id)
+
+    def _register_on_completion_hook(self, hook: Callable[[WorkInfo], None]) -> None:
+        self._backend.set_completion_hook(hook)
+
+    def _has_hooks(self) -> bool:
+        return self._backend.has_completion_hook()
+
+    def _wait_for_pending_works(self) -> None:
+        self._backend._end_collectives()
+
+    def _enable_collectives_timing(self) -> None:
+        """Works are always timed."""
+
+    # Ends.
+
     def abort(self) -> None:
         self._backend.abort()
 
@@ -92,7 +169,7 @@ def _override(name: str, base: Callable[..., Any], direct: Callable[..., Work], 
     which can only be waited for, so that the backend's is returned instead."""
 
     def method(self: Group, *arguments: Any, **keywords: Any) -> Any:
-        if not _dispatch_modes() and not _profiles():
+        if not _dispatch_modes() and not _profiles() and not self._observers:
             if options is None:
                 return direct(self._backend, *arguments, **keywords)
             opts = keywords.get("opts") if keywords else arguments[-1] if arguments else None
@@ -115,3 +192,5 @@ for _options, _names in _CALLS:
         _base = getattr(dist.ProcessGroup, _name, None) or getattr(dist.ProcessGroup, _names[0], None)
         if _base is not None:
             setattr(Group, _name, _override(_name, _base, getattr(Backend, _names[0]), _options))
+
+not_compiled(Group)

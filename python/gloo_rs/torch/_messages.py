@@ -13,6 +13,7 @@ import torch.distributed as dist
 import gloo_rs
 
 from . import _tensors
+from ._compiler import not_compiled
 from ._core import Core, Tensors
 from ._work import Message, Work, end_record
 
@@ -20,6 +21,7 @@ from ._work import Message, Work, end_record
 _MONITORED_SLOTS = 1 << 63
 
 
+@not_compiled
 class Messages(Core):
     """The part of a backend that sends and receives."""
 
@@ -56,7 +58,8 @@ class Messages(Core):
             raise self.failure(operation, error, self._timeout_s) from error
         is_send = title == "send"
         finish = None if is_send or data is tensor else lambda: tensor.detach().copy_(data)
-        work = Message(buffer, is_send, self, operation, [[tensor]], self._timeout_s, data, finish, record)
+        seconds = self._extended(self._timeout_s) if self._extensions else self._timeout_s
+        work = Message(buffer, is_send, self, operation, [[tensor]], seconds, data, finish, record)
         self._has_started(work, title)
         return work
 

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-import collections
+import datetime
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._distributed_c10d import OpType, WorkResult
 from torch._C._distributed_c10d import Work as TorchWork
-from torch._C._distributed_c10d import WorkResult
 
 import gloo_rs
 
-if TYPE_CHECKING:
-    import datetime
+from ._compiler import not_compiled
 
+if TYPE_CHECKING:
     from ._core import Core
 
 _creating_futures = threading.Lock()
 
+# torch's types of calls, by the first words of our operations.
+_OP_TYPES = {
+    "broadcast": OpType.BROADCAST,
+    "all_reduce": OpType.ALLREDUCE,
+    "reduce": OpType.REDUCE,
+    "all_gather": OpType.ALLGATHER,
+    "_all_gather_base": OpType.ALLGATHER,
+    "gather": OpType.GATHER,
+    "scatter": OpType.SCATTER,
+    "reduce_scatter": OpType.REDUCE_SCATTER,
+    "_reduce_scatter_base": OpType.REDUCE_SCATTER,
+    "all_to_all": OpType.ALLTOALL,
+    "send": OpType.SEND,
+    "recv": OpType.RECV,
+    "barrier": OpType.BARRIER,
+}
 
+
+@not_compiled
 class Work(TorchWork):
     """A call that has been started. Any thread may use it."""
 
@@ -46,14 +64,22 @@ class Work(TorchWork):
         # Moves results to where they belong.
         self._finish = finish
         self._record = record
+        self._sequence = backend._sequence
+        self._began = time.monotonic()
+        self._took = 0.0
         self._ended = False
         self._error: BaseException | None = None
         # Held by the thread that waits for the end, or that looks for it.
         self._waiting = threading.Lock()
         self._future: torch.futures.Future | None = None
+        # What completes the future at the end.
         self._settled: torch.futures.Future | None = None
+        # Set at the end, if the group's completer reports that: then nobody else can wait for the call.
+        self._reported: threading.Event | None = None
+        # What a call has failed by that was reported.
+        self._failure: gloo_rs.Error | None = None
 
-    # What the library has of the call: these two are what classes of works differ in.
+    # What the library has of the call: these are what classes of works differ in.
 
     def _wait_for(self, seconds: float | None) -> None:
         """Waits for at most so long, if that is given. Raises what the call has failed by, or Timeout."""
@@ -61,6 +87,15 @@ class Work(TorchWork):
     def _is_active(self) -> bool:
         """Whether the call goes on after a wait for some time."""
         return False
+
+    def _attach(self) -> bool:
+        """Has the group's completer report the end; false if the group has been left."""
+        return False
+
+    def _is_last(self, entry: gloo_rs.Entry) -> bool:
+        """Takes what an entry of the completion queue says of a call of this work; whether it is the last."""
+        self._failure = self._failure or entry.error
+        return True
 
     # The methods of torch's class.
 
@@ -83,7 +118,7 @@ class Work(TorchWork):
             try:
                 self._look()
             finally:
-                self._waiting.release()
+                self._release()
         return self._ended
 
     def is_success(self) -> bool:
@@ -106,21 +141,32 @@ class Work(TorchWork):
     def _source_rank(self) -> int:
         return self.source_rank()
 
+    @property
+    def timeout(self) -> datetime.timedelta:
+        return datetime.timedelta(seconds=self._timeout_s)
+
+    def _get_sequence_number(self) -> int:
+        return self._sequence
+
+    def _get_op_type(self) -> OpType:
+        return _OP_TYPES.get(self._operation.split()[0], OpType.UNKNOWN)
+
+    def _get_duration(self) -> float:
+        """The milliseconds from the start to the end."""
+        if not self.is_success():
+            raise RuntimeError(f"[{self._backend.name()}] {self._operation}: the duration is asked for, and the call has not ended well")
+        return self._took * 1e3
+
     def get_future(self) -> torch.futures.Future:
         """A future of the outputs."""
         with _creating_futures:
-            if self._future is None:
-                # A callback that raises is the only way by which C++ sees an error.
-                self._settled = torch.futures.Future()
-                self._future = self._settled.then(lambda _: self._outcome())
-                is_new = True
-            else:
-                is_new = False
-        if is_new:
-            if self._ended:
-                self._settle()
-            else:
-                self._complete()
+            if self._future is not None:
+                return self._future
+            # A callback that raises is the only way by which C++ sees an error.
+            settled = torch.futures.Future()
+            self._future = settled.then(lambda _: self._outcome())
+            self._settled = settled
+        self._hand_over()
         return self._future
 
     def get_future_result(self) -> torch.futures.Future:
@@ -143,46 +189,82 @@ class Work(TorchWork):
             raise self._error
         return self._value()
 
-    def _settle(self) -> None:
-        assert self._settled is not None
-        self._settled.set_result(None)
+    def _hand_over(self) -> None:
+        """Has the future be completed: by this thread, if the call has ended; or else by a thread of the completer."""
+        # Who has the lock sees that there is a future when he releases it.
+        if self._waiting.acquire(blocking=False):
+            self._release()
 
-    def _complete(self) -> None:
-        """Has a thread complete the future when the call ends."""
-        self._backend.completer().add(self)
+    def _release(self) -> None:
+        """Releases the lock, and completes the future or hands it over."""
+        settled = None
+        if self._settled is not None:
+            if not self._ended and self._reported is None:
+                self._reported = threading.Event()
+                if not self._attach():
+                    # Its context is closed, so that this returns at once.
+                    self._reported = None
+                    self._end_within(None, None)
+            if self._ended:
+                settled, self._settled = self._settled, None
+        self._waiting.release()
+        if settled is not None:
+            settled.set_result(None)
+        elif self._settled is not None and (self._ended or self._reported is None):
+            # That has changed since this thread looked.
+            self._hand_over()
+
+    def report(self, entry: gloo_rs.Entry | None) -> None:
+        """A call of this work has ended, as the completion queue says; or, without an entry, the time of the work is over."""
+        with self._waiting:
+            if self._ended:
+                return
+            if entry is None:
+                text = f"{self._operation}: the time is over"
+                self._ends_with(gloo_rs.Timeout(gloo_rs.Status.TIMEOUT, text, None, self._operation))
+            elif self._is_last(entry):
+                self._ends_with(self._failure)
+        self._hand_over()
 
     def _end(self, seconds: float | None) -> None:
         """Waits for the end; raises if that does not come in time."""
-        if seconds is None:
-            self._waiting.acquire()
-        else:
-            began = time.monotonic()
-            if not self._waiting.acquire(timeout=seconds):
-                raise self._backend.failure(self._operation, None, seconds)
-            seconds = max(0.0, seconds - (time.monotonic() - began))
+        began = time.monotonic()
+        if not self._waiting.acquire(timeout=-1 if seconds is None else seconds):
+            raise self._backend.failure(self._operation, None, seconds)
+        left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
         try:
             if self._ended:
                 return
-            try:
-                self._wait_for(seconds)
-            except gloo_rs.Timeout as error:
-                if seconds is not None and self._is_active():
-                    raise self._backend.failure(self._operation, error, seconds) from error
-                self._ends_with(error)
-            except gloo_rs.Error as error:
-                self._ends_with(error)
-            except BaseException:
-                # Ctrl-C, which has closed the context.
-                self._ends_with(self._backend.broken())
-                raise
-            else:
-                self._ends_with(None)
+            if self._reported is None:
+                self._end_within(left, seconds)
+                return
         finally:
-            self._waiting.release()
+            self._release()
+        if not self._reported.wait(left):
+            raise self._backend.failure(self._operation, None, seconds)
+
+    def _end_within(self, left: float | None, seconds: float | None) -> None:
+        """Waits for the end for what is left of so many seconds. The lock is held."""
+        try:
+            self._wait_for(left)
+        except gloo_rs.Timeout as error:
+            if seconds is not None and self._is_active():
+                raise self._backend.failure(self._operation, error, seconds) from error
+            self._ends_with(error)
+        except gloo_rs.Error as error:
+            self._ends_with(error)
+        except BaseException:
+            # Ctrl-C, which closes the context if that has waited.
+            broken = self._backend.broken()
+            if broken is not None:
+                self._ends_with(broken)
+            raise
+        else:
+            self._ends_with(None)
 
     def _look(self) -> None:
         """Ends the work if the call has ended. Its lock is held."""
-        if self._ended:
+        if self._ended or self._reported is not None:
             return
         try:
             self._wait_for(0)
@@ -204,30 +286,44 @@ class Work(TorchWork):
         elif error is not None:
             self._error = self._backend.failure(self._operation, error, self._timeout_s)
             self._error.__cause__ = error
+            self._backend.has_failed(error)
         self._keep = self._finish = None
+        self._took = time.monotonic() - self._began
         if self._record is not None:
             self._record, record = None, self._record
             end_record(record)
         self._ended = True
+        if self._reported is not None:
+            self._reported.set()
         self._backend.has_ended(self)
 
 
+@not_compiled
 class Done(Work):
-    """A call that has been made already."""
+    """A call that has been made already, in so many seconds if that is known."""
 
-    def __init__(self, backend: Core, operation: str, outputs: list[list[torch.Tensor]]) -> None:
+    _ended = True
+    _error = None
+
+    def __init__(self, backend: Core, operation: str, outputs: list[list[torch.Tensor]], timeout_s: float, took: float = 0.0) -> None:
         TorchWork.__init__(self)
         self._backend = backend
         self._operation = operation
         self._outputs = outputs
-        self._ended = True
-        self._error = None
-        self._future = self._settled = None
+        self._timeout_s = timeout_s
+        self._sequence = backend._sequence
+        self._took = took
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         return True
 
+    def get_future(self) -> torch.futures.Future:
+        future = torch.futures.Future()
+        future.set_result(self._value())
+        return future
 
+
+@not_compiled
 class Collective(Work):
     """One collective, or several that were started together."""
 
@@ -243,12 +339,19 @@ class Collective(Work):
             self._requests.pop(0)
 
     def _is_active(self) -> bool:
-        try:
-            return not self._requests[0].test()
-        except gloo_rs.Error:
-            return False
+        # Not whether it has ended meanwhile: the next wait tells how.
+        return self._requests[0].is_active
+
+    def _attach(self) -> bool:
+        return self._backend.completer().attach(self, self._requests)
+
+    def _is_last(self, entry: gloo_rs.Entry) -> bool:
+        super()._is_last(entry)
+        self._requests.pop()
+        return not self._requests
 
 
+@not_compiled
 class Message(Work):
     """A message that is sent or received."""
 
@@ -257,7 +360,6 @@ class Message(Work):
         self._buffer: gloo_rs.UnboundBuffer | None = buffer
         self._is_send = is_send
         self._source = -1
-        self._aborted = False
 
     def _wait_for(self, seconds: float | None) -> None:
         buffer = self._buffer
@@ -265,11 +367,20 @@ class Message(Work):
         if self._is_send:
             buffer.wait_send(timeout=seconds)
         else:
-            self._source, got = buffer.wait_recv(timeout=seconds)
-            if got != len(buffer):
-                self._finish = None
-                text = f"{self._operation}: the message has {got} bytes, and the tensor {len(buffer)}"
-                raise gloo_rs.Mismatch(gloo_rs.Status.MISMATCH, text, self._source, self._operation)
+            source, got = buffer.wait_recv(timeout=seconds)
+            error = self._received(source, got)
+            if error is not None:
+                raise error
+
+    def _received(self, source: int, got: int) -> gloo_rs.Error | None:
+        """Takes a message of so many bytes; returns what is wrong with it."""
+        self._source = source
+        assert self._buffer is not None
+        if got == len(self._buffer):
+            return None
+        self._finish = None
+        text = f"{self._operation}: the message has {got} bytes, and the tensor {len(self._buffer)}"
+        return gloo_rs.Mismatch(gloo_rs.Status.MISMATCH, text, source, self._operation)
 
     def _is_active(self) -> bool:
         # A message whose wait has timed out is still on its way.
@@ -278,6 +389,8 @@ class Message(Work):
     def _ends_with(self, error: gloo_rs.Error | None) -> None:
         # What is still on its way, the library cancels.
         self._buffer = None
+        if self._reported is not None:
+            self._backend.completer().detach(self)
         super()._ends_with(error)
 
     def source_rank(self) -> int:
@@ -286,13 +399,15 @@ class Message(Work):
             return super().source_rank()
         return self._source
 
-    def _complete(self) -> None:
-        # A message comes when its sender sends it, so that no other work may wait for its end.
-        threading.Thread(target=self._complete_alone, name="gloo_rs-message", daemon=True).start()
+    def _attach(self) -> bool:
+        assert self._buffer is not None
+        return self._backend.completer().attach(self, [self._buffer], time.monotonic() + self._timeout_s)
 
-    def _complete_alone(self) -> None:
-        until_ended(self)
-        self._settle()
+    def _is_last(self, entry: gloo_rs.Entry) -> bool:
+        self._failure = entry.error
+        if entry.error is None and not self._is_send:
+            self._failure = self._received(entry.rank, entry.bytes)
+        return True
 
 
 def end_record(record: object) -> None:
@@ -308,74 +423,3 @@ def until_ended(work: Work) -> None:
         work._end(None)
     except Exception:  # noqa: BLE001, S110 - the work has it
         pass
-
-
-class Completer:
-    """Completes the futures of a group's collectives, in the order of their starts.
-
-    One thread at a time waits for the first work. When that has ended, another one goes on, while this one runs the callbacks of the
-    future: these may wait for other futures.
-    """
-
-    def __init__(self) -> None:
-        self._works: collections.deque[Work] = collections.deque()
-        self._changed = threading.Condition()
-        self._threads: set[threading.Thread] = set()
-        self._is_waiting = False
-        self._idle = 0
-        self._closed = False
-
-    def add(self, work: Work) -> None:
-        with self._changed:
-            if not self._closed:
-                self._works.append(work)
-                self._wake()
-                return
-        until_ended(work)
-        work._settle()
-
-    def close(self) -> None:
-        """Ends the threads, once they have completed what there is."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
-        for thread in threads:
-            thread.join(_JOIN_S)
-
-    def _wake(self) -> None:
-        """Has a thread take the next work. The lock is held."""
-        if not self._works or self._is_waiting:
-            return
-        if self._idle:
-            self._changed.notify()
-            return
-        thread = threading.Thread(target=self._run, name="gloo_rs-futures", daemon=True)
-        self._threads.add(thread)
-        thread.start()
-
-    def _run(self) -> None:
-        while (work := self._take()) is not None:
-            until_ended(work)
-            with self._changed:
-                self._is_waiting = False
-                self._wake()
-            work._settle()
-            # Objects that only the future keeps need not wait for the next work.
-            del work
-
-    def _take(self) -> Work | None:
-        with self._changed:
-            while self._is_waiting or not self._works:
-                if self._closed and not self._works:
-                    self._threads.discard(threading.current_thread())
-                    return None
-                self._idle += 1
-                self._changed.wait()
-                self._idle -= 1
-            self._is_waiting = True
-            return self._works.popleft()
-
-
-# How long the end of a group waits for callbacks of futures.
-_JOIN_S = 5.0

@@ -274,6 +274,14 @@ def works(rank, size, store):
     assert pending.is_completed()
     ours.monitored_barrier()
 
+    # Works that are asked again and again, whose ends come between any two looks.
+    for number in range(2000 if size == 2 else 100):
+        work = dist.all_reduce(value := torch.ones(1000), group=ours, async_op=True)
+        while not work.is_completed():
+            pass
+        assert work.exception() is None, f"work {number}: {work.exception()}"
+        assert value[0] == size
+
     # Futures, and functions that run when they are complete.
     future = dist.all_reduce(torch.ones(3), group=ours, async_op=True).get_future()
     same(future.then(lambda f: f.value()[0] + 1).wait(), torch.full((3,), size + 1.0), "a future")

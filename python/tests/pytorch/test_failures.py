@@ -3,6 +3,7 @@
 import datetime
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -64,7 +65,8 @@ def failing_futures(rank, size, store):
     chained = futures[0].then(lambda future: future.value())
     raises(both.wait, "all_reduce")
     raises(chained.wait, "all_reduce")
-    for work in works:
+    for work, future in zip(works, futures):
+        raises(future.wait, "all_reduce")
         assert work.is_completed()
         assert work.get_future_result().wait() != int(torch._C._distributed_c10d.WorkResult.SUCCESS)
     group.abort()
@@ -133,6 +135,49 @@ def a_callback_that_waits(rank, size, store):
     same(first.then(lambda future: again(future, 3)).wait(), torch.full((2,), float(size**4)), "sums of sums")
 
 
+def futures_share_threads(rank, size, store):
+    """Threads wait for the group's futures, not one for each; and a callback may wait for a future that is complete later."""
+    group_of(rank, size, store)
+    other = 1 - rank
+    received = [torch.zeros(2) for _ in range(40)]
+    futures = [dist.irecv(tensor, other, tag=tag).get_future() for tag, tensor in enumerate(received)]
+    last = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+    first = futures[-1].then(lambda future: (future.value(), last.wait(), futures[0].wait()))
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("gloo_rs")]
+    assert len(threads) <= 2, threads
+    dist.barrier()
+    # The first message comes last.
+    for tag in reversed(range(len(received))):
+        dist.send(torch.full((2,), float(tag)), other, tag=tag)
+    same(first.wait()[1][0], torch.full((2,), 2.0), "a sum in a callback")
+    for tag, future in enumerate(futures):
+        same(future.wait()[0], torch.full((2,), float(tag)), f"message {tag}")
+    work = dist.isend(torch.ones(2), other, tag=100)
+    assert work.get_future() is work.get_future()
+    dist.recv(torch.zeros(2), other, tag=100)
+    work.get_future().wait()
+    assert work.wait() and work.is_completed()
+
+
+def late_messages(rank, size, store):
+    """The future of a message that does not come ends at the group's timeout, and that of one that does not fit with what is wrong."""
+    group_of(rank, size, store, seconds(1))
+    if rank == 1:
+        dist.send(torch.zeros(3), 0, tag=1)
+        store.wait(["given up"], seconds(300))
+        return
+    short = dist.irecv(torch.zeros(4), 1, tag=1)
+    raises(short.get_future().wait, "12 bytes", "16")
+    late = dist.irecv(torch.zeros(4), 1, tag=2)
+    future = late.get_future()
+    raises(lambda: late.wait(seconds(0.1)), "Timed out waiting 100ms", "recv from rank 1")
+    assert not late.is_completed()
+    raises(future.wait, "Timed out waiting 1000ms", "recv from rank 1")
+    raises(late.wait, "recv from rank 1")
+    assert late.is_completed() and isinstance(late.exception().__cause__, gloo_rs.Timeout)
+    store.set("given up", "")
+
+
 def ends_with_works(rank, size, store):
     """A process may end while calls of its groups wait."""
     group_of(rank, size, store)
@@ -156,6 +201,8 @@ def ends_with_works(rank, size, store):
         (3, missing_rank, ()),
         (2, different_calls, ()),
         (2, a_callback_that_waits, ()),
+        (2, futures_share_threads, ()),
+        (2, late_messages, ()),
         (2, ends_with_works, ()),
     ],
 )

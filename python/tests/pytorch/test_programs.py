@@ -117,30 +117,6 @@ def test_fully_sharded(size):
     run(size, fully_sharded)
 
 
-def hybrid(rank, size, store):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-
-    group_of(rank, size, store)
-    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
-    model = model_of()
-    fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(3):
-        step_of(model, optimizer, rank, step)
-    # Tensors that are split over the ranks, and how they change from one layout to another.
-    whole = torch.arange(24.0).view(6, 4)
-    split = distribute_tensor(whole, mesh["shard"], [Shard(0)])
-    assert isinstance(split, DTensor)
-    same(split.redistribute(placements=[Shard(1)]).full_tensor(), whole, "another layout")
-    same((split @ split.T).redistribute(placements=[Replicate()]).to_local(), whole @ whole.T, "a product")
-
-
-def test_hybrid_shards_and_distributed_tensors():
-    run(4, hybrid)
-
-
 def functional(rank, size, store):
     import torch.distributed._functional_collectives as functional_collectives
 
@@ -212,6 +188,18 @@ def test_torchrun_restarts_a_job(tmp_path):
     )
     assert "sum [2.0, 2.0, 2.0]" in done.stdout
     assert mark.exists()
+
+
+def test_replicas_of_torchft():
+    """In a network of its own, since the servers of torchft listen on all addresses."""
+    unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--net"]
+    program = pathlib.Path(__file__).with_name("replicas.py")
+    done = subprocess.run(
+        [*unshare, "bash", "-c", 'PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"', "-", sys.executable, program],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the replicas are the same" in done.stdout
 
 
 def test_the_variable_replaces_gloo(tmp_path):
