@@ -214,16 +214,22 @@ def checked(rank, size, store):
     raises(lambda: dist.all_reduce(torch.tensor([0, float("nan")])), "NaN")
 
 
+# PyTorch 2.14 refuses to split groups without an accelerator, and its recorder does not name backends.
+since_2_15 = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15), reason=f"NOT TESTED with torch {torch.__version__}"
+)
+
+
 @pytest.mark.parametrize(
     ("size", "function", "killed", "environment"),
     [
-        (4, split, (), {}),
+        pytest.param(4, split, (), {}, marks=since_2_15),
         (4, merged, (), {}),
         (4, shrunk, (1,), {}),
         (3, shrunk_by_name, (), {}),
         (2, observed, (), {}),
         (2, longer_timeouts, (), {}),
-        (2, recorded, (), {"TORCH_FR_BUFFER_SIZE": "100"}),
+        pytest.param(2, recorded, (), {"TORCH_FR_BUFFER_SIZE": "100"}, marks=since_2_15),
         (2, checked, (), {"TORCH_DIST_NAN_CHECK": "1"}),
     ],
 )
