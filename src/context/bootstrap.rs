@@ -10,7 +10,7 @@
 mod oob;
 pub(super) mod parent;
 pub(super) mod record;
-mod store;
+pub(super) mod store;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -50,9 +50,9 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// The time until the deadline; zero after it.
-    pub fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+    /// The time from `now` until the deadline; zero after it.
+    pub fn left(&self, now: Instant) -> Duration {
+        self.deadline.saturating_duration_since(now)
     }
 }
 

@@ -12,12 +12,14 @@ mod exchange;
 mod group;
 mod lent;
 mod measure;
+mod member;
 mod operation;
 mod options;
 mod pair;
 mod prepared;
 mod queue;
 mod queued;
+mod reconfigure;
 mod recorder;
 mod remote_key;
 mod request;
@@ -42,6 +44,7 @@ pub use bootstrap::AllgatherFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use group::Group;
+pub use member::Member;
 pub use options::{Connect, ContextOptions};
 pub use pair::Pair;
 pub use queue::Completions;
@@ -75,7 +78,6 @@ use crate::transport::{self, Allocations, BackgroundProgress, Connections, Count
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
-use crate::wait_mode::WaitMode;
 
 /// The part of a context that the device's thread uses.
 struct Shared {
@@ -197,19 +199,7 @@ impl Context {
         if size == 0 || rank >= size || size > i32::MAX as usize {
             return Err(Error::invalid(format!("there is no rank {rank} of {size}")));
         }
-        if options.max_segment_bytes == 0 {
-            return Err(Error::invalid("a context's largest segment must not be zero"));
-        }
-        let options = ContextOptions {
-            token: Some(options.token.clone().unwrap_or_else(JobToken::from_environment)),
-            check_calls: Some(options.check_calls.map_or_else(check_calls::from_environment, Ok)?),
-            wait: match options.wait.or(device.wait_mode()) {
-                None => WaitMode::from_environment()?,
-                chosen => chosen,
-            },
-            recorder: options.recorder.clone().or_else(recorder::from_environment),
-            ..options.clone()
-        };
+        let options = options.with_environment(device.as_ref())?;
         let overrides = Overrides::from_environment()?;
         let connections = connections(&device, &options)?;
         Self::over(connections, device, rank, size, options, overrides)

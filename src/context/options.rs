@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::{check_calls, recorder};
 use crate::environment;
+use crate::error::{Error, Result};
 use crate::secret::JobToken;
+use crate::transport::Device;
 use crate::version::Version;
 use crate::wait_mode::WaitMode;
 
@@ -57,6 +60,25 @@ pub struct ContextOptions {
     pub agrees: bool,
     /// This library's. Tests pretend to be another.
     pub version: Version,
+}
+
+impl ContextOptions {
+    /// These, for contexts of `device`, with what the environment says where they say nothing.
+    pub(super) fn with_environment(&self, device: &dyn Device) -> Result<Self> {
+        if self.max_segment_bytes == 0 {
+            return Err(Error::invalid("a context's largest segment must not be zero"));
+        }
+        Ok(Self {
+            token: Some(self.token.clone().unwrap_or_else(JobToken::from_environment)),
+            check_calls: Some(self.check_calls.map_or_else(check_calls::from_environment, Ok)?),
+            wait: match self.wait.or(device.wait_mode()) {
+                None => WaitMode::from_environment()?,
+                chosen => chosen,
+            },
+            recorder: self.recorder.clone().or_else(recorder::from_environment),
+            ..self.clone()
+        })
+    }
 }
 
 impl Default for ContextOptions {

@@ -305,7 +305,7 @@ impl Context {
             return Ok(());
         };
         // The context names one rank to blame, that of the failure which has broken it.
-        let earlier = guard.broken.clone().filter(|earlier| earlier.details().rank != error.details().rank);
+        let earlier = guard.ended_by().filter(|earlier| earlier.details().rank != error.details().rank).cloned();
         let error = earlier.unwrap_or(error);
         let error = self.described(
             run,

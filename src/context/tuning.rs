@@ -71,7 +71,8 @@ impl Context {
         limit: Limit,
     ) -> Result<Tuner> {
         // Limited, so that enough time is left for the rest of connecting.
-        let until = Instant::now() + PATIENCE.min(limit.left() / 4);
+        let now = self.engine().now();
+        let until = now + PATIENCE.min(limit.left(now) / 4);
         if source.is_none() && [links.local, links.remote].contains(&Some(self.rank)) {
             measure::answer(self, 0, until);
         }

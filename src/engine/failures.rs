@@ -30,6 +30,25 @@ impl Core {
         self.ended = true;
     }
 
+    /// Whether something of the program is in progress: a collective, a message, or a connection.
+    pub fn is_busy(&mut self) -> bool {
+        self.end_registration();
+        let is_running = || self.operations.iter().any(|(_, operation)| !operation.is_over());
+        self.connecting > 0 || self.requests.are_under_way() || is_running() || !self.only_in_memory().is_empty()
+    }
+
+    /// Why what was running has ended, if the context is broken.
+    pub fn ended_by(&self) -> Option<&Error> {
+        self.ended_by.as_ref().or(self.broken.as_ref())
+    }
+
+    /// What is called from now on fails with `error`, in place of the one with which all that ran has ended.
+    pub fn outdate(&mut self, error: &Error) {
+        let ended_by = self.broken.replace(error.clone());
+        self.ended_by = self.ended_by.take().or(ended_by);
+        self.messenger.outdate(error);
+    }
+
     /// Whether the context was aborted.
     pub fn is_aborted(&self) -> bool {
         self.broken.as_ref().is_some_and(|broken| broken.kind() == ErrorKind::Aborted)

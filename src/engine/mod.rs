@@ -97,6 +97,8 @@ pub struct Core {
     pub recorder: Arc<Recorder>,
     /// Why no collective can run any more.
     pub broken: Option<Error>,
+    /// In place of that, why those have ended that were running then.
+    ended_by: Option<Error>,
     /// Describes the call that a digest stands for, for errors.
     pub explain: fn(u64) -> String,
     /// Number of collectives started on this context before it had shared memory, which counts them then.
@@ -210,7 +212,7 @@ impl Core {
     /// Registers a call that its own thread executes in shared memory, because that thread waits, or the call has
     /// failed. Returns its index; the call ends by [`Core::end`]. If it ends well, its thread records that.
     pub fn register(&mut self, binding: &Binding<'_>, run: Run) -> Result<u32> {
-        if let Some(error) = &self.broken {
+        if let Some(error) = self.ended_by() {
             return Err(error.context("the context is broken"));
         }
         self.end_registration();

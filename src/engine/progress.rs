@@ -93,6 +93,7 @@ impl Engine {
                 events: Vec::with_capacity(EVENTS),
                 recorder: Arc::new(Recorder::new(clock.clone(), now)?),
                 broken: None,
+                ended_by: None,
                 explain,
                 begun: 0,
                 numbers: Numbers::default(),

@@ -83,6 +83,11 @@ impl Requests {
         self.buffers.remove(owner - FIRST_BUFFER);
     }
 
+    /// Whether an operation of a buffer has not completed.
+    pub fn are_under_way(&self) -> bool {
+        self.buffers.iter().any(|(_, buffer)| buffer.sides.iter().any(|side| side.under_way > 0))
+    }
+
     /// The token for an operation of the buffer `owner`.
     pub fn token(owner: u32, side: Side) -> Token {
         Token { owner, detail: side as u32 }

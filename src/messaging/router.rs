@@ -254,6 +254,13 @@ impl Messenger {
         self.ep.closed = Some(error.clone());
     }
 
+    /// A closed messenger refuses what is asked of it with `error` from now on.
+    pub fn outdate(&mut self, error: &Error) {
+        if let Some(closed) = &mut self.ep.closed {
+            *closed = error.clone();
+        }
+    }
+
     /// Ends a connection that failed with `error`. A peer that violated the protocol is sent the error; otherwise it
     /// could only assume that this process has ended.
     pub(super) fn fail_connection(&mut self, rank: Rank, error: Error) {

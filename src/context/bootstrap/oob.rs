@@ -36,7 +36,7 @@ impl<'a> ByAllgather<'a> {
     /// Whether this rank can continue after a call, which may have taken any time.
     fn check(&self) -> Result<()> {
         self.context.check_open()?;
-        if self.limit.left().is_zero() {
+        if self.limit.left(self.context.engine().now()).is_zero() {
             let text = format!("the caller's allgather has returned after more than {:?}", self.limit.timeout);
             return Err(Error::new(ErrorKind::Timeout, text));
         }

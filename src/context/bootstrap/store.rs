@@ -78,12 +78,14 @@ impl Round {
 }
 
 /// An exchange over `store`.
-pub(super) struct OverStore<'a> {
+pub(in crate::context) struct OverStore<'a> {
     pub context: &'a Context,
     pub store: &'a dyn Store,
     pub limit: Limit,
     /// Other ranks have been told of a failure, know it themselves, or are not to be told.
     failed: Cell<bool>,
+    /// Why the exchange has ended, if it has.
+    ended: &'a dyn Fn() -> Option<Error>,
 }
 
 impl Exchange for OverStore<'_> {
@@ -107,9 +109,9 @@ impl Exchange for OverStore<'_> {
     }
 
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        let Limit { timeout, .. } = self.limit;
+        let timeout = self.limit.timeout;
         if let Some(own) = own {
-            return self.store.set_within(TUNING, &own, self.limit.left()).map(|()| own);
+            return self.store.set_within(TUNING, &own, self.left()).map(|()| own);
         }
         let tuning = self.wait_for(|wait| self.store.get(TUNING, wait)).map_err(|error| match error.kind() {
             ErrorKind::Timeout => {
@@ -123,7 +125,20 @@ impl Exchange for OverStore<'_> {
 
 impl<'a> OverStore<'a> {
     pub fn new(context: &'a Context, store: &'a dyn Store, limit: Limit) -> Self {
-        Self { context, store, limit, failed: Cell::new(false) }
+        Self { context, store, limit, failed: Cell::new(false), ended: &|| None }
+    }
+
+    /// This exchange, which ends at any moment with the error that `ended` returns.
+    pub fn ending(self, ended: &'a dyn Fn() -> Option<Error>) -> Self {
+        Self { ended, ..self }
+    }
+
+    fn now(&self) -> Instant {
+        self.context.engine().now()
+    }
+
+    fn left(&self) -> Duration {
+        self.limit.left(self.now())
     }
 
     /// Publishes `error` where the other ranks wait for what this rank gives in `round`, unless another failure came
@@ -134,7 +149,7 @@ impl<'a> OverStore<'a> {
         }
         let (kind, told) = record::of_error(error);
         let refusal = [REFUSAL, &[kind], &told].concat();
-        let tell = |key: &str| drop(self.store.set_within(key, &refusal, self.limit.left()));
+        let tell = |key: &str| drop(self.store.set_within(key, &refusal, self.left()));
         match self.context.rank {
             0 => {
                 tell(round.list);
@@ -154,11 +169,11 @@ impl<'a> OverStore<'a> {
         let bytes = self.context.content(0)?.len();
         if refusal.len() > bytes {
             // The claim says the most important, even if the store does not take this.
-            let _ = self.store.set_within(&format!("{LONG_REFUSAL}/{rank}"), &refusal, self.limit.left());
+            let _ = self.store.set_within(&format!("{LONG_REFUSAL}/{rank}"), &refusal, self.left());
         }
         refusal.resize(bytes, 0);
         let claim = claim::make(self.context.own_version().1, self.context.size, &refusal)?;
-        claim::put(self.store, &HOSTS.rank_key(rank), &claim, self.limit.left())
+        claim::put(self.store, &HOSTS.rank_key(rank), &claim, self.left())
     }
 
     /// The error that `rank` has published as `value`, if it has.
@@ -173,7 +188,7 @@ impl<'a> OverStore<'a> {
         if !cut.starts_with(REFUSAL) || cut.ends_with(&[0]) {
             return None;
         }
-        let whole = self.store.get(&format!("{LONG_REFUSAL}/{rank}"), LATE.min(self.limit.left())).ok()?;
+        let whole = self.store.get(&format!("{LONG_REFUSAL}/{rank}"), LATE.min(self.left())).ok()?;
         whole.starts_with(cut).then_some(whole)
     }
 
@@ -181,7 +196,7 @@ impl<'a> OverStore<'a> {
     fn claim_rank(&self, own: &[u8]) -> Result<Vec<u8>> {
         let (store, rank) = (self.store, self.context.rank);
         let (key, claim) = (HOSTS.rank_key(rank), claim::make(self.context.own_version().1, self.context.size, own)?);
-        claim::put(store, &key, &claim, self.limit.left())?;
+        claim::put(store, &key, &claim, self.left())?;
         let value = self.wait_for(|wait| store.get(&key, wait))?;
         let claims = Claims::read(rank, &value, claim.len(), self.context.own_version())?;
         if !claims.is_led_by(&claim) {
@@ -213,7 +228,7 @@ impl<'a> OverStore<'a> {
     fn publish(&self, round: &Round, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
         let own = own.inspect_err(|error| self.refuse(round, error))?;
         let key = round.rank_key(self.context.rank);
-        let written = self.store.set_within(&key, &own, self.limit.left());
+        let written = self.store.set_within(&key, &own, self.left());
         let list = written.and_then(|()| self.exchange(round, |_, value| Ok(value)));
         list.inspect_err(|_| self.failed.set(true)).map(|list| (own, list))
     }
@@ -253,7 +268,7 @@ impl<'a> OverStore<'a> {
         });
         let list = contents.collect::<Result<Vec<_>>>().map(|contents| contents.concat());
         let list = list.inspect_err(|error| self.refuse(round, error))?;
-        let left = self.limit.left();
+        let left = self.left();
         if round.list == HOSTS.list {
             store.set_and_settle_claims(round.list, &list, left)?;
         } else {
@@ -265,17 +280,22 @@ impl<'a> OverStore<'a> {
     /// Waits for the store in short turns, so that it notices if the context is closed. A turn that times out is
     /// repeated, since the store may recover; other errors are returned.
     fn wait_for<T>(&self, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
-        let began = Instant::now();
+        let began = self.now();
         let mut turn = FIRST_TURN;
         loop {
-            match wait(turn.min(self.limit.left()).max(MIN_TURN)) {
+            match wait(turn.min(self.left()).max(MIN_TURN)) {
                 Ok(value) => return Ok(value),
                 // Not repeated after the deadline: a store that does not answer may end a turn late.
-                Err(e) if e.kind() == ErrorKind::Timeout && Instant::now() < self.limit.deadline => {}
+                Err(e) if e.kind() == ErrorKind::Timeout && self.now() < self.limit.deadline => {}
                 // The store's error contains only the time of the last turn.
-                Err(e) => return Err(e.context(format_args!("failed after {:.3} s", began.elapsed().as_secs_f64()))),
+                Err(e) => {
+                    return Err(e.context(format_args!(
+                        "failed after {:.3} s",
+                        self.now().duration_since(began).as_secs_f64()
+                    )));
+                }
             }
-            if let Some(error) = self.context.broken() {
+            if let Some(error) = self.context.broken().or_else(self.ended) {
                 return Err(error);
             }
             turn = (turn * 2).min(LAST_TURN);
@@ -305,8 +325,8 @@ impl<'a> OverStore<'a> {
     /// only if one is missing.
     fn find_missing(&self, round: &Round) -> Option<(Vec<usize>, bool)> {
         let (rank, size) = (self.context.rank, self.context.size);
-        let asked = Instant::now();
-        let in_time = || asked.elapsed() < LATE;
+        let asked = self.now();
+        let in_time = || self.now().duration_since(asked) < LATE;
         let all_present = |ranks: Range<usize>| {
             let keys = round.rank_keys(ranks);
             match self.store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), Duration::ZERO) {

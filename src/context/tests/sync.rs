@@ -6,6 +6,7 @@ use super::agreement::on_this_host;
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::types::DataType;
+use crate::wait_mode::WaitMode;
 
 /// Above the eager limit, so that the message waits for its receive.
 const LARGE: usize = 200_000;

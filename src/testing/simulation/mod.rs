@@ -15,15 +15,18 @@ mod fabric;
 mod groups;
 mod job;
 mod lent;
+mod membership;
 mod messages;
 mod orders;
 mod queues;
+mod reconfigure;
 mod recorder;
 mod requests;
 mod seeds;
 mod shared;
 mod split;
 mod started;
+mod store;
 mod timeouts;
 mod unexpected;
 

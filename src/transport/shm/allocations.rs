@@ -110,6 +110,27 @@ impl Allocations {
         self.state().all.get(&memory.addr()).map(|allocation| allocation.mapping.bytes())
     }
 
+    /// Takes over what was allocated by `other`, and lists it in the table of this one, as far as there is room. Returns
+    /// what it is, and how many bytes of it are mapped.
+    pub fn take_over(&self, other: &Self) -> Vec<(*mut u8, usize)> {
+        let all = std::mem::take(&mut other.state().all);
+        let mut state = self.state();
+        let mut taken = Vec::with_capacity(all.len());
+        for (start, allocation) in all {
+            let Allocation { mapping, listed } = allocation;
+            let listed = listed.zip(other.own.as_ref()).and_then(|((memory, at), former)| {
+                let entry = &former.allocations().entries[at];
+                let bytes = entry.load()?.bytes;
+                entry.clear();
+                let at = state.list(self.own.as_ref()?, &mapping, &memory, bytes)?;
+                Some((memory, at))
+            });
+            taken.push((mapping.start(), mapping.bytes()));
+            state.all.insert(start, Allocation { mapping, listed });
+        }
+        taken
+    }
+
     /// Frees all memory.
     ///
     /// # Safety
@@ -134,25 +155,37 @@ impl Allocations {
 impl State {
     /// Allocates memory that the table of `own` lists.
     fn share(&mut self, own: &OwnSegment, bytes: usize, commit: bool) -> io::Result<Allocation> {
-        let table = own.allocations();
-        let free = table.entries.iter().position(|entry| entry.generation.load(Ordering::Relaxed) == 0);
-        let at = free.ok_or(io::ErrorKind::QuotaExceeded)?;
+        if free_entry(own).is_none() {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
         let memory = SharedMemory::create()?;
         memory.grow(bytes as u64)?;
         if commit {
             memory.commit()?;
         }
         let mapping = memory.map_data(bytes, Access::Write)?;
+        let at = self.list(own, &mapping, &memory, bytes as u64).expect("nobody else takes entries");
+        Ok(Allocation { mapping, listed: Some((memory, at)) })
+    }
+
+    /// Lists `bytes` of `memory` in the table of `own`, and returns the number of the entry. `None` if all are taken.
+    fn list(&mut self, own: &OwnSegment, mapping: &Mapping, memory: &SharedMemory, bytes: u64) -> Option<usize> {
+        let (table, at) = (own.allocations(), free_entry(own)?);
         self.generation += 1;
         table.entries[at].set(&Listed {
             generation: self.generation,
             address: mapping.start().addr() as u64,
-            bytes: bytes as u64,
+            bytes,
             descriptor: u64::from(memory.descriptor().number),
         });
         table.used.fetch_max(at as u64 + 1, Ordering::Relaxed);
-        Ok(Allocation { mapping, listed: Some((memory, at)) })
+        Some(at)
     }
+}
+
+/// The number of an entry in the table of `own` that lists nothing.
+fn free_entry(own: &OwnSegment) -> Option<usize> {
+    own.allocations().entries.iter().position(|entry| entry.generation.load(Ordering::Relaxed) == 0)
 }
 
 /// What this rank has mapped of the allocations of one peer.
