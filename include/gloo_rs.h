@@ -1247,8 +1247,9 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32
 /// written. NULL is ignored.
 void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, size_t struct_size);
 
-/// Creates the context of `rank` (0 to `size` - 1) in a group of `size` ranks, not yet connected. `options` may be NULL
-/// for defaults. The context keeps the device alive. The caller destroys `*context` with gloo_rs_context_destroy; it is
+/// Creates the context of `rank` (0 to `size` - 1) in a group of `size` ranks, not yet connected; or, if both are -1, a
+/// context without members, which gets them by gloo_rs_context_reconfigure. Until then its rank and size are -1, and calls
+/// fail with GLOO_RS_ERROR_INVALID_OPERATION. `options` may be NULL for defaults. The context keeps the device alive. The caller destroys `*context` with gloo_rs_context_destroy; it is
 /// NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
@@ -1307,10 +1308,10 @@ enum gloo_rs_status_t gloo_rs_context_split(struct gloo_rs_context_t *context,
                                             int32_t key,
                                             struct gloo_rs_context_t **split);
 
-/// Sets `*rank` to this process's rank.
+/// Sets `*rank` to this process's rank; -1 if the context has no members.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);
 
-/// Sets `*size` to the number of ranks.
+/// Sets `*size` to the number of ranks; -1 if the context has no members.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_size(const struct gloo_rs_context_t *context, int32_t *size);
 
 /// Sets `*timeout_ms` to the timeout, in milliseconds, of operations whose call does not set one.
@@ -1365,8 +1366,9 @@ void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 
 /// Aborts the context on all its ranks. Calls that wait, requests in progress and later calls fail there with
 /// GLOO_RS_ERROR_ABORTED and a message with `reason` and this rank, which is also the `rank` of gloo_rs_last_error; only
-/// gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_close and functions that destroy or free work as
-/// before. A call of gloo_rs_context_connect ends, too. The context stays aborted until it is destroyed.
+/// gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_handle, gloo_rs_context_close, agree, shrink and
+/// reconfigure, and functions that destroy or free, work as before. A call of gloo_rs_context_connect or
+/// gloo_rs_context_reconfigure ends, too. The context stays aborted until it is reconfigured or destroyed.
 ///
 /// Waits for nobody. May be called from any thread, also from a reduction function or while other threads wait, but not
 /// from a log callback. Ranks that are connected, or share memory, are told at once and tell others; one that connects
@@ -1420,6 +1422,52 @@ enum gloo_rs_status_t gloo_rs_context_shrink(struct gloo_rs_context_t *context,
                                              int64_t timeout_ms,
                                              struct gloo_rs_context_t **smaller);
 
+/// Copies the handle of the context, a text of at most 64 bytes with a NUL byte at its end, into `buffer` of `capacity`
+/// bytes. It names this process and the present membership of the context, for gloo_rs_context_reconfigure in other
+/// processes, which the program passes it to. Each membership has another handle. `*needed` is set to its length with the
+/// NUL byte, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`, but
+/// not both, may be NULL.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_handle(const struct gloo_rs_context_t *context,
+                                             char *buffer,
+                                             size_t capacity,
+                                             size_t *needed);
+
+/// Gives the context a new membership: the processes with these `n` `handles`, each from gloo_rs_context_handle there.
+/// Collective: all of them call it, with the same handles, `ordered` and `id`, over a store in which no reconfigure has
+/// had that `id`; this context's handle is among them, and none is there twice. If `ordered`, ranks are positions in
+/// `handles`; if not, handles may have any order, and the library chooses one that is the same everywhere. Ranks that are
+/// left out do not take part: their contexts are aborted. Contexts with and without members may take part, in any state
+/// but closed.
+///
+/// First, if anything runs on the context here (collectives, requests, messages), the context is aborted, so all that
+/// fails with GLOO_RS_ERROR_ABORTED, also on its other ranks. Then the processes connect. They get the new membership
+/// once all have; otherwise the call fails, for all of them, and their contexts are as before, or aborted if something
+/// ran. Only a process that cannot read the outcome in the store, after it has said that it is connected, does not know
+/// it: its call fails with GLOO_RS_ERROR_TIMEOUT or GLOO_RS_ERROR_IO and a message that says so, and its context is broken.
+///
+/// On success, requests, pairs and buffers of the earlier membership fail with GLOO_RS_ERROR_INVALID_OPERATION: free or
+/// destroy them. Remote keys are exchanged anew, since one of an earlier membership may name another buffer. Memory of
+/// gloo_rs_alloc stays, and so do contexts that were split off. Slots, tags and the recorder begin anew. Options, device
+/// and the timeout are those that the context has. Calls that other threads begin meanwhile run in the one membership or
+/// in the other, and their buffers must have room for both.
+///
+/// Fails with GLOO_RS_ERROR_TIMEOUT if not all have come and connected within `timeout_ms` milliseconds, of which a
+/// quarter, and at most 4 s, is for the outcome; GLOO_RS_TIMEOUT_DEFAULT for the context's. The `rank` of
+/// gloo_rs_last_error is that in the new membership. Fails with GLOO_RS_ERROR_MISMATCH if the `id` was used before, or the
+/// others pass another list; with GLOO_RS_ERROR_INVALID_ARGUMENT if the handles are not as above; with
+/// GLOO_RS_ERROR_IO, and the store's name, if the store does not answer; with GLOO_RS_ERROR_ABORTED if the context is
+/// aborted meanwhile, and with GLOO_RS_ERROR_CLOSED if it was closed. The store must be able to append or to add. Not to be called
+/// from a reduction function.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_reconfigure(struct gloo_rs_context_t *context,
+                                                  struct gloo_rs_store_t *store,
+                                                  int64_t id,
+                                                  const char *const *handles,
+                                                  size_t n,
+                                                  bool ordered,
+                                                  int64_t timeout_ms);
+
 /// Writes the last 2,048 collectives of `context`, and those in progress, to the file `path`, as JSON: which
 /// collective, algorithm, type, bytes and tag, when it was made, started and ended, its state, and for which rank it
 /// waits or has waited. `gloo-rs diagnose` reads such files of all ranks. The recorder is always on. The file is
@@ -1452,7 +1500,8 @@ enum gloo_rs_status_t gloo_rs_recorder_request_dump(const struct gloo_rs_context
 /// failure.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_alloc(struct gloo_rs_context_t *context, size_t bytes, void **memory);
 
-/// Frees memory of gloo_rs_alloc, which must have been allocated on the same context. Nobody uses it any more: no call
+/// Frees memory of gloo_rs_alloc, which must have been allocated on the same context, whatever its
+/// membership was then. Nobody uses it any more: no call
 /// on it runs, and no buffer or request contains it. NULL is ignored. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT for
 /// other memory, and for memory that was freed.
 enum gloo_rs_status_t gloo_rs_dealloc(struct gloo_rs_context_t *context, void *memory);

@@ -39,6 +39,7 @@ rank 1 of 2: means 1 and 0.5" "$prefix/bin/gloo-rs" run -n 2 -- "$at/build/avera
 # A job that loses a process: no launcher, since launchers end the others then.
 scripts/extract-examples.sh docs/recovery.md "$at"
 cc -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -c "$at/shrink.c" -o "$at/shrink.o"
+cc -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -c "$at/members.c" -o "$at/members.o"
 cc -std=c11 -Wall -Wextra -Wpedantic -Werror "$at/elastic.c" -o "$at/elastic" -I"$prefix/include" -L"$prefix/lib" -lgloo_rs \
   -Wl,-rpath,"$prefix/lib"
 lose_one() {

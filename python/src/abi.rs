@@ -803,6 +803,25 @@ unsafe extern "C" {
     ) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
+    pub fn gloo_rs_context_handle(
+        context: *const gloo_rs_context_t,
+        buffer: *mut core::ffi::c_char,
+        capacity: usize,
+        needed: *mut usize,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_context_reconfigure(
+        context: *mut gloo_rs_context_t,
+        store: *mut gloo_rs_store_t,
+        id: i64,
+        handles: *const *const core::ffi::c_char,
+        n: usize,
+        ordered: bool,
+        timeout_ms: i64,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
     pub fn gloo_rs_recorder_dump(context: *const gloo_rs_context_t, path: *const core::ffi::c_char)
     -> gloo_rs_status_t;
 }

@@ -32,12 +32,13 @@ pub unsafe extern "C" fn gloo_rs_alloc(
         // SAFETY: the header demands that `context` is NULL or a live handle, and `memory` is NULL or valid for a
         // write.
         let (out, handle) = unsafe { (Out::handle(memory, "memory")?, handle::get(context, "context")?) };
-        out.set(handle.context.alloc(bytes)?.as_ptr().cast());
+        out.set(handle.member.alloc(bytes)?.as_ptr().cast());
         Ok(())
     })
 }
 
-/// Frees memory of gloo_rs_alloc, which must have been allocated on the same context. Nobody uses it any more: no call
+/// Frees memory of gloo_rs_alloc, which must have been allocated on the same context, whatever its
+/// membership was then. Nobody uses it any more: no call
 /// on it runs, and no buffer or request contains it. NULL is ignored. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT for
 /// other memory, and for memory that was freed.
 #[unsafe(no_mangle)]
@@ -46,6 +47,6 @@ pub unsafe extern "C" fn gloo_rs_dealloc(context: *mut gloo_rs_context_t, memory
         // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         // SAFETY: the header demands that nobody uses the memory any more.
-        if memory.is_null() { Ok(()) } else { unsafe { handle.context.dealloc(memory.cast()) } }
+        if memory.is_null() { Ok(()) } else { unsafe { handle.member.dealloc(memory.cast()) } }
     })
 }

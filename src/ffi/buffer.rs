@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::context::Waits;
+use super::context_handle::Waits;
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::pair::gloo_rs_pair_t;
@@ -18,7 +18,7 @@ pub struct gloo_rs_buffer_t {
 
 impl Handle for gloo_rs_buffer_t {
     type Inner = BufferHandle;
-    const TAG: u64 = u64::from_ne_bytes(*b"gloo buf");
+    const TAG: u32 = u32::from_ne_bytes(*b" buf");
     const NAME: &'static str = "gloo_rs_buffer_t";
 }
 

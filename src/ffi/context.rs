@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::context_handle::ContextHandle;
 use super::device::gloo_rs_device_t;
 use super::enumeration::{known, number};
 use super::error::{self, gloo_rs_error_t};
@@ -16,7 +16,7 @@ use super::pointer::{self, Out};
 use super::status::{GLOO_RS_OK, GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
 use super::store::gloo_rs_store_t;
 use super::types;
-use crate::context::{Connect, Context, ContextOptions};
+use crate::context::{Connect, Context, ContextOptions, Member};
 use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
@@ -30,42 +30,8 @@ pub struct gloo_rs_context_t {
 
 impl Handle for gloo_rs_context_t {
     type Inner = ContextHandle;
-    const TAG: u64 = u64::from_ne_bytes(*b"gloo ctx");
+    const TAG: u32 = u32::from_ne_bytes(*b" ctx");
     const NAME: &'static str = "gloo_rs_context_t";
-}
-
-/// The object behind a context's handle. Each call on the handle keeps it alive while the call runs.
-pub struct ContextHandle {
-    pub(super) context: Arc<Context>,
-    pub(super) waits: Waits,
-}
-
-/// Counts the calls that wait in the pairs, buffers and requests of one context.
-#[derive(Clone, Default)]
-pub struct Waits(Arc<AtomicUsize>);
-
-impl Waits {
-    /// Runs `wait` and counts it.
-    pub(super) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let _entered = self.enter();
-        wait()
-    }
-
-    /// Counts a wait until the result is dropped.
-    #[inline]
-    pub(super) fn enter(&self) -> Entered<'_> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Entered(&self.0)
-    }
-}
-
-/// A wait that is counted.
-pub(super) struct Entered<'a>(&'a AtomicUsize);
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
 }
 
 /// When a context connects to its peers.
@@ -200,8 +166,9 @@ pub unsafe extern "C" fn gloo_rs_context_options_init(options: *mut gloo_rs_cont
     unsafe { options::init(options, struct_size) }
 }
 
-/// Creates the context of `rank` (0 to `size` - 1) in a group of `size` ranks, not yet connected. `options` may be NULL
-/// for defaults. The context keeps the device alive. The caller destroys `*context` with gloo_rs_context_destroy; it is
+/// Creates the context of `rank` (0 to `size` - 1) in a group of `size` ranks, not yet connected; or, if both are -1, a
+/// context without members, which gets them by gloo_rs_context_reconfigure. Until then its rank and size are -1, and calls
+/// fail with GLOO_RS_ERROR_INVALID_OPERATION. `options` may be NULL for defaults. The context keeps the device alive. The caller destroys `*context` with gloo_rs_context_destroy; it is
 /// NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -218,13 +185,19 @@ pub unsafe extern "C" fn gloo_rs_context_create(
         let (out, device, options) = unsafe {
             (Out::handle(context, "context")?, handle::get(device, "device")?, options::read_or_default(options)?)
         };
+        if (rank, size) == (-1, -1) {
+            // SAFETY: the header demands that `token`, `tuning`, `wait` and `recorder` are NULL or strings.
+            let options = unsafe { to_rust(&options) }?;
+            handle::create(ContextHandle::new(Member::without_context((**device).clone(), &options)?), out);
+            return Ok(());
+        }
         let ranks = usize::try_from(size).ok().filter(|size| *size > 0);
         let ranks = ranks.ok_or_else(|| Error::invalid(format!("size is {size}; a context has at least 1 rank")))?;
         let rank = pointer::rank(rank, ranks, "rank")?;
         // SAFETY: the header demands that `token`, `tuning`, `wait` and `recorder` are NULL or strings.
         let options = unsafe { to_rust(&options) }?;
         let created = Context::new((**device).clone(), rank, ranks, &options)?;
-        handle::create(ContextHandle { context: created, waits: Waits::default() }, out);
+        handle::create(ContextHandle::new(created), out);
         Ok(())
     })
 }
@@ -245,7 +218,7 @@ pub unsafe extern "C" fn gloo_rs_context_connect(
     guard("gloo_rs_context_connect", || {
         // SAFETY: the header demands that `context` and `store` are NULL or live handles.
         let (handle, store) = unsafe { (handle::get(context, "context")?, handle::get(store, "store")?) };
-        handle.context.connect(store.store())
+        handle.context()?.connect(store.store())
     })
 }
 
@@ -279,7 +252,7 @@ pub unsafe extern "C" fn gloo_rs_context_connect_oob(
         // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         let allgather = allgather.ok_or_else(|| Error::invalid("allgather is NULL"))?;
-        handle.context.connect_oob(&mut |input, output| {
+        handle.context()?.connect_oob(&mut |input, output| {
             // SAFETY: the function has this type. `input` is valid for reads of its length, `output` for writes of that
             // length for each rank, until the function returns; nobody else accesses `output`.
             let status = unsafe { allgather(input.as_ptr().cast(), output.as_mut_ptr().cast(), input.len(), user) };
@@ -309,7 +282,7 @@ pub unsafe extern "C" fn gloo_rs_context_connect_from(
     guard("gloo_rs_context_connect_from", || {
         // SAFETY: the header demands that `context` and `parent` are NULL or live handles.
         let (handle, parent) = unsafe { (handle::get(context, "context")?, handle::get(parent, "parent")?) };
-        handle.context.connect_from(&parent.context, tag)
+        handle.context()?.connect_from(parent.context()?, tag)
     })
 }
 
@@ -343,33 +316,33 @@ pub unsafe extern "C" fn gloo_rs_context_split(
                 Error::invalid(format!("color is {color}; it must be GLOO_RS_COLOR_UNDEFINED, 0 or more"))
             })?),
         };
-        if let Some(context) = handle.context.split(color, key)? {
-            handle::create(ContextHandle { context, waits: Waits::default() }, out);
+        if let Some(context) = handle.context()?.split(color, key)? {
+            handle::create(ContextHandle::new(context), out);
         }
         Ok(())
     })
 }
 
-/// Sets `*rank` to this process's rank.
+/// Sets `*rank` to this process's rank; -1 if the context has no members.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_rank(context: *const gloo_rs_context_t, rank: *mut i32) -> gloo_rs_status_t {
     guard("gloo_rs_context_rank", || {
         // SAFETY: the header demands that `context` is NULL or a live handle, and `rank` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(rank, "rank")?) };
-        out.set(pointer::rank_to_c(handle.context.rank())?);
+        out.set(handle.context().map_or(Ok(-1), |context| pointer::rank_to_c(context.rank()))?);
         Ok(())
     })
 }
 
-/// Sets `*size` to the number of ranks.
+/// Sets `*size` to the number of ranks; -1 if the context has no members.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_size(context: *const gloo_rs_context_t, size: *mut i32) -> gloo_rs_status_t {
     guard("gloo_rs_context_size", || {
         // SAFETY: the header demands that `context` is NULL or a live handle, and `size` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(size, "size")?) };
-        out.set(pointer::rank_to_c(handle.context.size())?);
+        out.set(handle.context().map_or(Ok(-1), |context| pointer::rank_to_c(context.size()))?);
         Ok(())
     })
 }
@@ -385,7 +358,7 @@ pub unsafe extern "C" fn gloo_rs_context_timeout(
         // SAFETY: the header demands that `context` is NULL or a live handle, and `timeout_ms` is NULL or valid for a
         // write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(timeout_ms, "timeout_ms")?) };
-        out.set(pointer::timeout_to_c(handle.context.timeout()));
+        out.set(pointer::timeout_to_c(handle.context()?.timeout()));
         Ok(())
     })
 }
@@ -402,8 +375,8 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
         // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         match pointer::timeout(timeout_ms)? {
-            Some(timeout) => handle.context.set_timeout(timeout),
-            None => handle.context.set_default_timeout()?,
+            Some(timeout) => handle.context()?.set_timeout(timeout),
+            None => handle.context()?.set_default_timeout()?,
         }
         Ok(())
     })
@@ -437,7 +410,7 @@ pub unsafe extern "C" fn gloo_rs_context_next_slot(
     guard("gloo_rs_context_next_slot", || {
         // SAFETY: the header demands that `context` is NULL or a live handle, and `slot` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(slot, "slot")?) };
-        out.set(handle.context.next_slot(n));
+        out.set(handle.context()?.next_slot(n));
         Ok(())
     })
 }
@@ -454,8 +427,9 @@ pub unsafe extern "C" fn gloo_rs_context_shares_host(
         // SAFETY: the header demands that `context` is NULL or a live handle, and `shares` is NULL or valid for a
         // write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(shares, "shares")?) };
-        let rank = pointer::rank(rank, handle.context.size(), "rank")?;
-        out.set(handle.context.shares_host(rank)?);
+        let context = handle.context()?;
+        let rank = pointer::rank(rank, context.size(), "rank")?;
+        out.set(context.shares_host(rank)?);
         Ok(())
     })
 }
@@ -475,8 +449,8 @@ pub unsafe extern "C" fn gloo_rs_context_broken(
         // SAFETY: the header demands that `context` is NULL or a live handle, and `broken` is NULL or valid for a
         // write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(broken, "broken")?) };
-        transport::check_process(handle.context.device().as_ref())?;
-        let why = handle.context.broken();
+        transport::check_process(handle.member.device().as_ref())?;
+        let why = handle.member.broken();
         let told = why.as_ref().map_or(error::NONE, |why| {
             error::remember("gloo_rs_context_broken", why);
             error::last()
@@ -496,7 +470,7 @@ pub unsafe extern "C" fn gloo_rs_context_broken(
 pub unsafe extern "C" fn gloo_rs_context_close(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {
     guard("gloo_rs_context_close", || {
         // SAFETY: the header demands that `context` is NULL or a live handle.
-        unsafe { handle::get(context, "context") }?.context.close();
+        unsafe { handle::get(context, "context") }?.member.close();
         Ok(())
     })
 }
@@ -511,8 +485,8 @@ pub unsafe extern "C" fn gloo_rs_context_destroy(context: *mut gloo_rs_context_t
         // SAFETY: the header demands that `context` is NULL or a live handle on which no other call begins.
         if let Some(handle) = unsafe { handle::take(context, "context") }? {
             let calls_run = Arc::strong_count(&handle) > 1;
-            if calls_run || handle.waits.0.load(Ordering::Acquire) > 0 {
-                handle.context.close();
+            if calls_run || handle.waits.count() > 0 {
+                handle.member.close();
             }
         }
         Ok(())

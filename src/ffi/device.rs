@@ -25,7 +25,7 @@ pub struct gloo_rs_device_t {
 
 impl Handle for gloo_rs_device_t {
     type Inner = Arc<Device>;
-    const TAG: u64 = u64::from_ne_bytes(*b"gloo dev");
+    const TAG: u32 = u32::from_ne_bytes(*b" dev");
     const NAME: &'static str = "gloo_rs_device_t";
 }
 

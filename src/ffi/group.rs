@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::collective::{gloo_rs_collective_options_t, gloo_rs_collective_t, kind_of};
-use super::context::{Waits, gloo_rs_context_t};
+use super::context::gloo_rs_context_t;
+use super::context_handle::Waits;
 use super::guard::guard;
 use super::handle::{self, Block, Handle};
 use super::options;
@@ -29,7 +30,7 @@ pub struct gloo_rs_group_t {
 
 impl Handle for gloo_rs_group_t {
     type Inner = GroupHandle;
-    const TAG: u64 = u64::from_ne_bytes(*b"gloo grp");
+    const TAG: u32 = u32::from_ne_bytes(*b" grp");
     const NAME: &'static str = "gloo_rs_group_t";
 }
 
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn gloo_rs_group_begin(
     guard("gloo_rs_group_begin", || {
         // SAFETY: the header demands that `group` is NULL or valid for a write, and `context` is NULL or a live handle.
         let (out, handle) = unsafe { (Out::handle(group, "group")?, handle::get(context, "context")?) };
-        handle::create(GroupHandle { group: handle.context.group()?, waits: handle.waits.clone() }, out);
+        handle::create(GroupHandle { group: handle.shared()?.group()?, waits: handle.waits.clone() }, out);
         Ok(())
     })
 }

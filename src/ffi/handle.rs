@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::pointer::Out;
@@ -16,21 +16,28 @@ use crate::error::{Error, Result};
 pub(super) trait Handle: Sized {
     /// The object behind the handle.
     type Inner: Send + Sync;
-    /// Unique for each type of handle.
-    const TAG: u64;
+    /// Unique for each type of handle. Of four bytes, so that it is part of the instruction that compares it.
+    const TAG: u32;
     /// The type's name in C.
     const NAME: &'static str;
 }
 
 /// The tag of a destroyed handle, until its memory is reused.
-const DESTROYED: u64 = u64::from_ne_bytes(*b"gone    ");
+const DESTROYED: u32 = u32::from_ne_bytes(*b"gone");
 
 /// The tag is the first field of every type of block, so that it can be read before the type is known.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Block<T> {
-    tag: AtomicU64,
+    tag: AtomicU32,
     inner: T,
+}
+
+impl<T> Block<T> {
+    /// Whether its handle was not destroyed. The handle's reference is dropped after that.
+    pub(super) fn is_live(&self) -> bool {
+        self.tag.load(Ordering::Relaxed) != DESTROYED
+    }
 }
 
 impl<T> Deref for Block<T> {
@@ -48,7 +55,7 @@ pub(super) fn create<H: Handle>(inner: H::Inner, out: Out<*mut H>) {
 
 /// What is behind a handle for `inner`.
 pub(super) fn make<H: Handle>(inner: H::Inner) -> Arc<Block<H::Inner>> {
-    Arc::new(Block { tag: AtomicU64::new(H::TAG), inner })
+    Arc::new(Block { tag: AtomicU32::new(H::TAG), inner })
 }
 
 /// Stores the handle of `block`, which [`make`] has made for this type, in `out`.

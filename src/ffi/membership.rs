@@ -2,16 +2,20 @@
 
 use std::ffi::c_char;
 
-use super::context::{ContextHandle, Waits, gloo_rs_context_t};
+use super::context::gloo_rs_context_t;
+use super::context_handle::ContextHandle;
 use super::guard::guard;
 use super::handle;
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
+use super::store::gloo_rs_store_t;
+use crate::context::Context;
 
 /// Aborts the context on all its ranks. Calls that wait, requests in progress and later calls fail there with
 /// GLOO_RS_ERROR_ABORTED and a message with `reason` and this rank, which is also the `rank` of gloo_rs_last_error; only
-/// gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_close and functions that destroy or free work as
-/// before. A call of gloo_rs_context_connect ends, too. The context stays aborted until it is destroyed.
+/// gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_handle, gloo_rs_context_close, agree, shrink and
+/// reconfigure, and functions that destroy or free, work as before. A call of gloo_rs_context_connect or
+/// gloo_rs_context_reconfigure ends, too. The context stays aborted until it is reconfigured or destroyed.
 ///
 /// Waits for nobody. May be called from any thread, also from a reduction function or while other threads wait, but not
 /// from a log callback. Ranks that are connected, or share memory, are told at once and tell others; one that connects
@@ -28,7 +32,7 @@ pub unsafe extern "C" fn gloo_rs_context_abort(
     guard("gloo_rs_context_abort", || {
         // SAFETY: the header demands that `context` is NULL or a live handle, and `reason` is NULL or a string.
         let (handle, reason) = unsafe { (handle::get(context, "context")?, pointer::optional_text(reason, "reason")?) };
-        handle.context.abort(reason.unwrap_or("no reason was given"))
+        handle.member.abort(reason.unwrap_or("no reason was given"))
     })
 }
 
@@ -43,7 +47,7 @@ pub unsafe extern "C" fn gloo_rs_context_is_aborted(
         // SAFETY: the header demands that `context` is NULL or a live handle, and `aborted` is NULL or valid for a
         // write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(aborted, "aborted")?) };
-        out.set(handle.context.is_aborted()?);
+        out.set(handle.context().map_or(Ok(false), Context::is_aborted)?);
         Ok(())
     })
 }
@@ -71,11 +75,12 @@ pub unsafe extern "C" fn gloo_rs_context_agree(
         // and a write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(flags, "flags")?) };
         let timeout = pointer::timeout(timeout_ms)?;
+        let context = handle.context()?;
         let _entered = handle.waits.enter();
         // SAFETY: not NULL, so valid for a read.
-        let agreed = handle.context.agree(unsafe { flags.read() }, timeout)?;
+        let agreed = context.agree(unsafe { flags.read() }, timeout)?;
         out.set(agreed.flags);
-        if agreed.has_grown { Err(handle.context.loss(&agreed.lost)) } else { Ok(()) }
+        if agreed.has_grown { Err(context.loss(&agreed.lost)) } else { Ok(()) }
     })
 }
 
@@ -92,7 +97,7 @@ pub unsafe extern "C" fn gloo_rs_context_lost_ranks(
     guard("gloo_rs_context_lost_ranks", || {
         // SAFETY: the header demands that `context` is NULL or a live handle, and `n` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(n, "n")?) };
-        let lost = handle.context.lost_ranks();
+        let lost = handle.context()?.lost_ranks();
         if capacity > 0 {
             // SAFETY: the header demands that `ranks` is NULL or valid for writes of `capacity` values.
             let out = unsafe { Out::new(ranks, "ranks") }?;
@@ -125,9 +130,84 @@ pub unsafe extern "C" fn gloo_rs_context_shrink(
         // write.
         let (out, handle) = unsafe { (Out::handle(smaller, "smaller")?, handle::get(context, "context")?) };
         let timeout = pointer::timeout(timeout_ms)?;
+        let context = handle.context()?;
         let _entered = handle.waits.enter();
-        let context = handle.context.shrink(timeout)?;
-        handle::create(ContextHandle { context, waits: Waits::default() }, out);
+        let context = context.shrink(timeout)?;
+        handle::create(ContextHandle::new(context), out);
         Ok(())
+    })
+}
+
+/// Copies the handle of the context, a text of at most 64 bytes with a NUL byte at its end, into `buffer` of `capacity`
+/// bytes. It names this process and the present membership of the context, for gloo_rs_context_reconfigure in other
+/// processes, which the program passes it to. Each membership has another handle. `*needed` is set to its length with the
+/// NUL byte, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`, but
+/// not both, may be NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_handle(
+    context: *const gloo_rs_context_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_handle", || {
+        // SAFETY: the header demands that `context` is NULL or a live handle.
+        let handle = unsafe { handle::get(context, "context") }?;
+        // SAFETY: the header demands that `buffer` is NULL or valid for writes of `capacity` bytes, and `needed` is NULL
+        // or valid for a write.
+        unsafe { pointer::copy_out_text(&handle.member.handle()?, buffer, capacity, needed) }
+    })
+}
+
+/// Gives the context a new membership: the processes with these `n` `handles`, each from gloo_rs_context_handle there.
+/// Collective: all of them call it, with the same handles, `ordered` and `id`, over a store in which no reconfigure has
+/// had that `id`; this context's handle is among them, and none is there twice. If `ordered`, ranks are positions in
+/// `handles`; if not, handles may have any order, and the library chooses one that is the same everywhere. Ranks that are
+/// left out do not take part: their contexts are aborted. Contexts with and without members may take part, in any state
+/// but closed.
+///
+/// First, if anything runs on the context here (collectives, requests, messages), the context is aborted, so all that
+/// fails with GLOO_RS_ERROR_ABORTED, also on its other ranks. Then the processes connect. They get the new membership
+/// once all have; otherwise the call fails, for all of them, and their contexts are as before, or aborted if something
+/// ran. Only a process that cannot read the outcome in the store, after it has said that it is connected, does not know
+/// it: its call fails with GLOO_RS_ERROR_TIMEOUT or GLOO_RS_ERROR_IO and a message that says so, and its context is broken.
+///
+/// On success, requests, pairs and buffers of the earlier membership fail with GLOO_RS_ERROR_INVALID_OPERATION: free or
+/// destroy them. Remote keys are exchanged anew, since one of an earlier membership may name another buffer. Memory of
+/// gloo_rs_alloc stays, and so do contexts that were split off. Slots, tags and the recorder begin anew. Options, device
+/// and the timeout are those that the context has. Calls that other threads begin meanwhile run in the one membership or
+/// in the other, and their buffers must have room for both.
+///
+/// Fails with GLOO_RS_ERROR_TIMEOUT if not all have come and connected within `timeout_ms` milliseconds, of which a
+/// quarter, and at most 4 s, is for the outcome; GLOO_RS_TIMEOUT_DEFAULT for the context's. The `rank` of
+/// gloo_rs_last_error is that in the new membership. Fails with GLOO_RS_ERROR_MISMATCH if the `id` was used before, or the
+/// others pass another list; with GLOO_RS_ERROR_INVALID_ARGUMENT if the handles are not as above; with
+/// GLOO_RS_ERROR_IO, and the store's name, if the store does not answer; with GLOO_RS_ERROR_ABORTED if the context is
+/// aborted meanwhile, and with GLOO_RS_ERROR_CLOSED if it was closed. The store must be able to append or to add. Not to be called
+/// from a reduction function.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_reconfigure(
+    context: *mut gloo_rs_context_t,
+    store: *mut gloo_rs_store_t,
+    id: i64,
+    handles: *const *const c_char,
+    n: usize,
+    ordered: bool,
+    timeout_ms: i64,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_reconfigure", || {
+        // SAFETY: the header demands that `context` and `store` are NULL or live handles, and `handles` is NULL or valid
+        // for reads of `n` strings.
+        let (handle, store, handles) = unsafe {
+            (handle::get(context, "context")?, handle::get(store, "store")?, pointer::texts(handles, n, "handles")?)
+        };
+        let timeout = pointer::timeout(timeout_ms)?;
+        let store = store.part(format!("gloo_rs/reconfigure/{id}"));
+        let uses = || ContextHandle::uses(&handle);
+        // SAFETY: `uses` counts the other calls on the handle, each of which takes the context after `order`. Pairs, buffers
+        // and requests have references of their own.
+        unsafe { handle.member.reconfigure(&store, id, &handles, ordered, timeout, &uses) }
     })
 }

@@ -71,6 +71,7 @@ mod group;
 
 mod progress;
 
+mod context_handle;
 mod enumeration;
 mod guard;
 mod handle;

@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 
-use super::context::{Waits, gloo_rs_context_t};
+use super::context::gloo_rs_context_t;
+use super::context_handle::Waits;
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::pointer::{self, Out};
@@ -17,7 +18,7 @@ pub struct gloo_rs_pair_t {
 
 impl Handle for gloo_rs_pair_t {
     type Inner = PairHandle;
-    const TAG: u64 = u64::from_ne_bytes(*b"gloopair");
+    const TAG: u32 = u32::from_ne_bytes(*b"pair");
     const NAME: &'static str = "gloo_rs_pair_t";
 }
 
@@ -38,10 +39,10 @@ pub unsafe extern "C" fn gloo_rs_context_pair(
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_pair", || {
         // SAFETY: the header demands that `context` is NULL or a live handle, and `pair` is NULL or valid for a write.
-        let (out, context) = unsafe { (Out::handle(pair, "pair")?, handle::get(context, "context")?) };
-        let rank = pointer::rank(rank, context.context.size(), "rank")?;
-        let pair = context.context.pair(rank)?;
-        handle::create(PairHandle { pair, waits: context.waits.clone() }, out);
+        let (out, handle) = unsafe { (Out::handle(pair, "pair")?, handle::get(context, "context")?) };
+        let context = handle.shared()?;
+        let rank = pointer::rank(rank, context.size(), "rank")?;
+        handle::create(PairHandle { pair: context.pair(rank)?, waits: handle.waits.clone() }, out);
         Ok(())
     })
 }

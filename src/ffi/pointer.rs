@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::status::GLOO_RS_TIMEOUT_INFINITE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::reserve::exhausted;
+use crate::reserve::{exhausted, try_collect};
 use crate::types::Rank;
 
 /// A result parameter: not NULL, aligned.
@@ -163,6 +163,18 @@ pub(super) unsafe fn optional_text<'a>(pointer: *const c_char, what: &str) -> Re
 pub(super) unsafe fn optional_secret<'a>(pointer: *const c_char) -> Option<&'a [u8]> {
     // SAFETY: not NULL; by the contract, a string that nobody changes.
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_bytes())
+}
+
+/// A list of strings, which `what` names.
+///
+/// # Safety
+/// `list` is NULL or valid for reads of `n` pointers, each of which is NULL or a string.
+pub(super) unsafe fn texts<'a>(list: *const *const c_char, n: usize, what: &str) -> Result<Vec<&'a str>> {
+    // SAFETY: by the contract, `list` is NULL or valid for reads of `n` pointers.
+    let list = unsafe { slice(list, n, what) }?;
+    let name = |at: usize| format!("{what}[{at}]");
+    // SAFETY: by the contract, each of these pointers is NULL or a string.
+    try_collect(list.iter().enumerate().map(|(at, one)| unsafe { text(*one, &name(at)) }), "a list of strings")
 }
 
 /// Milliseconds from C; `None` for the default, `Duration::MAX` for GLOO_RS_TIMEOUT_INFINITE.

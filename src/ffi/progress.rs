@@ -24,6 +24,7 @@ pub unsafe extern "C" fn gloo_rs_progress(context: *mut gloo_rs_context_t, timeo
         // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         let time = pointer::timeout(timeout_ms)?.filter(|time| *time != Duration::MAX);
-        handle.waits.during(|| handle.context.progress_for(time))
+        let context = handle.context()?;
+        handle.waits.during(|| context.progress_for(time))
     })
 }

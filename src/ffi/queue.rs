@@ -28,7 +28,7 @@ pub struct gloo_rs_queue_t {
 
 impl Handle for gloo_rs_queue_t {
     type Inner = Completions;
-    const TAG: u64 = u64::from_ne_bytes(*b"gloo cpq");
+    const TAG: u32 = u32::from_ne_bytes(*b" cpq");
     const NAME: &'static str = "gloo_rs_queue_t";
 }
 

@@ -8,6 +8,7 @@ use super::guard::guard;
 use super::handle;
 use super::pointer;
 use super::status::{GLOO_RS_ERROR_INVALID_ARGUMENT, GLOO_RS_ERROR_INVALID_OPERATION, GLOO_RS_OK, gloo_rs_status_t};
+use crate::context::Context;
 use crate::sys::keep_errno;
 
 /// Writes the last 2,048 collectives of `context`, and those in progress, to the file `path`, as JSON: which
@@ -24,7 +25,7 @@ pub unsafe extern "C" fn gloo_rs_recorder_dump(
     guard("gloo_rs_recorder_dump", || {
         // SAFETY: the header demands that `context` is NULL or a live handle, and `path` is NULL or a string.
         let (handle, path) = unsafe { (handle::get(context, "context")?, pointer::text(path, "path")?) };
-        handle.context.dump_recorder(Path::new(path))
+        handle.context()?.dump_recorder(Path::new(path))
     })
 }
 
@@ -39,7 +40,7 @@ pub unsafe extern "C" fn gloo_rs_recorder_request_dump(context: *const gloo_rs_c
     // SAFETY: the header demands that `context` is NULL or a live handle that nobody destroys meanwhile.
     match unsafe { handle::peek(context) } {
         None => GLOO_RS_ERROR_INVALID_ARGUMENT,
-        Some(handle) if keep_errno(|| handle.context.request_dump()) => GLOO_RS_OK,
+        Some(handle) if keep_errno(|| handle.peek(Context::request_dump)) == Some(true) => GLOO_RS_OK,
         Some(_) => GLOO_RS_ERROR_INVALID_OPERATION,
     }
 }

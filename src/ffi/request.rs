@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::collective::{self, gloo_rs_collective_options_t, gloo_rs_collective_t, guard_kind};
-use super::context::{Waits, gloo_rs_context_t};
+use super::context::gloo_rs_context_t;
+use super::context_handle::Waits;
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options;
@@ -39,7 +40,7 @@ pub struct gloo_rs_request_t {
 
 impl Handle for gloo_rs_request_t {
     type Inner = RequestHandle;
-    const TAG: u64 = u64::from_ne_bytes(*b"gloo req");
+    const TAG: u32 = u32::from_ne_bytes(*b" req");
     const NAME: &'static str = "gloo_rs_request_t";
 }
 
@@ -114,7 +115,7 @@ unsafe fn prepared_on(
     // SAFETY: by the contract.
     let (options, handle) = unsafe { (options::read(options)?, handle::get(context, "context")?) };
     // SAFETY: by the contract.
-    unsafe { prepared((&handle.context, &handle.waits), collective, &options, in_order) }
+    unsafe { prepared((&handle.shared()?, &handle.waits), collective, &options, in_order) }
 }
 
 /// A request, which is inactive. `in_order`: others of its collective and tag may be active beside it.

@@ -27,7 +27,7 @@ pub struct gloo_rs_store_t {
 
 impl Handle for gloo_rs_store_t {
     type Inner = StoreHandle;
-    const TAG: u64 = u64::from_ne_bytes(*b"gloostor");
+    const TAG: u32 = u32::from_ne_bytes(*b"stor");
     const NAME: &'static str = "gloo_rs_store_t";
 }
 
@@ -41,6 +41,11 @@ pub struct StoreHandle {
 impl StoreHandle {
     pub(super) fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// The part of the store under `prefix`.
+    pub(super) fn part(&self, prefix: impl Into<String>) -> PrefixStore {
+        PrefixStore::new(prefix, self.store.clone())
     }
 
     fn tcp(&self) -> Result<&TcpStore> {
@@ -243,7 +248,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_prefix(
         // `prefix` is NULL or a string.
         let (out, prefix, base) =
             unsafe { (Out::handle(store, "store")?, pointer::text(prefix, "prefix")?, handle::get(base, "base")?) };
-        create(Arc::new(PrefixStore::new(prefix, base.store.clone())), None, out);
+        create(Arc::new(base.part(prefix)), None, out);
         Ok(())
     })
 }
@@ -330,7 +335,7 @@ pub unsafe extern "C" fn gloo_rs_store_wait(
     guard("gloo_rs_store_wait", || {
         // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
         // `n` strings.
-        let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
+        let (handle, keys) = unsafe { (handle::get(store, "store")?, pointer::texts(keys, n, "keys")?) };
         within(timeout_ms, |timeout| handle.store.wait(&keys, timeout))
     })
 }
@@ -396,7 +401,7 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
         let bytes = unsafe { Outs::new(bytes, n, "bytes") }?;
         // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
         // `n` strings.
-        let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
+        let (handle, keys) = unsafe { (handle::get(store, "store")?, pointer::texts(keys, n, "keys")?) };
         let got = within(timeout_ms, |timeout| handle.store.multi_get(&keys, timeout))?;
         if got.len() != n {
             let message = format!("{} returned {} values for {n} keys", handle.store.describe(), got.len());
@@ -425,7 +430,7 @@ pub unsafe extern "C" fn gloo_rs_store_multi_set(
     guard("gloo_rs_store_multi_set", || {
         // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
         // `n` strings.
-        let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
+        let (handle, keys) = unsafe { (handle::get(store, "store")?, pointer::texts(keys, n, "keys")?) };
         // SAFETY: the header demands that `values` is NULL or valid for reads of `n` values, and `bytes` is NULL or
         // valid for reads of `n` values.
         let (values, bytes) = unsafe { (pointer::slice(values, n, "values")?, pointer::slice(bytes, n, "bytes")?) };
@@ -465,15 +470,6 @@ pub unsafe extern "C" fn gloo_rs_store_destroy(store: *mut gloo_rs_store_t) {
         // SAFETY: the header demands that `store` is NULL or a live handle on which no other call begins.
         unsafe { handle::take(store, "store") }.map(drop)
     });
-}
-
-/// # Safety
-/// `keys` is NULL or valid for reads of `n` pointers, each NULL or a string.
-unsafe fn texts<'a>(keys: *const *const c_char, n: usize) -> Result<Vec<&'a str>> {
-    // SAFETY: by the contract, `keys` is NULL or valid for reads of `n` pointers.
-    let keys = unsafe { pointer::slice(keys, n, "keys") }?;
-    // SAFETY: by the contract, each of these pointers is NULL or a string.
-    try_collect(keys.iter().map(|key| unsafe { pointer::text(*key, "a key") }), "a list of keys")
 }
 
 /// A result list.

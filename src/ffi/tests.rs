@@ -328,14 +328,14 @@ fn an_impossible_struct_size_is_refused_and_nothing_is_written_for_it() {
 struct a_t;
 impl Handle for a_t {
     type Inner = String;
-    const TAG: u64 = 1;
+    const TAG: u32 = 1;
     const NAME: &'static str = "a_t";
 }
 
 struct b_t;
 impl Handle for b_t {
     type Inner = usize;
-    const TAG: u64 = 2;
+    const TAG: u32 = 2;
     const NAME: &'static str = "b_t";
 }
 
@@ -503,7 +503,7 @@ fn a_reduction_function_may_destroy_its_context() {
     let context = crate::context::Context::new(device.clone(), 0, 1, &Default::default()).unwrap();
     let still = Arc::downgrade(&context);
     let mut handle: *mut gloo_rs_context_t = std::ptr::null_mut();
-    let inner = super::context::ContextHandle { context, waits: Default::default() };
+    let inner = super::context_handle::ContextHandle::new(context);
     // SAFETY: a valid place.
     handle::create(inner, unsafe { Out::handle(&mut handle, "context") }.unwrap());
     let (bytes, mut output) = ([1u8, 2], 0u8);

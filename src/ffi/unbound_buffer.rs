@@ -2,7 +2,8 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::context::{Waits, gloo_rs_context_t};
+use super::context::gloo_rs_context_t;
+use super::context_handle::Waits;
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::pointer::{self, Out};
@@ -20,7 +21,7 @@ pub struct gloo_rs_unbound_buffer_t {
 
 impl Handle for gloo_rs_unbound_buffer_t {
     type Inner = UnboundHandle;
-    const TAG: u64 = u64::from_ne_bytes(*b"glooubuf");
+    const TAG: u32 = u32::from_ne_bytes(*b"ubuf");
     const NAME: &'static str = "gloo_rs_unbound_buffer_t";
 }
 
@@ -49,10 +50,11 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
         // write.
         let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(context, "context")?) };
         pointer::check_host_range(data.cast(), bytes, "data")?;
+        let context = handle.shared()?;
         // SAFETY: `check_host_range` accepted the range; the header demands that `data` is valid for reads and writes
         // of `bytes` until the buffer is destroyed.
-        let buffer = unsafe { handle.context.unbound_buffer(data.cast(), bytes) }?;
-        handle::create(UnboundHandle { buffer, waits: handle.waits.clone(), size: handle.context.size() }, out);
+        let buffer = unsafe { context.unbound_buffer(data.cast(), bytes) }?;
+        handle::create(UnboundHandle { buffer, waits: handle.waits.clone(), size: context.size() }, out);
         Ok(())
     })
 }

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn gloo_rs_collective(
         // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         // SAFETY: the header demands that the pointers in `options` are valid as their comments say.
-        unsafe { run_options(&handle.context, collective, &options) }
+        unsafe { run_options(handle.context()?, collective, &options) }
     };
     // SAFETY: C initialises arguments; any number is accepted.
     unsafe { guard_kind("gloo_rs_collective", kind, call) }

@@ -182,7 +182,8 @@ unsafe fn quick(
         let handle = unsafe { handle::get(context, "context") }?;
         // SAFETY: by the contract, the buffers that this rank uses are NULL or valid for their lengths, which `key`
         // determines.
-        let result = unsafe { handle.context.run_cached(&key, input.cast(), output.cast()) };
+        let run = |context: &Context| unsafe { context.run_cached(&key, input.cast(), output.cast()) };
+        let result = handle.present().and_then(run);
         made = result.is_some();
         result.unwrap_or(Ok(()))
     });
@@ -222,7 +223,7 @@ unsafe fn prepared(
 ) -> Result<()> {
     // SAFETY: by the contract, `context` is NULL or a live handle.
     let handle = unsafe { handle::get(context, "context") }?;
-    let context = &handle.context;
+    let context = handle.context()?;
     let is_root = usize::try_from(options.root) == Ok(context.rank());
     // NULL stands for in place, where the rank has that form.
     options.num_inputs = match collective {

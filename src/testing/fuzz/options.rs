@@ -159,7 +159,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     let refused = check_used(&options, collective).is_err();
     // SAFETY: buffers have room for four times the small counts; the large ones must be refused.
     let result = unsafe {
-        handle::get(context, "context").and_then(|handle| run_options(&handle.context, collective, &options))
+        handle::get(context, "context").and_then(|handle| run_options(handle.context()?, collective, &options))
     };
     if refused {
         // SAFETY: the buffers are those of the call above, and the context is never destroyed.
@@ -167,7 +167,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     }
     // SAFETY: as above; the request is started only if the plain call was possible.
     let made = unsafe {
-        handle::get(context, "context").and_then(|handle| request(&handle.context, collective, &options, false))
+        handle::get(context, "context").and_then(|handle| request(&handle.shared()?, collective, &options, false))
     };
     assert_eq!(made.is_ok(), result.is_ok() && !refused, "a request is refused where the call is, and only there");
     if let Ok(request) = made {
