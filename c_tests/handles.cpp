@@ -141,6 +141,16 @@ void contexts() {
   smaller.abort("it is not needed");
   CHECK(smaller.is_aborted());
   CHECK(!context.broken());
+  std::vector<std::string> handles;
+  gloo_rs::Store store(open_store());
+  store.set("handle/" + std::to_string(test_rank), context.handle());
+  for (int rank = 0; rank < test_size; rank++) handles.push_back(store.value("handle/" + std::to_string(rank)));
+  context.reconfigure(store, 1, handles);
+  CHECK_INT(context.rank(), test_rank);
+  Context member = Context::create_without_members(gloo_rs::Device(create_device()));
+  CHECK_INT(member.size(), -1);
+  member.reconfigure(store, 2 + test_rank, {member.handle()}, false);
+  CHECK_INT(member.size(), 1);
   const std::uint64_t slot = context.next_slot(2);
   CHECK_INT(context.next_slot(1), slot + 2);
 

@@ -221,6 +221,10 @@ class Context : public detail::Handle<gloo_rs_context_t, detail::Destroy<gloo_rs
   // T, which is not deduced from this parameter: it may be nullptr.
   template <class T> using Same = std::common_type_t<T>;
 
+  // Its rank and size are -1 until it is reconfigured.
+  [[nodiscard]] static Context create_without_members(const Device &device, const gloo_rs_context_options_t *options = nullptr) {
+    return create(device, -1, -1, options);
+  }
   [[nodiscard]] static Context create(const Device &device, int32_t rank, int32_t size,
                                       const gloo_rs_context_options_t *options = nullptr) {
     return make<Context>(gloo_rs_context_create, device.get(), rank, size, options);
@@ -255,6 +259,24 @@ class Context : public detail::Handle<gloo_rs_context_t, detail::Destroy<gloo_rs
   // The ranks that are left.
   [[nodiscard]] Context shrink(int64_t timeout_ms = GLOO_RS_TIMEOUT_DEFAULT) {
     return make<Context>(gloo_rs_context_shrink, get(), timeout_ms);
+  }
+
+  // Names this process and its present membership, for reconfigure in other processes.
+  [[nodiscard]] std::string handle() const {
+    size_t needed = 0;
+    check(gloo_rs_context_handle(get(), nullptr, 0, &needed));
+    std::string text(needed, '\0');
+    check(gloo_rs_context_handle(get(), text.data(), text.size(), nullptr));
+    text.resize(needed - 1);
+    return text;
+  }
+  // The processes with these handles become the members: in the order of their ranks, or else in one that the library makes.
+  void reconfigure(const Store &store, int64_t id, const std::vector<std::string> &handles, bool ordered = true,
+                   int64_t timeout_ms = GLOO_RS_TIMEOUT_DEFAULT) {
+    std::vector<const char *> texts;
+    texts.reserve(handles.size());
+    for (const auto &handle : handles) texts.push_back(handle.c_str());
+    check(gloo_rs_context_reconfigure(get(), store.get(), id, texts.data(), texts.size(), ordered, timeout_ms));
   }
 
   [[nodiscard]] int32_t rank() const { return detail::result<int32_t>(gloo_rs_context_rank, get()); }

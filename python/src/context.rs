@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::arguments::{milliseconds, seconds};
 use crate::collective::{Arguments, Call, Place, kind_of_name};
 use crate::device::Device;
-use crate::error::{Failed, check, detached, exception, last_error_defaults};
+use crate::error::{Failed, check, detached, exception, exception_of, last_error_defaults};
 use crate::group::Group;
 use crate::handle::Handle;
 use crate::interrupt::{waiting, waiting_apart};
@@ -15,9 +15,13 @@ use crate::request::Request;
 use crate::store::{Store, launch_from_env};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict};
-use std::ffi::{CStr, CString, c_int, c_void};
+use pyo3::types::{IntoPyDict, PyDict, PyFrozenSet, PySet};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Longest handle of a context, with the NUL byte.
+const HANDLE_BYTES: usize = 64;
 
 type Object<'a, 'py> = &'a Bound<'py, PyAny>;
 type Options<'a, 'py> = &'a Bound<'py, PyDict>;
@@ -29,7 +33,10 @@ pub type Membership = Arc<Handle<gloo_rs_context_t>>;
 #[pyclass(frozen, module = "gloo_rs")]
 pub struct Context {
     handle: Membership,
-    place: Place,
+    /// The rank, and the size in the upper half; both are -1 without members.
+    place: AtomicU64,
+    /// Whether a thread reconfigures it. No call begins meanwhile: its buffers may be those of the other membership.
+    is_reconfigured: AtomicBool,
 }
 
 impl Context {
@@ -48,13 +55,7 @@ impl Context {
                 &own
             }
         };
-        let handle = with_context_options(options, |options| {
-            // SAFETY: the options and what they point to live until the call returns.
-            Handle::create(py, gloo_rs_context_destroy, |context| unsafe {
-                gloo_rs_context_create(device.handle(), place.rank, place.size, options, context)
-            })
-        })?;
-        let handle = Arc::new(handle);
+        let handle = Self::handle_of(py, device, place, options)?;
         let (context, store) = (handle.clone(), store.0.clone());
         let what = format!("the other ranks of {} over the store, as rank {}", place.size, place.rank);
         let give_up = || {
@@ -65,7 +66,45 @@ impl Context {
         let connect = move || Failed::check(unsafe { gloo_rs_context_connect(context.get(), store.get()) });
         // SAFETY: the closure owns both.
         unsafe { waiting_apart(py, "connect", &what, give_up, connect) }?;
-        Ok(Self { handle, place })
+        Ok(Self::at(handle, place))
+    }
+
+    fn at(handle: Membership, place: Place) -> Self {
+        let context = Self { handle, place: AtomicU64::new(0), is_reconfigured: AtomicBool::new(false) };
+        context.set_place(place);
+        context
+    }
+
+    fn place(&self) -> Place {
+        let place = self.place.load(Ordering::Relaxed);
+        Place { rank: place as i32, size: (place >> 32) as i32 }
+    }
+
+    fn place_of_call(&self, py: Python<'_>) -> PyResult<Place> {
+        if self.is_reconfigured.load(Ordering::Relaxed) {
+            let text = "another thread reconfigures the context".to_owned();
+            return Err(exception_of(py, GLOO_RS_ERROR_INVALID_OPERATION, "", text));
+        }
+        Ok(self.place())
+    }
+
+    fn set_place(&self, place: Place) {
+        self.place.store(u64::from(place.rank as u32) | u64::from(place.size as u32) << 32, Ordering::Relaxed);
+    }
+
+    fn handle_of(
+        py: Python<'_>,
+        device: &Device,
+        place: Place,
+        options: Option<Options<'_, '_>>,
+    ) -> PyResult<Membership> {
+        let handle = with_context_options(options, |options| {
+            // SAFETY: the options and what they point to live until the call returns.
+            Handle::create(py, gloo_rs_context_destroy, |context| unsafe {
+                gloo_rs_context_create(device.handle(), place.rank, place.size, options, context)
+            })
+        })?;
+        Ok(Arc::new(handle))
     }
 
     pub fn handle(&self) -> *mut gloo_rs_context_t {
@@ -74,18 +113,26 @@ impl Context {
 
     /// The context behind `handle`, which is connected.
     fn of(py: Python<'_>, handle: Handle<gloo_rs_context_t>) -> PyResult<Self> {
+        let context = Self::at(Arc::new(handle), Place { rank: 0, size: 0 });
+        context.find_place(py)?;
+        Ok(context)
+    }
+
+    fn find_place(&self, py: Python<'_>) -> PyResult<()> {
         let mut place = Place { rank: 0, size: 0 };
         // SAFETY: the handle lives, and the results are numbers.
-        check(py, unsafe { gloo_rs_context_rank(handle.get(), &mut place.rank) })?;
+        check(py, unsafe { gloo_rs_context_rank(self.handle(), &mut place.rank) })?;
         // SAFETY: as above.
-        check(py, unsafe { gloo_rs_context_size(handle.get(), &mut place.size) })?;
-        Ok(Self { handle: Arc::new(handle), place })
+        check(py, unsafe { gloo_rs_context_size(self.handle(), &mut place.size) })?;
+        self.set_place(place);
+        Ok(())
     }
 
     fn run(&self, py: Python<'_>, kind: gloo_rs_collective_t, arguments: Arguments<'_, '_>) -> PyResult<()> {
         let mut call = Call::empty(kind);
-        call.take(py, self.place, arguments)?;
-        call.run(py, &self.handle, self.place.size == 1)
+        let place = self.place_of_call(py)?;
+        call.take(py, place, arguments)?;
+        call.run(py, &self.handle, place.size == 1)
     }
 
     /// The call of a collective by its name, for `operation`. `counts` are those of its only list.
@@ -103,7 +150,7 @@ impl Context {
             *list = counts;
         }
         let mut call = Call::empty(kind);
-        call.take(py, self.place, arguments)?;
+        call.take(py, self.place_of_call(py)?, arguments)?;
         Ok(call)
     }
 }
@@ -135,16 +182,26 @@ impl Context {
         Self::connected(py, &store, Place { rank, size }, device, options)
     }
 
+    /// A context without members, whose rank and size are -1 until it is reconfigured.
+    #[staticmethod]
+    #[pyo3(signature = (*, device = None, **options))]
+    fn without_members(py: Python<'_>, device: Option<&Device>, options: Option<Options<'_, '_>>) -> PyResult<Self> {
+        let place = Place { rank: -1, size: -1 };
+        let own = device.is_none().then(|| Device::create(py, None)).transpose()?;
+        let device = device.or(own.as_ref()).expect("one of them");
+        Ok(Self::at(Self::handle_of(py, device, place, options)?, place))
+    }
+
     /// This process's rank, from 0.
     #[getter]
     fn rank(&self) -> i32 {
-        self.place.rank
+        self.place().rank
     }
 
     /// The number of ranks.
     #[getter]
     fn size(&self) -> i32 {
-        self.place.size
+        self.place().size
     }
 
     /// The timeout in seconds of operations whose call does not set one.
@@ -209,7 +266,7 @@ impl Context {
     }
 
     fn __repr__(&self) -> String {
-        format!("<gloo_rs.Context rank {} of {}>", self.place.rank, self.place.size)
+        format!("<gloo_rs.Context rank {} of {}>", self.place().rank, self.place().size)
     }
 
     /// Splits the context: the ranks of one color form a new one, in the order of key. Returns None for color None.
@@ -259,7 +316,7 @@ impl Context {
     /// The ranks that were lost when the ranks agreed last, or shrank the context.
     #[getter]
     fn lost_ranks(&self, py: Python<'_>) -> PyResult<Vec<i32>> {
-        let mut ranks = vec![0; self.place.size as usize];
+        let mut ranks = vec![0; usize::try_from(self.place().size).unwrap_or(0)];
         let mut n = 0;
         // SAFETY: the handle lives, and there is room for so many ranks.
         check(py, unsafe { gloo_rs_context_lost_ranks(self.handle(), ranks.as_mut_ptr(), ranks.len(), &mut n) })?;
@@ -274,6 +331,47 @@ impl Context {
         // SAFETY: the handle lives.
         waiting(py, &self.handle, || unsafe { gloo_rs_context_shrink(self.handle(), timeout, &mut smaller) })?;
         Self::of(py, Handle::of(smaller, gloo_rs_context_destroy).expect("the call has succeeded"))
+    }
+
+    /// Names this process and its present membership, for `reconfigure` in other processes.
+    #[getter(handle)]
+    fn handle_text(&self, py: Python<'_>) -> PyResult<String> {
+        let mut text = [0; HANDLE_BYTES];
+        let (buffer, capacity) = (text.as_mut_ptr().cast(), text.len());
+        // SAFETY: the handle lives, and the buffer is as long as that.
+        check(py, unsafe { gloo_rs_context_handle(self.handle(), buffer, capacity, std::ptr::null_mut()) })?;
+        let text = CStr::from_bytes_until_nul(&text).expect("the call has ended it with NUL");
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    /// Gives the context a new membership: the processes with these handles. A list has the order of ranks; of a set, the
+    /// library makes one.
+    #[pyo3(signature = (store, id, handles, *, timeout = None))]
+    fn reconfigure(
+        &self,
+        py: Python<'_>,
+        store: &Store,
+        id: i64,
+        handles: Object<'_, '_>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let is_set = handles.is_instance_of::<PySet>() || handles.is_instance_of::<PyFrozenSet>();
+        let texts = handles.try_iter()?.map(|handle| handle?.extract()).collect::<PyResult<Vec<CString>>>()?;
+        let pointers: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
+        let (handles, n, timeout) = (pointers.as_ptr(), pointers.len(), milliseconds(timeout)?);
+        let (store, context) = (store.0.get(), self.handle());
+        if self.is_reconfigured.swap(true, Ordering::Relaxed) {
+            let text = "another thread reconfigures the context".to_owned();
+            return Err(exception_of(py, GLOO_RS_ERROR_INVALID_OPERATION, "reconfigure", text));
+        }
+        // SAFETY: both handles live, and the list and its texts until the call has returned.
+        let changed = waiting(py, &self.handle, || unsafe {
+            gloo_rs_context_reconfigure(context, store, id, handles, n, !is_set, timeout)
+        });
+        // An abort may end it when it has succeeded.
+        let found = self.find_place(py);
+        self.is_reconfigured.store(false, Ordering::Relaxed);
+        changed.and(found)
     }
 
     /// Memory that ranks of this host read without a copy, where they share memory.
