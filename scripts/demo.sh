@@ -1,5 +1,5 @@
 #!/bin/bash
-# Trains the digits example with one rank and with four, and checks that both end at the same loss.
+# Trains the digits example with one rank, with four, and with ranks that are killed and replaced, and checks that all end at the same loss.
 # usage: scripts/demo.sh PREFIX    (where gloo_rs is installed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,16 +20,26 @@ for ranks in 1 4; do
 done
 one=$(loss build/digits/1.txt)
 four=$(loss build/digits/4.txt)
-awk -v one="$one" -v four="$four" -v tolerance="$tolerance" 'BEGIN {
-  if (one !~ /^[0-9]+\.[0-9]+$/ || four !~ /^[0-9]+\.[0-9]+$/ || one <= 0) {
-    print "demo: no final loss to compare: \"" one "\" and \"" four "\""
-    exit 1
-  }
-  difference = (four - one) / one
-  if (difference < 0) difference = -difference
-  printf "\nfinal loss with 1 rank %s, with 4 ranks %s: they differ by %.1e of it (%s is allowed)\n", one, four, difference, tolerance
-  if (difference > tolerance) {
-    print "demo: one rank and four ranks did not compute the same"
-    exit 1
-  }
-}'
+same() { # what it is with, and its loss
+  awk -v one="$one" -v what="$1" -v other="$2" -v tolerance="$tolerance" 'BEGIN {
+    if (one !~ /^[0-9]+\.[0-9]+$/ || other !~ /^[0-9]+\.[0-9]+$/ || one <= 0) {
+      print "demo: no final loss to compare: \"" one "\" and \"" other "\""
+      exit 1
+    }
+    difference = (other - one) / one
+    if (difference < 0) difference = -difference
+    printf "final loss with 1 rank %s, with %s %s: they differ by %.1e of it (%s is allowed)\n", one, what, other, difference, tolerance
+    if (difference > tolerance) {
+      print "demo: one rank and " what " did not compute the same"
+      exit 1
+    }
+  }'
+}
+printf '\n'
+same '4 ranks' "$four"
+
+printf '\n--- ranks that are killed and replaced, every 0.3 s\n'
+timeout 120 build/digits/digits_elastic "$csv" 300 | tee build/digits/elastic.txt
+mapfile -t losses < <(loss build/digits/elastic.txt)
+[ "${#losses[@]}" -gt 0 ] || { echo "demo: no process has ended the training" >&2; exit 1; }
+for each in "${losses[@]}"; do same 'changing ranks' "$each"; done
