@@ -881,6 +881,11 @@ typedef struct gloo_rs_collective_options_t {
   enum gloo_rs_memory_t memory;
   /// Must be 0.
   uint32_t reserved;
+  /// What each element of this rank's inputs is multiplied by before it is combined, as ncclRedOpCreatePreMulSum has it:
+  /// one element of `data_type`, which is float16, bfloat16, float32 or float64; or NULL. `op` is GLOO_RS_SUM. It is
+  /// read before the function returns. Inputs are only read, and in place only the result is written; the products
+  /// take memory of the library. Ranks need not agree. Used by allreduce, reduce, reduce_scatter, scan, exscan.
+  const void *factor;
 } gloo_rs_collective_options_t;
 
 /// What is known of a request. Initialise it with gloo_rs_request_info_init; gloo_rs_request_query fills it.

@@ -108,6 +108,11 @@ pub struct gloo_rs_collective_options_t {
     pub memory: MaybeUninit<gloo_rs_memory_t>,
     /// Must be 0.
     pub reserved: u32,
+    /// What each element of this rank's inputs is multiplied by before it is combined, as ncclRedOpCreatePreMulSum has it:
+    /// one element of `data_type`, which is float16, bfloat16, float32 or float64; or NULL. `op` is GLOO_RS_SUM. It is
+    /// read before the function returns. Inputs are only read, and in place only the result is written; the products
+    /// take memory of the library. Ranks need not agree. Used by allreduce, reduce, reduce_scatter, scan, exscan.
+    pub factor: *const c_void,
 }
 
 pub(super) const DEFAULTS: gloo_rs_collective_options_t = gloo_rs_collective_options_t {
@@ -138,6 +143,7 @@ pub(super) const DEFAULTS: gloo_rs_collective_options_t = gloo_rs_collective_opt
     num_dims: 0,
     memory: MaybeUninit::new(GLOO_RS_MEMORY_AUTO),
     reserved: 0,
+    factor: std::ptr::null(),
 };
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -221,7 +227,8 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
     check(options.num_groups != 0, "num_groups", GROUPED)?;
     check(!options.dims.is_null(), "dims", PLACES)?;
     check(options.num_dims != 0, "num_dims", PLACES)?;
-    check(memory != GLOO_RS_MEMORY_AUTO as u32, "memory", WITH_BUFFERS)
+    check(memory != GLOO_RS_MEMORY_AUTO as u32, "memory", WITH_BUFFERS)?;
+    check(!options.factor.is_null(), "factor", REDUCING)
 }
 
 #[cold]

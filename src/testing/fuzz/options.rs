@@ -151,6 +151,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         num_dims: send_counts.len(),
         // Bits that decide about nothing else yet.
         memory: from_number((tag >> 2 & 3) as u32),
+        factor: if tag & 16 == 0 { std::ptr::null() } else { base.cast() },
         ..DEFAULTS
     };
     let collective = input.pick(Collective::ALL)?;
