@@ -55,6 +55,7 @@ class _CallOptions(TypedDict, total=False):
     dims: Sequence[int] | None
     base: int
     dtype: str | None
+    factor: float | _Memory | None
 
 class _ContextOptions(TypedDict, total=False):
     timeout: float | None
@@ -192,6 +193,7 @@ class Context:
         dims: Sequence[int] | None = None,
         base: int | None = None,
         dtype: str | None = None,
+        factor: float | _Memory | None = None,
     ) -> None: ...
     def reduce(
         self,

@@ -416,6 +416,7 @@ pub struct gloo_rs_collective_options_t {
     pub num_dims: usize,
     pub memory: gloo_rs_memory_t,
     pub reserved: u32,
+    pub factor: *const core::ffi::c_void,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -9,7 +9,7 @@ use crate::interrupt::waiting;
 use crate::memory::{Access, Memory, type_of_name};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyFloat, PyInt};
 use std::ffi::CString;
 
 /// The names of the collectives, at the numbers of gloo_rs_collective_t.
@@ -78,6 +78,8 @@ struct Lists {
     algorithm: Option<CString>,
     groups: Option<Vec<u32>>,
     dims: Option<Vec<usize>>,
+    /// One element of the call's type, in its first bytes.
+    factor: Option<[u8; 8]>,
 }
 
 /// The ranks of a context, for which a call is made.
@@ -145,18 +147,27 @@ impl Call {
             // What `Memory` takes; so CUDA's driver is not asked about it.
             self.options.memory = GLOO_RS_MEMORY_HOST;
         }
+        let mut factor = None;
         if let Some(options) = given.options {
-            self.take_options(py, operation, options)?;
+            factor = self.take_options(py, operation, options)?;
         }
         if let Some(name) = given.dtype {
             self.take_type(py, operation, name)?;
         }
         self.set_type(py, operation)?;
+        if let Some(factor) = factor {
+            self.lists.factor = Some(self.element_of(py, operation, &factor)?);
+        }
         self.set_counts(py, operation, place, at_root)
     }
 
-    /// The keyword arguments that all collectives have.
-    fn take_options(&mut self, py: Python<'_>, operation: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
+    /// The keyword arguments that all collectives have. Returns the factor, which depends on the type.
+    fn take_options<'py>(
+        &mut self,
+        py: Python<'py>,
+        operation: &str,
+        given: &Bound<'py, PyDict>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut given = Keywords::new(Some(given));
         if let Some(timeout) = given.take("timeout")? {
             self.options.timeout_ms = milliseconds(Some(timeout.extract()?))?;
@@ -182,7 +193,35 @@ impl Call {
         if let Some(name) = given.take("dtype")? {
             self.take_type(py, operation, &name)?;
         }
-        given.finish(operation)
+        let factor = given.take("factor")?;
+        given.finish(operation)?;
+        Ok(factor)
+    }
+
+    /// A number, or a buffer of one element, as an element of the call's type.
+    fn element_of(&self, py: Python<'_>, operation: &str, value: &Bound<'_, PyAny>) -> PyResult<[u8; 8]> {
+        let data_type = self.options.data_type;
+        let mut element = [0; 8];
+        if value.is_instance_of::<PyFloat>() || value.is_instance_of::<PyInt>() {
+            let number: f64 = value.extract()?;
+            match data_type {
+                GLOO_RS_FLOAT32 => element[..4].copy_from_slice(&(number as f32).to_ne_bytes()),
+                GLOO_RS_FLOAT64 => element = number.to_ne_bytes(),
+                _ => {
+                    let message =
+                        "factor: a number is for float32 and float64; for other types, pass an array of one element";
+                    return Err(invalid(py, operation, message));
+                }
+            }
+            return Ok(element);
+        }
+        let memory = Memory::of(value, Access::Read, operation, "factor")?;
+        if (memory.data_type, memory.elements()) != (data_type, 1) || memory.bytes > element.len() {
+            return Err(invalid(py, operation, "factor: it must be one element of the type of the buffers"));
+        }
+        // SAFETY: the memory has so many bytes, and both are apart.
+        unsafe { element.as_mut_ptr().copy_from_nonoverlapping(memory.address.cast(), memory.bytes) };
+        Ok(element)
     }
 
     /// Takes the buffers' bytes for elements of the type of this name.
@@ -329,6 +368,7 @@ impl Call {
         (options.send_counts, options.recv_counts, options.num_counts) = (send.0, recv.0, send.1.max(recv.1));
         (options.groups, options.num_groups) = list(&lists.groups);
         (options.dims, options.num_dims) = list(&lists.dims);
+        options.factor = lists.factor.as_ref().map_or(std::ptr::null(), |element| element.as_ptr().cast());
         options.algorithm = lists.algorithm.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         function(self.kind, options)
     }

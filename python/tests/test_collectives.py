@@ -228,6 +228,34 @@ def test_options():
     run_ranks(4, rank_main, shared_memory=False)
 
 
+def test_factor(size):
+    """Each input is multiplied by the factor of its rank before it is combined."""
+
+    def rank_main(context):
+        rank = context.rank
+        for dtype, by in [(np.float32, 0.5), (np.float64, np.array([0.5])), (ml_dtypes.bfloat16, 0.5), (np.float16, None)]:
+            whole = np.full(N, sum(range(1, size + 1)) / 2, dtype)
+            factor = np.full(1, 0.5, dtype) if by is None or dtype == ml_dtypes.bfloat16 else by
+            mine, out = np.full(N, rank + 1, dtype), np.zeros(N, dtype)
+            context.allreduce(mine, out, factor=factor)
+            np.testing.assert_array_equal(out, whole)
+            np.testing.assert_array_equal(mine, rank + 1)
+            context.start("allreduce", mine, factor=factor).wait()
+            np.testing.assert_array_equal(mine, whole)
+        for buffer, by, why in [
+            (np.zeros(3, np.int32), 2, "a number is for float32 and float64"),
+            (np.zeros(3, np.int32), np.ones(1, np.int32), "not for int32"),
+            (np.zeros(3, np.float32), np.ones(1, np.float64), "one element of the type"),
+            (np.zeros(3, np.float32), np.ones(2, np.float32), "one element of the type"),
+        ]:
+            with pytest.raises(gloo_rs.InvalidArgument, match=why):
+                context.allreduce(buffer, factor=by)
+        with pytest.raises(gloo_rs.InvalidArgument, match="broadcast does not use factor"):
+            context.broadcast(np.zeros(3), factor=2.0)
+
+    run_ranks(size, rank_main)
+
+
 def test_threads_with_tags_of_their_own(size):
     """Several threads call on one context at the same time, with the interpreter's lock released while they wait."""
     import concurrent.futures
