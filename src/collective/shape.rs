@@ -27,6 +27,7 @@ impl Shape<'static> {
             recv_counts: &[],
             inputs: 1,
             outputs: 1,
+            blocks: false,
             average: false,
             means: false,
             base: DEFAULT_BASE,
@@ -194,6 +195,7 @@ impl Shape<'_> {
         if !outputs.contains(&self.outputs) {
             return Err(self.refuse(format!("outputs is {}; it must be {}", self.outputs, describe(&outputs))));
         }
+        self.check_blocks()?;
         // All buffers of one kind have the same length.
         for (name, len) in [("input", self.input_len(0)), ("output", self.output_len(0))] {
             if len > isize::MAX as usize {
@@ -230,7 +232,7 @@ impl Shape<'_> {
         }
     }
 
-    fn refuse(&self, why: String) -> Error {
+    pub(super) fn refuse(&self, why: String) -> Error {
         Error::invalid(format!("{} on rank {}: {why}", self.collective.name(), self.rank))
     }
 

@@ -110,12 +110,12 @@ impl Call<'_> {
     #[inline]
     pub(super) fn check_buffers(&self) -> Result<()> {
         let (shape, inputs, outputs) = (&self.shape, self.inputs.len(), self.outputs.len());
-        if (inputs, outputs) == (shape.inputs, shape.outputs) {
+        let (expected_inputs, expected_outputs) = shape.buffers();
+        if (inputs, outputs) == (expected_inputs, expected_outputs) {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{inputs} inputs and {outputs} outputs are given for a shape of {} and {}",
-            shape.inputs, shape.outputs
+            "{inputs} inputs and {outputs} outputs are given for a shape of {expected_inputs} and {expected_outputs}"
         )))
     }
 

@@ -87,7 +87,7 @@ impl Context {
             _ => None,
         };
         let bounds = match shape {
-            Shape { inputs: 0..=1, outputs: 0..=1, .. } => {
+            Shape { inputs: 0..=1, outputs: 0..=1, blocks: false, .. } => {
                 let of = |len: usize| BufferBounds::new(len * element, call.dtype.align());
                 let (input, output) = (shape.inputs > 0, shape.outputs > 0);
                 [input.then(|| of(shape.input_len(0))), output.then(|| of(shape.output_len(0)))]
@@ -152,7 +152,7 @@ impl Context {
         let may_be_excluded = self.check_calls || may_share_counts(selected.collective());
         let Prepared { element, combine, digest, settles, .. } = *selected;
         let shape = selected.shape.get();
-        if may_be_excluded || shape.inputs > 1 || shape.outputs > 1 || settles.is_some() {
+        if may_be_excluded || shape.inputs > 1 || shape.outputs > 1 || shape.blocks || settles.is_some() {
             return None;
         }
         Some(QuickStart::new(plan, program, element, combine.kernel(), digest, shared.reads()))

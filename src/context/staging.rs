@@ -67,8 +67,11 @@ unsafe impl Sync for Staging {}
 impl Staging {
     /// `call` on the host.
     pub fn call<'a>(&'a self, call: &Call<'a>) -> Call<'a> {
-        let shape = Shape { inputs: self.inputs.len(), outputs: self.outputs.len(), ..call.shape };
         let (inputs, outputs) = (&self.inputs[..], &self.outputs[..]);
+        let mut shape = call.shape;
+        if !shape.blocks {
+            (shape.inputs, shape.outputs) = (inputs.len(), outputs.len());
+        }
         Call { shape, inputs, outputs, memory: Memory::Host, own_block: false, factor: None, ..*call }
     }
 
@@ -196,11 +199,15 @@ impl Context {
             Ok(Buffer { pointer, gpu, name })
         };
         let inputs = call.inputs.iter().enumerate();
-        let inputs = inputs.map(|(n, input)| buffer("input", n, input.cast_mut(), shape.input_len(n)));
+        let inputs = inputs.map(|(n, input)| buffer("input", n, input.cast_mut(), shape.input_buffer_len(n)));
         let inputs: Vec<Buffer> = inputs.collect::<Result<_>>()?;
         let outputs = call.outputs.iter().enumerate();
-        let outputs = outputs.map(|(n, output)| buffer("output", n, *output, shape.output_len(n)));
+        let outputs = outputs.map(|(n, output)| buffer("output", n, *output, shape.output_buffer_len(n)));
         let outputs: Vec<Buffer> = outputs.collect::<Result<_>>()?;
+        if let Some(buffer) = inputs.iter().chain(&outputs).find(|buffer| shape.blocks && buffer.gpu.is_some()) {
+            let text = "blocks are in the memory of a GPU: pass one buffer for all of them";
+            return Err(Error::new(ErrorKind::Unsupported, text).context(&buffer.name));
+        }
         let kernel = call.kernel();
         let mut staging = Staging {
             inputs: Vec::new(),
@@ -214,8 +221,10 @@ impl Context {
             memory: Vec::new(),
         };
         let reduces = |buffer: &Buffer| kernel.is_some() && buffer.gpu.as_ref().is_some_and(|gpu| gpu.takes_kernels());
-        for members in groups(&inputs, reduces) {
-            let bytes = shape.input_len(0) * element;
+        for (index, members) in groups(&inputs, reduces).into_iter().enumerate() {
+            // Inputs that share a buffer have the same length.
+            let len = shape.input_buffer_len(index);
+            let bytes = len * element;
             let pointer = staging.pinned(&members, bytes)?;
             let from = pointer.unwrap_or(members[0].pointer);
             let into = match (call.factor, pointer) {
@@ -224,10 +233,10 @@ impl Context {
             };
             staging.inputs.push(into);
             if let Some(factor) = call.factor {
-                staging.products.push(Product { factor, into, from, count: shape.input_len(0) });
+                staging.products.push(Product { factor, into, from, count: len });
             }
             if let Some(pointer) = pointer {
-                staging.gather(&members, pointer, 0..bytes, kernel.map(|kernel| (kernel, shape.input_len(0))));
+                staging.gather(&members, pointer, 0..bytes, kernel.map(|kernel| (kernel, len)));
             }
         }
         let is_in_place = shape.inputs == 0;

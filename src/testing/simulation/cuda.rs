@@ -431,6 +431,29 @@ fn a_factor_multiplies_buffers_wherever_they_are() {
 }
 
 #[test]
+fn blocks_in_the_memory_of_a_gpu_are_refused_and_the_context_stays_usable() {
+    let machine = Machine::new(1, 3, Pace::Any);
+    let results = job(&machine, 2, |context| {
+        let places = [Place::Host, Place::Driver(Kind::Device(0))];
+        let numbers = places.map(|place| Numbers::new(&machine, place, vec![5]));
+        let own = [7i64];
+        let outputs = numbers.each_ref().map(|block| std::ptr::with_exposed_provenance_mut(block.address as usize));
+        let shape = Shape { blocks: true, ..Shape::new(Collective::Allgather, context.rank(), 2, 1) };
+        let inputs = [own.as_ptr().cast()];
+        let call = Call { inputs: &inputs, outputs: &outputs, ..Call::new(shape, DataType::Int64) };
+        // SAFETY: the buffers live until the call has ended.
+        let error = unsafe { context.run(&call) }.expect_err("it is refused");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains("output 1 (0x") && error.message().contains("of a GPU"), "{error}");
+        assert!(context.broken().is_none(), "{error}");
+        numbers.iter().for_each(|block| block.free(&machine));
+        Ok(())
+    });
+    results.into_iter().for_each(Result::unwrap);
+    machine.assert_clean();
+}
+
+#[test]
 fn a_wrong_kind_of_memory_is_refused_and_the_context_stays_usable() {
     let refused = |place: Place, memory| {
         let machine = Machine::new(2, 3, Pace::Any);
