@@ -886,6 +886,14 @@ typedef struct gloo_rs_collective_options_t {
   /// read before the function returns. Inputs are only read, and in place only the result is written; the products
   /// take memory of the library. Ranks need not agree. Used by allreduce, reduce, reduce_scatter, scan, exscan.
   const void *factor;
+  /// 1: where a buffer has one block per rank, there is a buffer for each block, in the order of ranks: `num_inputs` or
+  /// `num_outputs` is the size of the context, and each has the length of its block. These are the inputs of
+  /// reduce_scatter, with one contribution per rank, and of scatter and scatterv on the root; the outputs of allgather
+  /// and allgatherv, and of gather and gatherv on the root; and both of alltoall and alltoallv. In place, the only
+  /// buffer of the other kind equals this rank's block; of alltoall, there are no inputs. 0: one buffer has all
+  /// blocks. The buffers are in host memory. Ranks need not agree. Used by reduce_scatter, allgather, allgatherv,
+  /// gather, gatherv, scatter, scatterv, alltoall, alltoallv.
+  uint64_t blocks;
 } gloo_rs_collective_options_t;
 
 /// What is known of a request. Initialise it with gloo_rs_request_info_init; gloo_rs_request_query fills it.

@@ -358,6 +358,7 @@ unsafe fn checked<R>(
         dims: unsafe { pointer::list(options.dims, options.num_dims, "dims") }?,
         ..Shape::new(collective, rank, size, options.count)
     };
+    let shape = if options.blocks != 0 { shape.in_blocks()? } else { shape };
     let mut call = Call {
         inputs,
         outputs,

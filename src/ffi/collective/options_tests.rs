@@ -39,6 +39,7 @@ const FIELDS: &[(&str, Set)] = &[
     ("dims", |options| options.dims = ptr::dangling()),
     ("num_dims", |options| options.num_dims = 1),
     ("memory", |options| options.memory = MaybeUninit::new(GLOO_RS_MEMORY_DEVICE)),
+    ("blocks", |options| options.blocks = 1),
     ("factor", |options| options.factor = ptr::dangling::<u64>().cast()),
 ];
 
