@@ -38,6 +38,8 @@ class _Tensor(Protocol):
 
 # What calls take as memory: whatever has the buffer protocol or DLPack.
 _Memory: TypeAlias = _Exporter | _Tensor
+# One buffer with a block for each rank, or a buffer for each block.
+_Blocks: TypeAlias = _Memory | list[_Memory] | tuple[_Memory, ...]
 
 class _CustomStore(Protocol):
     def set(self, key: str, value: bytes, /) -> object: ...
@@ -206,7 +208,7 @@ class Context:
     ) -> None: ...
     def reduce_scatter(
         self,
-        input: _Memory,
+        input: _Blocks,
         out: _Memory | None = None,
         *,
         op: int | None = None,
@@ -220,39 +222,39 @@ class Context:
         self, input: _Memory, out: _Memory | None = None, *, op: int | None = None, **options: Unpack[_CallOptions]
     ) -> None: ...
     def broadcast(self, buffer: _Memory, *, root: int = 0, **options: Unpack[_CallOptions]) -> None: ...
-    def allgather(self, input: _Memory | None, out: _Memory, **options: Unpack[_CallOptions]) -> None: ...
+    def allgather(self, input: _Memory | None, out: _Blocks, **options: Unpack[_CallOptions]) -> None: ...
     def allgatherv(
-        self, input: _Memory | None, out: _Memory, counts: Sequence[int], **options: Unpack[_CallOptions]
+        self, input: _Memory | None, out: _Blocks, counts: Sequence[int], **options: Unpack[_CallOptions]
     ) -> None: ...
     def gather(
-        self, input: _Memory | None, out: _Memory | None = None, *, root: int = 0, **options: Unpack[_CallOptions]
+        self, input: _Memory | None, out: _Blocks | None = None, *, root: int = 0, **options: Unpack[_CallOptions]
     ) -> None: ...
     def gatherv(
         self,
         input: _Memory | None,
-        out: _Memory | None = None,
+        out: _Blocks | None = None,
         counts: Sequence[int] | None = None,
         *,
         root: int = 0,
         **options: Unpack[_CallOptions],
     ) -> None: ...
     def scatter(
-        self, input: _Memory | None, out: _Memory | None = None, *, root: int = 0, **options: Unpack[_CallOptions]
+        self, input: _Blocks | None, out: _Memory | None = None, *, root: int = 0, **options: Unpack[_CallOptions]
     ) -> None: ...
     def scatterv(
         self,
-        input: _Memory | None,
+        input: _Blocks | None,
         out: _Memory | None = None,
         counts: Sequence[int] | None = None,
         *,
         root: int = 0,
         **options: Unpack[_CallOptions],
     ) -> None: ...
-    def alltoall(self, input: _Memory, out: _Memory | None = None, **options: Unpack[_CallOptions]) -> None: ...
+    def alltoall(self, input: _Blocks, out: _Blocks | None = None, **options: Unpack[_CallOptions]) -> None: ...
     def alltoallv(
         self,
-        input: _Memory,
-        out: _Memory,
+        input: _Blocks,
+        out: _Blocks,
         send_counts: Sequence[int],
         recv_counts: Sequence[int],
         **options: Unpack[_CallOptions],
@@ -264,8 +266,8 @@ class Context:
     def prepare(
         self,
         collective: str,
-        input: _Memory | None = None,
-        out: _Memory | None = None,
+        input: _Blocks | None = None,
+        out: _Blocks | None = None,
         *,
         op: int | None = None,
         root: int = 0,
@@ -278,8 +280,8 @@ class Context:
     def start(
         self,
         collective: str,
-        input: _Memory | None = None,
-        out: _Memory | None = None,
+        input: _Blocks | None = None,
+        out: _Blocks | None = None,
         *,
         op: int | None = None,
         root: int = 0,

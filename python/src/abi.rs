@@ -417,6 +417,7 @@ pub struct gloo_rs_collective_options_t {
     pub memory: gloo_rs_memory_t,
     pub reserved: u32,
     pub factor: *const core::ffi::c_void,
+    pub blocks: u64,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
