@@ -19,6 +19,7 @@ mod gather;
 mod gatherv;
 mod grid;
 pub mod mean;
+mod order;
 mod pairwise_exchange;
 mod phases;
 mod prefix;
@@ -96,6 +97,9 @@ pub struct Shape<'a> {
     /// Whether each reduction of an average computes the mean of its operands, so that nothing is left to be divided;
     /// see [`weights`](crate::schedule::weights).
     pub means: bool,
+    /// Whether the algorithm, which [folds](Collective::folds), must combine the ranks' contributions in their order,
+    /// from the left. The same on all ranks.
+    pub ordered: bool,
     /// Group size of `bcube`, at least 2.
     pub base: usize,
     /// Number of partners in a pairwise exchange: partner `i` is rank XOR 2^i.

@@ -30,6 +30,7 @@ impl Shape<'static> {
             blocks: false,
             average: false,
             means: false,
+            ordered: false,
             base: DEFAULT_BASE,
             destinations: 0,
             groups: &[],
@@ -196,6 +197,9 @@ impl Shape<'_> {
             return Err(self.refuse(format!("outputs is {}; it must be {}", self.outputs, describe(&outputs))));
         }
         self.check_blocks()?;
+        if self.ordered && !self.collective.has_order() {
+            return Err(self.refuse("there is no order in which to combine".into()));
+        }
         // All buffers of one kind have the same length.
         for (name, len) in [("input", self.input_len(0)), ("output", self.output_len(0))] {
             if len > isize::MAX as usize {

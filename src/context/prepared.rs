@@ -65,7 +65,9 @@ impl Context {
 
     /// Selects the algorithm and the segment size. The result has no plan.
     pub(super) fn select(&self, call: &Call<'_>) -> Result<Prepared> {
-        let (shape, element) = (&call.shape, call.element());
+        let element = call.element();
+        let ordered = call.shape.ordered || self.options.ordered && call.shape.collective.has_order();
+        let shape = &Shape { ordered, ..call.shape };
         if (shape.rank, shape.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
                 "a call for rank {} of {} on a context of rank {} of {}",

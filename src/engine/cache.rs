@@ -121,6 +121,7 @@ impl<'a> CallKey<'a> {
             blocks,
             average,
             means,
+            ordered,
             base,
             destinations,
             groups,
@@ -138,7 +139,7 @@ impl<'a> CallKey<'a> {
                 if lists | counts.len() | destinations == 0
                     && inputs <= 1
                     && (outputs, base, average) == (usual_outputs, DEFAULT_BASE, is_average)
-                    && !(means || shared || blocks)
+                    && !(means || shared || blocks || ordered)
                     && algorithm.is_none()
                     && max_segment_bytes.is_none() =>
             {
@@ -382,6 +383,7 @@ mod tests {
             of(Shape { inputs: 0, ..shape }),
             of(Shape { outputs: 2, ..shape }),
             of(Shape { blocks: true, ..shape }),
+            of(Shape { ordered: true, ..shape }),
             of(Shape { average: true, ..shape }),
             of(Shape { base: 3, ..shape }),
             of(Shape { destinations: 1, ..shape }),

@@ -187,6 +187,7 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
         commit_memory: options.commit_memory != 0,
         wait,
         recorder: recorder.map(PathBuf::from),
+        ordered: defaults.ordered,
         agrees: defaults.agrees,
         version: defaults.version,
     })

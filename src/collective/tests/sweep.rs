@@ -51,6 +51,37 @@ fn full_form(collective: Collective, algorithm: &Algorithm, size: usize) -> Form
     all[size * 5 / 2 % all.len()]
 }
 
+/// Each algorithm that is said to fold does so in every form, and each other one has a form in which it does not.
+#[test]
+fn algorithms_that_fold_do_so_in_every_form_and_no_others() {
+    let max = Tier::from_environment().of(9, 17, 33);
+    for &collective in Collective::ALL.iter().filter(|collective| collective.has_order()) {
+        for algorithm in collective.algorithms() {
+            let mut folds = true;
+            for size in 1..=max {
+                // Ranks of two caches in turns.
+                let domains: Vec<u32> = (0..size).map(|rank| rank as u32 % 2).collect();
+                for form in forms(collective, algorithm, size) {
+                    let Some(sample) = Sample::new(collective, algorithm, size, form) else { continue };
+                    let mut shapes = sample.shapes();
+                    if algorithm.uses == Uses::Domains {
+                        shapes.iter_mut().for_each(|shape| shape.domains = &domains);
+                    }
+                    shapes.iter_mut().for_each(|shape| shape.ordered = collective.folds(algorithm));
+                    let text = || format!("{} {}, {size} ranks, {form:?}", collective.name(), algorithm.name);
+                    let report = verify_all(&shapes, algorithm).unwrap_or_else(|error| panic!("{}: {error}", text()));
+                    folds &= report.folds;
+                    assert!(report.folds || !collective.folds(algorithm), "{}", text());
+                }
+                if !folds {
+                    break;
+                }
+            }
+            assert_eq!(folds, collective.folds(algorithm), "{} {}", collective.name(), algorithm.name);
+        }
+    }
+}
+
 /// So what blocks change in a schedule is all that is changed.
 #[test]
 fn a_schedule_without_blocks_is_made_anew_as_it_is() {
