@@ -769,6 +769,9 @@ typedef struct gloo_rs_context_options_t {
   /// value of the environment variable GLOO_RS_RECORDER; empty, or NULL if that is not set: nothing is written.
   /// Copied. Contexts of one rank that should not overwrite each other's file need different values.
   const char *recorder;
+  /// "ranks": all allreduces, reduces and reduce_scatters are called with this `order` of their options. NULL: those
+  /// whose own options say so. The same on all ranks. Copied.
+  const char *order;
 } gloo_rs_context_options_t;
 
 /// An allgather of the caller: every rank passes `bytes` bytes at `input`, and `output` gets those of all ranks,
@@ -894,6 +897,11 @@ typedef struct gloo_rs_collective_options_t {
   /// blocks. The buffers are in host memory. Ranks need not agree. Used by reduce_scatter, allgather, allgatherv,
   /// gather, gatherv, scatter, scatterv, alltoall, alltoallv.
   uint64_t blocks;
+  /// "ranks": what the ranks contribute is combined in their order, from the left, ((x0 + x1) + x2) + ..., and before
+  /// that the inputs of each rank in theirs; so the bits of the result depend on neither the algorithm nor the link,
+  /// nor on hosts or segments. `algorithm`, if one is named, is one that does so. NULL: as the context's options say. The
+  /// same on all ranks. Used by allreduce, reduce, reduce_scatter.
+  const char *order;
 } gloo_rs_collective_options_t;
 
 /// What is known of a request. Initialise it with gloo_rs_request_info_init; gloo_rs_request_query fills it.

@@ -31,7 +31,7 @@ use super::enumeration::{from_number, number};
 use super::error::remember;
 use super::guard::{guard, guarded};
 use super::status::{GLOO_RS_OK, gloo_rs_status_t};
-use super::types::{element_type, memory, op};
+use super::types::{element_type, is_ordered, memory, op};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction, Request};
@@ -349,6 +349,8 @@ unsafe fn checked<R>(
         recv_counts: counts(options.recv_counts, "recv_counts")?,
         inputs: inputs.len(),
         outputs: outputs.len(),
+        // SAFETY: by the contract, `order` is NULL or a string.
+        ordered: unsafe { is_ordered(options.order) }?,
         average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
         base: if options.base == 0 { 2 } else { options.base },
         destinations: options.destinations,

@@ -121,6 +121,11 @@ pub struct gloo_rs_collective_options_t {
     /// blocks. The buffers are in host memory. Ranks need not agree. Used by reduce_scatter, allgather, allgatherv,
     /// gather, gatherv, scatter, scatterv, alltoall, alltoallv.
     pub blocks: u64,
+    /// "ranks": what the ranks contribute is combined in their order, from the left, ((x0 + x1) + x2) + ..., and before
+    /// that the inputs of each rank in theirs; so the bits of the result depend on neither the algorithm nor the link,
+    /// nor on hosts or segments. `algorithm`, if one is named, is one that does so. NULL: as the context's options say. The
+    /// same on all ranks. Used by allreduce, reduce, reduce_scatter.
+    pub order: *const c_char,
 }
 
 pub(super) const DEFAULTS: gloo_rs_collective_options_t = gloo_rs_collective_options_t {
@@ -153,6 +158,7 @@ pub(super) const DEFAULTS: gloo_rs_collective_options_t = gloo_rs_collective_opt
     reserved: 0,
     factor: std::ptr::null(),
     blocks: 0,
+    order: std::ptr::null(),
 };
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -243,7 +249,8 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
     if options.blocks > 1 {
         return Err(Error::invalid(format!("blocks is {}; it must be 0 or 1", options.blocks)));
     }
-    check(options.blocks != 0, "blocks", WITH_BLOCKS)
+    check(options.blocks != 0, "blocks", WITH_BLOCKS)?;
+    check(!options.order.is_null(), "order", Set::of(&[Allreduce, Reduce, ReduceScatter]))
 }
 
 #[cold]
