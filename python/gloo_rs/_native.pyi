@@ -58,6 +58,7 @@ class _CallOptions(TypedDict, total=False):
     base: int
     dtype: str | None
     factor: float | _Memory | None
+    order: str | None
 
 class _ContextOptions(TypedDict, total=False):
     timeout: float | None
@@ -68,6 +69,7 @@ class _ContextOptions(TypedDict, total=False):
     tuning: str | None
     commit_memory: bool
     wait: str | None
+    order: str | None
 
 class _TlsFiles(TypedDict, total=False):
     cert: str | None
@@ -196,6 +198,7 @@ class Context:
         base: int | None = None,
         dtype: str | None = None,
         factor: float | _Memory | None = None,
+        order: str | None = None,
     ) -> None: ...
     def reduce(
         self,

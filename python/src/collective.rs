@@ -81,6 +81,7 @@ struct Lists {
     algorithm: Option<CString>,
     groups: Option<Vec<u32>>,
     dims: Option<Vec<usize>>,
+    order: Option<CString>,
     /// One element of the call's type, in its first bytes.
     factor: Option<[u8; 8]>,
 }
@@ -204,6 +205,9 @@ impl Call {
         }
         if let Some(algorithm) = given.take("algorithm")? {
             self.lists.algorithm = Some(text(algorithm.extract()?)?);
+        }
+        if let Some(order) = given.take("order")? {
+            self.lists.order = Some(text(order.extract()?)?);
         }
         if let Some(bytes) = given.take("max_segment_bytes")? {
             self.options.max_segment_bytes = bytes.extract()?;
@@ -449,6 +453,7 @@ impl Call {
         (options.groups, options.num_groups) = list(&lists.groups);
         (options.dims, options.num_dims) = list(&lists.dims);
         options.factor = lists.factor.as_ref().map_or(std::ptr::null(), |element| element.as_ptr().cast());
+        options.order = lists.order.as_ref().map_or(std::ptr::null(), |order| order.as_ptr());
         options.algorithm = lists.algorithm.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         function(self.kind, options)
     }

@@ -256,6 +256,31 @@ def test_factor(size):
     run_ranks(size, rank_main)
 
 
+def test_order_of_ranks(size, shared_memory):
+    """With order="ranks", sums have the bits of additions in the order of ranks."""
+
+    def inputs():
+        return [np.random.default_rng(rank).standard_normal(3 * N * size).astype(np.float32) for rank in range(size)]
+
+    def rank_main(context):
+        mine, expected = inputs()[context.rank], inputs()[0].copy()
+        for other in inputs()[1:]:
+            expected += other
+        for algorithm in [None, "bcube", "reduce_broadcast"]:
+            out = np.zeros_like(mine)
+            context.allreduce(mine, out, order="ranks", algorithm=algorithm)
+            np.testing.assert_array_equal(out, expected)
+        block = np.zeros(3 * N, np.float32)
+        context.reduce_scatter(mine, block, order="ranks")
+        np.testing.assert_array_equal(block, expected[3 * N * context.rank :][: 3 * N])
+        context.reduce(mine, out, order="ranks")
+        for options, why in [({"order": "any"}, "it must be"), ({"order": "ranks", "algorithm": "ring_segmented"}, "from the left")]:
+            with pytest.raises(gloo_rs.InvalidArgument, match=why):
+                context.allreduce(mine, **options)
+
+    run_ranks(size, rank_main, shared_memory=shared_memory)
+
+
 def test_lists_of_buffers(size, shared_memory):
     """A list with a buffer for each rank takes the place of a buffer with a block for each."""
 
