@@ -51,6 +51,11 @@ fn full_form(collective: Collective, algorithm: &Algorithm, size: usize) -> Form
     all[size * 5 / 2 % all.len()]
 }
 
+/// The ranks of two caches in turns.
+fn two_caches(size: usize) -> Vec<u32> {
+    (0..size).map(|rank| rank as u32 % 2).collect()
+}
+
 /// Each algorithm that is said to fold does so in every form, and each other one has a form in which it does not.
 #[test]
 fn algorithms_that_fold_do_so_in_every_form_and_no_others() {
@@ -59,8 +64,7 @@ fn algorithms_that_fold_do_so_in_every_form_and_no_others() {
         for algorithm in collective.algorithms() {
             let mut folds = true;
             for size in 1..=max {
-                // Ranks of two caches in turns.
-                let domains: Vec<u32> = (0..size).map(|rank| rank as u32 % 2).collect();
+                let domains = two_caches(size);
                 for form in forms(collective, algorithm, size) {
                     let Some(sample) = Sample::new(collective, algorithm, size, form) else { continue };
                     let mut shapes = sample.shapes();
@@ -88,9 +92,11 @@ fn a_schedule_without_blocks_is_made_anew_as_it_is() {
     for &collective in Collective::ALL {
         for algorithm in collective.algorithms() {
             for size in [1, 2, 3, 6] {
+                let domains = two_caches(size);
                 for form in forms(collective, algorithm, size) {
                     let Some(sample) = Sample::new(collective, algorithm, size, form) else { continue };
                     for shape in sample.shapes() {
+                        let shape = Shape { domains: &domains, ..shape };
                         let schedule = (algorithm.generate)(&shape).unwrap();
                         let text = format!("{} {}, {size} ranks, {form:?}", collective.name(), algorithm.name);
                         assert_eq!(schedule.in_blocks(None, None), schedule, "{text}");
