@@ -405,12 +405,12 @@ impl Call {
         operation: &str,
         name: &str,
     ) -> PyResult<Vec<Memory>> {
-        let takes_lists = match (self.kind, access) {
-            (GLOO_RS_ALLTOALL | GLOO_RS_ALLTOALLV, _) => true,
-            (GLOO_RS_REDUCE_SCATTER | GLOO_RS_SCATTER | GLOO_RS_SCATTERV, Access::Read) => true,
-            (GLOO_RS_ALLGATHER | GLOO_RS_ALLGATHERV | GLOO_RS_GATHER | GLOO_RS_GATHERV, Access::Write) => true,
-            _ => false,
-        };
+        let takes_lists = matches!(
+            (self.kind, access),
+            (GLOO_RS_ALLTOALL | GLOO_RS_ALLTOALLV, _)
+                | (GLOO_RS_REDUCE_SCATTER | GLOO_RS_SCATTER | GLOO_RS_SCATTERV, Access::Read)
+                | (GLOO_RS_ALLGATHER | GLOO_RS_ALLGATHERV | GLOO_RS_GATHER | GLOO_RS_GATHERV, Access::Write)
+        );
         if !takes_lists {
             let message = format!("{name} is a list; here the call takes one buffer");
             return Err(invalid(py, operation, &message));
