@@ -39,6 +39,8 @@ class _Tensor(Protocol):
 
 # What calls take as memory: whatever has the buffer protocol or DLPack.
 _Memory: TypeAlias = _Exporter | _Tensor
+# One buffer with a block for each rank, or a buffer for each block.
+_Blocks: TypeAlias = _Memory | list[_Memory] | tuple[_Memory, ...]
 
 class _CustomStore(Protocol):
     def set(self, key: str, value: bytes, /) -> object: ...
@@ -56,6 +58,8 @@ class _CallOptions(TypedDict, total=False):
     dims: Sequence[int] | None
     base: int
     dtype: str | None
+    factor: float | _Memory | None
+    order: str | None
 
 class _ContextOptions(TypedDict, total=False):
     timeout: float | None
@@ -66,6 +70,7 @@ class _ContextOptions(TypedDict, total=False):
     tuning: str | None
     commit_memory: bool
     wait: str | None
+    order: str | None
 
 class _TlsFiles(TypedDict, total=False):
     cert: str | None
@@ -200,6 +205,8 @@ class Context:
         dims: Sequence[int] | None = None,
         base: int | None = None,
         dtype: str | None = None,
+        factor: float | _Memory | None = None,
+        order: str | None = None,
     ) -> None: ...
     def reduce(
         self,
@@ -212,7 +219,7 @@ class Context:
     ) -> None: ...
     def reduce_scatter(
         self,
-        input: _Memory,
+        input: _Blocks,
         out: _Memory | None = None,
         *,
         op: int | None = None,
@@ -226,39 +233,39 @@ class Context:
         self, input: _Memory, out: _Memory | None = None, *, op: int | None = None, **options: Unpack[_CallOptions]
     ) -> None: ...
     def broadcast(self, buffer: _Memory, *, root: int = 0, **options: Unpack[_CallOptions]) -> None: ...
-    def allgather(self, input: _Memory | None, out: _Memory, **options: Unpack[_CallOptions]) -> None: ...
+    def allgather(self, input: _Memory | None, out: _Blocks, **options: Unpack[_CallOptions]) -> None: ...
     def allgatherv(
-        self, input: _Memory | None, out: _Memory, counts: Sequence[int], **options: Unpack[_CallOptions]
+        self, input: _Memory | None, out: _Blocks, counts: Sequence[int], **options: Unpack[_CallOptions]
     ) -> None: ...
     def gather(
-        self, input: _Memory | None, out: _Memory | None = None, *, root: int = 0, **options: Unpack[_CallOptions]
+        self, input: _Memory | None, out: _Blocks | None = None, *, root: int = 0, **options: Unpack[_CallOptions]
     ) -> None: ...
     def gatherv(
         self,
         input: _Memory | None,
-        out: _Memory | None = None,
+        out: _Blocks | None = None,
         counts: Sequence[int] | None = None,
         *,
         root: int = 0,
         **options: Unpack[_CallOptions],
     ) -> None: ...
     def scatter(
-        self, input: _Memory | None, out: _Memory | None = None, *, root: int = 0, **options: Unpack[_CallOptions]
+        self, input: _Blocks | None, out: _Memory | None = None, *, root: int = 0, **options: Unpack[_CallOptions]
     ) -> None: ...
     def scatterv(
         self,
-        input: _Memory | None,
+        input: _Blocks | None,
         out: _Memory | None = None,
         counts: Sequence[int] | None = None,
         *,
         root: int = 0,
         **options: Unpack[_CallOptions],
     ) -> None: ...
-    def alltoall(self, input: _Memory, out: _Memory | None = None, **options: Unpack[_CallOptions]) -> None: ...
+    def alltoall(self, input: _Blocks, out: _Blocks | None = None, **options: Unpack[_CallOptions]) -> None: ...
     def alltoallv(
         self,
-        input: _Memory,
-        out: _Memory,
+        input: _Blocks,
+        out: _Blocks,
         send_counts: Sequence[int],
         recv_counts: Sequence[int],
         **options: Unpack[_CallOptions],
@@ -270,8 +277,8 @@ class Context:
     def prepare(
         self,
         collective: str,
-        input: _Memory | None = None,
-        out: _Memory | None = None,
+        input: _Blocks | None = None,
+        out: _Blocks | None = None,
         *,
         op: int | None = None,
         root: int = 0,
@@ -284,8 +291,8 @@ class Context:
     def start(
         self,
         collective: str,
-        input: _Memory | None = None,
-        out: _Memory | None = None,
+        input: _Blocks | None = None,
+        out: _Blocks | None = None,
         *,
         op: int | None = None,
         root: int = 0,

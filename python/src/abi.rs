@@ -368,6 +368,7 @@ pub struct gloo_rs_context_options_t {
     pub commit_memory: u64,
     pub wait: *const core::ffi::c_char,
     pub recorder: *const core::ffi::c_char,
+    pub order: *const core::ffi::c_char,
 }
 pub type gloo_rs_allgather_fn_t = ::core::option::Option<
     unsafe extern "C" fn(
@@ -416,6 +417,9 @@ pub struct gloo_rs_collective_options_t {
     pub num_dims: usize,
     pub memory: gloo_rs_memory_t,
     pub reserved: u32,
+    pub factor: *const core::ffi::c_void,
+    pub blocks: u64,
+    pub order: *const core::ffi::c_char,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -9,7 +9,7 @@ use crate::interrupt::waiting;
 use crate::memory::{Access, Memory, type_of_name};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
 use std::ffi::CString;
 
 /// The names of the collectives, at the numbers of gloo_rs_collective_t.
@@ -60,6 +60,9 @@ pub struct Call {
     kind: gloo_rs_collective_t,
     input: Option<Memory>,
     output: Option<Memory>,
+    /// A buffer for each block, in place of the one above.
+    input_blocks: Vec<Memory>,
+    output_blocks: Vec<Memory>,
     /// Its pointers are valid within `with_options` only.
     options: gloo_rs_collective_options_t,
     lists: Lists,
@@ -78,6 +81,9 @@ struct Lists {
     algorithm: Option<CString>,
     groups: Option<Vec<u32>>,
     dims: Option<Vec<usize>>,
+    order: Option<CString>,
+    /// One element of the call's type, in its first bytes.
+    factor: Option<[u8; 8]>,
 }
 
 /// The ranks of a context, for which a call is made.
@@ -90,7 +96,15 @@ pub struct Place {
 impl Call {
     /// A call without arguments, which `take` adds to it: a call is long, and moving it takes time.
     pub fn empty(kind: gloo_rs_collective_t) -> Self {
-        Self { kind, input: None, output: None, options: defaults(), lists: Lists::default() }
+        Self {
+            kind,
+            input: None,
+            output: None,
+            input_blocks: Vec::new(),
+            output_blocks: Vec::new(),
+            options: defaults(),
+            lists: Lists::default(),
+        }
     }
 
     /// Takes the arguments for a context with this place among its ranks.
@@ -131,11 +145,27 @@ impl Call {
             return Err(PyTypeError::new_err(format!("{operation}: the buffer is missing")));
         }
         if let Some(input) = input {
-            self.input = Some(Memory::of(input, Access::Read, operation, "input")?);
+            if is_list(input) {
+                self.input_blocks = self.blocks_of(py, place, input, Access::Read, operation, "input")?;
+            } else {
+                self.input = Some(Memory::of(input, Access::Read, operation, "input")?);
+            }
         }
         if let Some(out) = out {
-            self.output = Some(Memory::of(out, Access::Write, operation, out_name)?);
+            if is_list(out) {
+                self.output_blocks = self.blocks_of(py, place, out, Access::Write, operation, out_name)?;
+            } else {
+                self.output = Some(Memory::of(out, Access::Write, operation, out_name)?);
+            }
         }
+        let has_blocks = !self.input_blocks.is_empty() || !self.output_blocks.is_empty();
+        if has_blocks
+            && matches!(kind, GLOO_RS_ALLTOALL | GLOO_RS_ALLTOALLV)
+            && (self.input.is_some() || self.output.is_some())
+        {
+            return Err(invalid(py, operation, "input and out must both be lists of buffers, or neither"));
+        }
+        self.options.blocks = has_blocks.into();
         self.lists.send_counts = given.send_counts;
         self.lists.recv_counts = given.recv_counts;
         self.options.root = given.root;
@@ -145,18 +175,27 @@ impl Call {
             // What `Memory` takes; so CUDA's driver is not asked about it.
             self.options.memory = GLOO_RS_MEMORY_HOST;
         }
+        let mut factor = None;
         if let Some(options) = given.options {
-            self.take_options(py, operation, options)?;
+            factor = self.take_options(py, operation, options)?;
         }
         if let Some(name) = given.dtype {
             self.take_type(py, operation, name)?;
         }
         self.set_type(py, operation)?;
+        if let Some(factor) = factor {
+            self.lists.factor = Some(self.element_of(py, operation, &factor)?);
+        }
         self.set_counts(py, operation, place, at_root)
     }
 
-    /// The keyword arguments that all collectives have.
-    fn take_options(&mut self, py: Python<'_>, operation: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
+    /// The keyword arguments that all collectives have. Returns the factor, which depends on the type.
+    fn take_options<'py>(
+        &mut self,
+        py: Python<'py>,
+        operation: &str,
+        given: &Bound<'py, PyDict>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut given = Keywords::new(Some(given));
         if let Some(timeout) = given.take("timeout")? {
             self.options.timeout_ms = milliseconds(Some(timeout.extract()?))?;
@@ -166,6 +205,9 @@ impl Call {
         }
         if let Some(algorithm) = given.take("algorithm")? {
             self.lists.algorithm = Some(text(algorithm.extract()?)?);
+        }
+        if let Some(order) = given.take("order")? {
+            self.lists.order = Some(text(order.extract()?)?);
         }
         if let Some(bytes) = given.take("max_segment_bytes")? {
             self.options.max_segment_bytes = bytes.extract()?;
@@ -182,27 +224,55 @@ impl Call {
         if let Some(name) = given.take("dtype")? {
             self.take_type(py, operation, &name)?;
         }
-        given.finish(operation)
+        let factor = given.take("factor")?;
+        given.finish(operation)?;
+        Ok(factor)
+    }
+
+    /// A number, or a buffer of one element, as an element of the call's type.
+    fn element_of(&self, py: Python<'_>, operation: &str, value: &Bound<'_, PyAny>) -> PyResult<[u8; 8]> {
+        let data_type = self.options.data_type;
+        let mut element = [0; 8];
+        if value.is_instance_of::<PyFloat>() || value.is_instance_of::<PyInt>() {
+            let number: f64 = value.extract()?;
+            match data_type {
+                GLOO_RS_FLOAT32 => element[..4].copy_from_slice(&(number as f32).to_ne_bytes()),
+                GLOO_RS_FLOAT64 => element = number.to_ne_bytes(),
+                _ => {
+                    let message =
+                        "factor: a number is for float32 and float64; for other types, pass an array of one element";
+                    return Err(invalid(py, operation, message));
+                }
+            }
+            return Ok(element);
+        }
+        let memory = Memory::of(value, Access::Read, operation, "factor")?;
+        if (memory.data_type, memory.elements()) != (data_type, 1) || memory.bytes > element.len() {
+            return Err(invalid(py, operation, "factor: it must be one element of the type of the buffers"));
+        }
+        // SAFETY: the memory has so many bytes, and both are apart.
+        unsafe { element.as_mut_ptr().copy_from_nonoverlapping(memory.address.cast(), memory.bytes) };
+        Ok(element)
     }
 
     /// Takes the buffers' bytes for elements of the type of this name.
     fn take_type(&mut self, py: Python<'_>, operation: &str, name: &Bound<'_, PyAny>) -> PyResult<()> {
         let data_type = type_of_name(py, name.extract()?)?;
-        for (memory, name) in [(&mut self.input, "input"), (&mut self.output, "out")] {
-            if let Some(memory) = memory {
-                memory.take_as(py, data_type, operation, name)?;
-            }
+        for memory in self.input.iter_mut().chain(&mut self.input_blocks) {
+            memory.take_as(py, data_type, operation, "input")?;
+        }
+        for memory in self.output.iter_mut().chain(&mut self.output_blocks) {
+            memory.take_as(py, data_type, operation, "out")?;
         }
         Ok(())
     }
 
     fn set_type(&mut self, py: Python<'_>, operation: &str) -> PyResult<()> {
-        let Some(memory) = self.input.as_ref().or(self.output.as_ref()) else { return Ok(()) };
-        let (data_type, element_bytes) = (memory.data_type, memory.element_bytes);
-        if let Some(output) = &self.output
-            && (output.data_type, output.element_bytes) != (data_type, element_bytes)
-        {
-            return Err(invalid(py, operation, "input and out have elements of different types"));
+        let inputs = self.input.iter().chain(&self.input_blocks);
+        let mut types = inputs.chain(self.output.iter().chain(&self.output_blocks));
+        let Some(&Memory { data_type, element_bytes, .. }) = types.next() else { return Ok(()) };
+        if types.any(|other| (other.data_type, other.element_bytes) != (data_type, element_bytes)) {
+            return Err(invalid(py, operation, "the buffers have elements of different types"));
         }
         if data_type != GLOO_RS_DATA_TYPE_UNSET {
             self.options.data_type = data_type;
@@ -222,8 +292,13 @@ impl Call {
     /// The count of the options, by the lengths of the buffers.
     fn set_counts(&mut self, py: Python<'_>, operation: &str, place: Place, at_root: bool) -> PyResult<()> {
         let (rank, size) = (place.rank as usize, place.size as usize);
-        let input = self.input.as_ref().map(Memory::elements);
-        let output = self.output.as_ref().map(Memory::elements);
+        let of = |one: &Option<Memory>, blocks: &[Memory]| match one {
+            Some(memory) => Some(memory.elements()),
+            None if blocks.is_empty() => None,
+            None => Some(blocks.iter().map(Memory::elements).sum()),
+        };
+        let input = of(&self.input, &self.input_blocks);
+        let output = of(&self.output, &self.output_blocks);
         // The buffer with a block for each rank, or the only one.
         let whole_in = input.or(output).unwrap_or(0);
         let whole_out = output.or(input).unwrap_or(0);
@@ -307,7 +382,47 @@ impl Call {
                 share("input", whole_in, self.options.destinations)?
             }
         };
+        let count = self.options.count;
+        for (name, blocks, counts) in [
+            ("input", &self.input_blocks, self.lists.send_counts.as_ref().or(self.lists.recv_counts.as_ref())),
+            ("out", &self.output_blocks, self.lists.recv_counts.as_ref()),
+        ] {
+            for (rank, block) in blocks.iter().enumerate() {
+                let needed = counts.and_then(|counts| counts.get(rank)).copied().unwrap_or(count);
+                expect(&format!("{name}[{rank}]"), Some(block.elements()), needed)?;
+            }
+        }
         Ok(())
+    }
+
+    /// The buffers of a list with one for each rank.
+    fn blocks_of(
+        &self,
+        py: Python<'_>,
+        place: Place,
+        list: &Bound<'_, PyAny>,
+        access: Access,
+        operation: &str,
+        name: &str,
+    ) -> PyResult<Vec<Memory>> {
+        let takes_lists = matches!(
+            (self.kind, access),
+            (GLOO_RS_ALLTOALL | GLOO_RS_ALLTOALLV, _)
+                | (GLOO_RS_REDUCE_SCATTER | GLOO_RS_SCATTER | GLOO_RS_SCATTERV, Access::Read)
+                | (GLOO_RS_ALLGATHER | GLOO_RS_ALLGATHERV | GLOO_RS_GATHER | GLOO_RS_GATHERV, Access::Write)
+        );
+        if !takes_lists {
+            let message = format!("{name} is a list; here the call takes one buffer");
+            return Err(invalid(py, operation, &message));
+        }
+        if list.len()? != place.size as usize {
+            let message = format!("{name} has {} buffers, but there are {} ranks", list.len()?, place.size);
+            return Err(invalid(py, operation, &message));
+        }
+        let block = |(rank, block): (usize, PyResult<Bound<'_, PyAny>>)| {
+            Memory::of(&block?, access, operation, &format!("{name}[{rank}]"))
+        };
+        list.try_iter()?.enumerate().map(block).collect()
     }
 
     /// Calls `function` with complete options.
@@ -324,11 +439,21 @@ impl Call {
         (options.inputs, options.num_inputs) = list_of_one(&input);
         let (outputs, num_outputs) = list_of_one(&output);
         (options.outputs, options.num_outputs) = (outputs.cast(), num_outputs);
+        let addresses = |blocks: &[Memory]| blocks.iter().map(|block| block.address).collect::<Vec<_>>();
+        let (input_blocks, output_blocks) = (addresses(&self.input_blocks), addresses(&self.output_blocks));
+        if !input_blocks.is_empty() {
+            (options.inputs, options.num_inputs) = (input_blocks.as_ptr().cast(), input_blocks.len());
+        }
+        if !output_blocks.is_empty() {
+            (options.outputs, options.num_outputs) = (output_blocks.as_ptr().cast(), output_blocks.len());
+        }
         let lists = &self.lists;
         let (send, recv) = (list(&lists.send_counts), list(&lists.recv_counts));
         (options.send_counts, options.recv_counts, options.num_counts) = (send.0, recv.0, send.1.max(recv.1));
         (options.groups, options.num_groups) = list(&lists.groups);
         (options.dims, options.num_dims) = list(&lists.dims);
+        options.factor = lists.factor.as_ref().map_or(std::ptr::null(), |element| element.as_ptr().cast());
+        options.order = lists.order.as_ref().map_or(std::ptr::null(), |order| order.as_ptr());
         options.algorithm = lists.algorithm.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         function(self.kind, options)
     }
@@ -341,6 +466,11 @@ impl Call {
             if is_alone { check(py, detached(py, call)) } else { waiting(py, context, call) }
         })
     }
+}
+
+/// Whether an argument is a list of buffers.
+fn is_list(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
 }
 
 /// One pointer as a list.

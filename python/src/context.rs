@@ -388,7 +388,7 @@ impl Context {
     // Without **options, for which PyO3 passes arguments in a way that takes 100 ns more.
     #[pyo3(signature = (
         input, out = None, *, op = None, timeout = None, tag = None, algorithm = None, max_segment_bytes = None,
-        groups = None, dims = None, base = None, dtype = None
+        groups = None, dims = None, base = None, dtype = None, factor = None, order = None
     ))]
     #[allow(clippy::too_many_arguments)] // the options of collectives
     fn allreduce(
@@ -405,9 +405,11 @@ impl Context {
         dims: Option<Object<'_, '_>>,
         base: Option<Object<'_, '_>>,
         dtype: Option<Object<'_, '_>>,
+        factor: Option<Object<'_, '_>>,
+        order: Option<Object<'_, '_>>,
     ) -> PyResult<()> {
-        let names = ["timeout", "tag", "algorithm", "max_segment_bytes", "groups", "dims", "base"];
-        let values = [timeout, tag, algorithm, max_segment_bytes, groups, dims, base];
+        let names = ["timeout", "tag", "algorithm", "max_segment_bytes", "groups", "dims", "base", "factor", "order"];
+        let values = [timeout, tag, algorithm, max_segment_bytes, groups, dims, base, factor, order];
         let options = if values.iter().any(Option::is_some) {
             let given = names.into_iter().zip(values).filter(|(_, value)| value.is_some());
             Some(given.collect::<Vec<_>>().into_py_dict(py)?)

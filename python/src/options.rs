@@ -63,7 +63,7 @@ pub fn with_context_options<T>(
         options
     };
     let (mut keywords, mut texts) = (Keywords::new(given), Texts::default());
-    take_texts!(keywords, texts, options: token tuning wait);
+    take_texts!(keywords, texts, options: token tuning wait order);
     if let Some(timeout) = keywords.take("timeout")? {
         options.timeout_ms = milliseconds(Some(timeout.extract()?))?;
     }

@@ -228,6 +228,104 @@ def test_options():
     run_ranks(4, rank_main, shared_memory=False)
 
 
+def test_factor(size):
+    """Each input is multiplied by the factor of its rank before it is combined."""
+
+    def rank_main(context):
+        rank = context.rank
+        for dtype, by in [(np.float32, 0.5), (np.float64, np.array([0.5])), (ml_dtypes.bfloat16, 0.5), (np.float16, None)]:
+            whole = np.full(N, sum(range(1, size + 1)) / 2, dtype)
+            factor = np.full(1, 0.5, dtype) if by is None or dtype == ml_dtypes.bfloat16 else by
+            mine, out = np.full(N, rank + 1, dtype), np.zeros(N, dtype)
+            context.allreduce(mine, out, factor=factor)
+            np.testing.assert_array_equal(out, whole)
+            np.testing.assert_array_equal(mine, rank + 1)
+            context.start("allreduce", mine, factor=factor).wait()
+            np.testing.assert_array_equal(mine, whole)
+        for buffer, by, why in [
+            (np.zeros(3, np.int32), 2, "a number is for float32 and float64"),
+            (np.zeros(3, np.int32), np.ones(1, np.int32), "not for int32"),
+            (np.zeros(3, np.float32), np.ones(1, np.float64), "one element of the type"),
+            (np.zeros(3, np.float32), np.ones(2, np.float32), "one element of the type"),
+        ]:
+            with pytest.raises(gloo_rs.InvalidArgument, match=why):
+                context.allreduce(buffer, factor=by)
+        with pytest.raises(gloo_rs.InvalidArgument, match="broadcast does not use factor"):
+            context.broadcast(np.zeros(3), factor=2.0)
+
+    run_ranks(size, rank_main)
+
+
+def test_order_of_ranks(size, shared_memory):
+    """With order="ranks", sums have the bits of additions in the order of ranks."""
+
+    def inputs():
+        return [np.random.default_rng(rank).standard_normal(3 * N * size).astype(np.float32) for rank in range(size)]
+
+    def rank_main(context):
+        mine, expected = inputs()[context.rank], inputs()[0].copy()
+        for other in inputs()[1:]:
+            expected += other
+        for algorithm in [None, "bcube", "reduce_broadcast"]:
+            out = np.zeros_like(mine)
+            context.allreduce(mine, out, order="ranks", algorithm=algorithm)
+            np.testing.assert_array_equal(out, expected)
+        block = np.zeros(3 * N, np.float32)
+        context.reduce_scatter(mine, block, order="ranks")
+        np.testing.assert_array_equal(block, expected[3 * N * context.rank :][: 3 * N])
+        context.reduce(mine, out, order="ranks")
+        for options, why in [({"order": "any"}, "it must be"), ({"order": "ranks", "algorithm": "ring_segmented"}, "from the left")]:
+            with pytest.raises(gloo_rs.InvalidArgument, match=why):
+                context.allreduce(mine, **options)
+
+    run_ranks(size, rank_main, shared_memory=shared_memory)
+
+
+def test_lists_of_buffers(size, shared_memory):
+    """A list with a buffer for each rank takes the place of a buffer with a block for each."""
+
+    def rank_main(context):
+        rank = context.rank
+        mine, out = np.arange(N) + rank, [np.zeros(N, int) for _ in range(size)]
+        context.allgather(mine, out)
+        for other in range(size):
+            np.testing.assert_array_equal(out[other], np.arange(N) + other)
+        counts = [1 + other for other in range(size)]
+        out = tuple(np.zeros(count, int) for count in counts)
+        context.allgatherv(np.full(1 + rank, rank), out, counts)
+        assert [list(block) for block in out] == [[other] * (1 + other) for other in range(size)]
+        blocks, out = [np.full(3, 10 * rank + other) for other in range(size)], [np.zeros(3, int) for _ in range(size)]
+        context.start("alltoall", blocks, out).wait()
+        assert [block[2] for block in out] == [10 * other + rank for other in range(size)]
+        context.alltoall(blocks)
+        assert [block[0] for block in blocks] == [10 * other + rank for other in range(size)]
+        rows = [[np.full(other + 1, rank) for other in range(size)], [np.zeros(rank + 1, int) for _ in range(size)]]
+        context.alltoallv(*rows, counts, [rank + 1] * size)
+        assert [list(block) for block in rows[1]] == [[other] * (rank + 1) for other in range(size)]
+        result = np.zeros(2)
+        context.reduce_scatter([np.full(2, other + rank, float) for other in range(size)], result, factor=0.5)
+        assert result[1] == sum(rank + other for other in range(size)) / 2
+        at_root = rank == size - 1
+        out = [np.zeros(2, int) for _ in range(size)]
+        context.gather(np.full(2, rank), out if at_root else None, root=size - 1)
+        assert [block[1] for block in out] == (list(range(size)) if at_root else [0] * size)
+        own = np.zeros(4, int)
+        context.scatter([np.full(4, other) for other in range(size)] if at_root else None, own, root=size - 1)
+        np.testing.assert_array_equal(own, rank)
+        for call, why in [
+            (lambda: context.allgather(own, [own] * (size + 1)), f"out has {size + 1} buffers, but there are {size} ranks"),
+            (lambda: context.allreduce([own]), "input is a list; here the call takes one buffer"),
+            (lambda: context.reduce_scatter([own] * size), "input is a list"),
+            (lambda: context.alltoall([own] * size, np.zeros(4 * size, int)), "must both be lists"),
+            (lambda: context.allgather(own, [np.zeros(4 + 4 * (other == 0), int) for other in range(size)]), "elements"),
+            (lambda: context.allgather(own, [np.zeros(4)] * size), "different types"),
+        ]:
+            with pytest.raises(gloo_rs.InvalidArgument, match=why):
+                call()
+
+    run_ranks(size, rank_main, shared_memory=shared_memory)
+
+
 def test_threads_with_tags_of_their_own(size):
     """Several threads call on one context at the same time, with the interpreter's lock released while they wait."""
     import concurrent.futures

@@ -22,6 +22,8 @@ pub struct Calls {
     pub outputs: usize,
     /// See [`Shape::average`].
     pub average: bool,
+    /// See [`Shape::ordered`].
+    pub ordered: bool,
     /// See [`Shape::base`].
     pub base: usize,
     /// See [`Shape::groups`].
@@ -76,6 +78,7 @@ impl Calls {
             inputs,
             outputs,
             average: false,
+            ordered: false,
             base: 2,
             groups: Vec::new(),
             shared: false,
@@ -152,6 +155,7 @@ impl Calls {
             inputs,
             outputs,
             average: self.average,
+            ordered: self.ordered,
             base: self.base,
             destinations: if collective == PairwiseExchange { self.ranks.max(1).ilog2() as usize } else { 0 },
             groups: &self.groups,

@@ -20,7 +20,7 @@ pub struct CollectiveContract<'a> {
 pub fn verify(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
     shapes.iter().try_for_each(Shape::check)?;
     let mut failed = None;
-    let schedules = shapes.iter().map_while(|shape| (algorithm.generate)(shape).map_err(|e| failed = Some(e)).ok());
+    let schedules = shapes.iter().map_while(|shape| algorithm.schedule(shape).map_err(|e| failed = Some(e)).ok());
     let report = prove(schedules, &CollectiveContract::new(shapes));
     failed.map_or(report, Err)
 }
@@ -68,8 +68,12 @@ impl Contract for CollectiveContract<'_> {
     fn len(&self, rank: Rank, buffer: Buffer) -> Option<usize> {
         let shape = &self.shapes[rank];
         match buffer {
-            Buffer::Input(index) => ((index as usize) < shape.inputs).then(|| shape.input_len(index as usize)),
-            Buffer::Output(index) => ((index as usize) < shape.outputs).then(|| shape.output_len(index as usize)),
+            Buffer::Input(index) => {
+                ((index as usize) < shape.buffers().0).then(|| shape.input_buffer_len(index as usize))
+            }
+            Buffer::Output(index) => {
+                ((index as usize) < shape.buffers().1).then(|| shape.output_buffer_len(index as usize))
+            }
             Buffer::Scratch => None,
         }
     }
@@ -81,6 +85,7 @@ impl Contract for CollectiveContract<'_> {
     fn initial(&self, rank: Rank, buffer: Buffer, index: usize) -> Option<Leaf> {
         use Collective::*;
         let shape = &self.shapes[rank];
+        let (buffer, index) = shape.contiguous(buffer, index);
         let output = match buffer {
             Buffer::Input(input) => return Some(Leaf { rank, input, element: index }),
             Buffer::Output(output) if shape.inputs == 0 => output,
@@ -103,9 +108,10 @@ impl Contract for CollectiveContract<'_> {
         holds.then(|| Leaf { rank, input: output, element: index - own.0 })
     }
 
-    fn expected(&self, rank: Rank, _output: u32, index: usize) -> Expect {
+    fn expected(&self, rank: Rank, output: u32, index: usize) -> Expect {
         use Collective::*;
         let shape = &self.shapes[rank];
+        let (_, index) = shape.contiguous(Buffer::Output(output), index);
         let Shape { size, root, count, .. } = *shape;
         let copy = |rank, input: usize, element| Expect::Copy(Leaf { rank, input: input as u32, element });
         match shape.collective {

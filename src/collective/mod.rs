@@ -6,6 +6,7 @@ mod allreduce;
 mod alltoall;
 mod alltoallv;
 mod barrier;
+mod block_lists;
 mod blocks;
 mod broadcast;
 mod calls;
@@ -18,6 +19,7 @@ mod gather;
 mod gatherv;
 mod grid;
 pub mod mean;
+mod order;
 mod pairwise_exchange;
 mod phases;
 mod prefix;
@@ -86,12 +88,18 @@ pub struct Shape<'a> {
     pub inputs: usize,
     /// Number of output buffers.
     pub outputs: usize,
+    /// Whether the caller has a buffer for each block, where a buffer of the table above has one block per rank. For
+    /// `inputs` and `outputs` these count as one. Ranks need not agree.
+    pub blocks: bool,
     /// Whether the reduction is an average: the schedule then divides by `size * max(inputs, 1)`
     /// (in place: by `size * outputs`).
     pub average: bool,
     /// Whether each reduction of an average computes the mean of its operands, so that nothing is left to be divided;
     /// see [`weights`](crate::schedule::weights).
     pub means: bool,
+    /// Whether the algorithm, which [folds](Collective::folds), must combine the ranks' contributions in their order,
+    /// from the left. The same on all ranks.
+    pub ordered: bool,
     /// Group size of `bcube`, at least 2.
     pub base: usize,
     /// Number of partners in a pairwise exchange: partner `i` is rank XOR 2^i.
@@ -306,7 +314,7 @@ impl Algorithm {
     /// Elements of scratch memory of the rank of `shape`: what the engine keeps aside, if it reduces by an operation of
     /// the library. A function of the caller may need more.
     pub fn scratch(&self, shape: &Shape<'_>) -> Result<usize> {
-        let schedule = (self.generate)(shape)?;
+        let schedule = self.schedule(shape)?;
         let compiled = shape.shared.then(|| Compiled::new(&schedule, &[], shape.size, true)).flatten();
         Ok(compiled.map_or(schedule.scratch, |program| program.scratch))
     }

@@ -41,6 +41,30 @@ pub(super) fn combine_children(
     current
 }
 
+/// Receives from each of `peer(0)` to `peer(ranks - 1)` but this one, `peer(rank)`, and combines from the left into
+/// `into`. This rank's own part is `own`, which may be there. Returns where the result is: a single part is not copied.
+pub(super) fn combine_from_left(
+    b: &mut Builder,
+    (rank, ranks): (usize, usize),
+    peer: impl Fn(usize) -> usize,
+    own: Span,
+    into: Span,
+) -> Span {
+    // What lower ranks contribute arrives before the own part is read.
+    let before = if rank > 0 && own.overlaps(into) { b.scratch(into.len) } else { into };
+    let mut current = own;
+    for other in (0..ranks).filter(|other| *other > 0 || rank > 0) {
+        let target = if other < rank { before } else { into };
+        match other {
+            0 => b.recv(peer(0), target),
+            _ if other == rank => b.reduce(current, own, target),
+            _ => b.recv_reduce(peer(other), target, current, Side::Right),
+        }
+        current = target;
+    }
+    current
+}
+
 /// On the root: receives the data of all other ranks concurrently and reduces it in rank order into `output`.
 /// `current` is the root's contribution.
 pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, current: Span, output: Span) {

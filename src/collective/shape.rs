@@ -27,8 +27,10 @@ impl Shape<'static> {
             recv_counts: &[],
             inputs: 1,
             outputs: 1,
+            blocks: false,
             average: false,
             means: false,
+            ordered: false,
             base: DEFAULT_BASE,
             destinations: 0,
             groups: &[],
@@ -194,6 +196,10 @@ impl Shape<'_> {
         if !outputs.contains(&self.outputs) {
             return Err(self.refuse(format!("outputs is {}; it must be {}", self.outputs, describe(&outputs))));
         }
+        self.check_blocks()?;
+        if self.ordered && !self.collective.has_order() {
+            return Err(self.refuse("there is no order in which to combine".into()));
+        }
         // All buffers of one kind have the same length.
         for (name, len) in [("input", self.input_len(0)), ("output", self.output_len(0))] {
             if len > isize::MAX as usize {
@@ -230,7 +236,7 @@ impl Shape<'_> {
         }
     }
 
-    fn refuse(&self, why: String) -> Error {
+    pub(super) fn refuse(&self, why: String) -> Error {
         Error::invalid(format!("{} on rank {}: {why}", self.collective.name(), self.rank))
     }
 

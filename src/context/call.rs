@@ -9,7 +9,7 @@ use crate::engine::prepared::Function;
 use crate::engine::{Binding, Combine, Prepared, UserFunction};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::reduce;
+use crate::reduce::{self, Factor};
 use crate::types::{DataType, ElementType, ReduceOp};
 
 /// How a collective combines elements.
@@ -45,6 +45,9 @@ pub struct Call<'a> {
     pub memory: Memory,
     /// Whether the only output is a part of the only input, which no other call allows.
     pub own_block: bool,
+    /// What each element of this rank's inputs is multiplied by before it is combined, which is a sum then. Ranks need
+    /// not agree.
+    pub factor: Option<Factor>,
     /// Distinguishes concurrent calls of one collective on one context. The same on all ranks.
     pub tag: u64,
     /// Replaces the context's timeout.
@@ -66,6 +69,7 @@ impl<'a> Call<'a> {
             outputs: &[],
             memory: Memory::Auto,
             own_block: false,
+            factor: None,
             tag: 0,
             timeout: None,
             max_segment_bytes: None,
@@ -106,12 +110,12 @@ impl Call<'_> {
     #[inline]
     pub(super) fn check_buffers(&self) -> Result<()> {
         let (shape, inputs, outputs) = (&self.shape, self.inputs.len(), self.outputs.len());
-        if (inputs, outputs) == (shape.inputs, shape.outputs) {
+        let (expected_inputs, expected_outputs) = shape.buffers();
+        if (inputs, outputs) == (expected_inputs, expected_outputs) {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{inputs} inputs and {outputs} outputs are given for a shape of {} and {}",
-            shape.inputs, shape.outputs
+            "{inputs} inputs and {outputs} outputs are given for a shape of {expected_inputs} and {expected_outputs}"
         )))
     }
 

@@ -40,6 +40,9 @@ impl Call<'_> {
             _ => shape.count.hash(&mut hasher),
         }
         numbers(shape, algorithm).hash(&mut hasher);
+        if shape.ordered {
+            shape.ordered.hash(&mut hasher);
+        }
         match algorithm.uses {
             Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
             Uses::Links => shape.links.hash(&mut hasher),
@@ -174,11 +177,12 @@ mod tests {
             change(&mut shape);
             Call::new(shape, DataType::Int32).digest(collective.algorithm(algorithm).unwrap(), 8)
         };
-        let changes: [fn(&mut Shape<'_>); 3] = [|s| s.base = 3, |s| s.destinations = 2, |s| s.inputs = 2];
+        let changes: [fn(&mut Shape<'_>); 4] =
+            [|s| s.base = 3, |s| s.destinations = 2, |s| s.inputs = 2, |s| s.ordered = true];
         for (collective, algorithm, counts) in [
-            (Collective::Allreduce, "bcube", [true, true, false]),
-            (Collective::Allreduce, "ring", [false, true, false]),
-            (Collective::Allgather, "ring", [false, true, true]),
+            (Collective::Allreduce, "bcube", [true, true, false, true]),
+            (Collective::Allreduce, "ring", [false, true, false, true]),
+            (Collective::Allgather, "ring", [false, true, true, true]),
         ] {
             let usual = digest(collective, algorithm, |_| ());
             let differs = changes.map(|change| digest(collective, algorithm, change) != usual);

@@ -65,7 +65,9 @@ impl Context {
 
     /// Selects the algorithm and the segment size. The result has no plan.
     pub(super) fn select(&self, call: &Call<'_>) -> Result<Prepared> {
-        let (shape, element) = (&call.shape, call.element());
+        let element = call.element();
+        let ordered = call.shape.ordered || self.options.ordered && call.shape.collective.has_order();
+        let shape = &Shape { ordered, ..call.shape };
         if (shape.rank, shape.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
                 "a call for rank {} of {} on a context of rank {} of {}",
@@ -87,7 +89,7 @@ impl Context {
             _ => None,
         };
         let bounds = match shape {
-            Shape { inputs: 0..=1, outputs: 0..=1, .. } => {
+            Shape { inputs: 0..=1, outputs: 0..=1, blocks: false, .. } => {
                 let of = |len: usize| BufferBounds::new(len * element, call.dtype.align());
                 let (input, output) = (shape.inputs > 0, shape.outputs > 0);
                 [input.then(|| of(shape.input_len(0))), output.then(|| of(shape.output_len(0)))]
@@ -152,7 +154,7 @@ impl Context {
         let may_be_excluded = self.check_calls || may_share_counts(selected.collective());
         let Prepared { element, combine, digest, settles, .. } = *selected;
         let shape = selected.shape.get();
-        if may_be_excluded || shape.inputs > 1 || shape.outputs > 1 || settles.is_some() {
+        if may_be_excluded || shape.inputs > 1 || shape.outputs > 1 || shape.blocks || settles.is_some() {
             return None;
         }
         Some(QuickStart::new(plan, program, element, combine.kernel(), digest, shared.reads()))

@@ -117,7 +117,9 @@ impl Context {
             }
         }
         // SAFETY: as above; the call has ended.
-        unsafe { staging.copy_out() }.map_err(failed)
+        unsafe { staging.copy_out() }.map_err(failed)?;
+        self.unstage(staging);
+        Ok(())
     }
 
     /// [`Context::run_checked`] for a call that the host makes as it is.

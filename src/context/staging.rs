@@ -6,6 +6,8 @@
 //!   them. Several outputs with the same result, in the memory of one GPU, have one as well.
 //! - An output that is a part of the input has a buffer of its own, since schedules are verified only for outputs that
 //!   are disjoint from the inputs.
+//! - With a factor, inputs have buffers for their products. So have those of a call in place, which is one out of place
+//!   then: a call that is refused leaves the caller's buffers as they are.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +20,10 @@ use crate::cuda::gpu::{Gpu, Task};
 use crate::cuda::gpus::{Gpus, Work};
 use crate::cuda::kernels::{Kernel, MAX_INPUTS};
 use crate::cuda::pinned::Pinned;
+use crate::engine::scratch::Scratch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{self, Memory};
+use crate::reduce::Factor;
 use crate::reserve::try_zeros;
 use crate::types::{ElementType, ReduceOp};
 
@@ -34,8 +38,19 @@ pub(super) struct Staging {
     after: Vec<Work>,
     /// An output on the host that is a part of the input, and where it belongs.
     own_block: Option<OwnBlock>,
+    /// What the host multiplies before the call.
+    products: Vec<Product>,
     /// Keeps the buffers.
     _pinned: Vec<Pinned>,
+    memory: Vec<Scratch>,
+}
+
+/// `into` = the `count` elements of `from`, multiplied.
+struct Product {
+    factor: Factor,
+    into: *mut u8,
+    from: *const u8,
+    count: usize,
 }
 
 struct OwnBlock {
@@ -52,23 +67,31 @@ unsafe impl Sync for Staging {}
 impl Staging {
     /// `call` on the host.
     pub fn call<'a>(&'a self, call: &Call<'a>) -> Call<'a> {
-        let shape = Shape { inputs: self.inputs.len(), outputs: self.outputs.len(), ..call.shape };
         let (inputs, outputs) = (&self.inputs[..], &self.outputs[..]);
-        Call { shape, inputs, outputs, memory: Memory::Host, own_block: false, ..*call }
+        let mut shape = call.shape;
+        if !shape.blocks {
+            (shape.inputs, shape.outputs) = (inputs.len(), outputs.len());
+        }
+        Call { shape, inputs, outputs, memory: Memory::Host, own_block: false, factor: None, ..*call }
     }
 
     /// Whether the host does everything at once that there is to do.
     pub fn is_quick(&self) -> bool {
-        self.before.is_empty() && self.after.is_empty()
+        self.before.is_empty() && self.after.is_empty() && self.products.is_empty()
     }
 
-    /// Copies what the call reads.
+    /// Copies what the call reads, and multiplies it.
     ///
     /// # Safety
     /// The caller's buffers are valid, and nobody accesses them in a conflicting way.
     pub unsafe fn copy_in(&self) -> Result<()> {
         // SAFETY: by the contract; the library's buffers are this call's.
-        unsafe { self.run(&self.before) }.map_err(|error| error.context("before the call"))
+        unsafe { self.run(&self.before) }.map_err(|error| error.context("before the call"))?;
+        for Product { factor, into, from, count } in &self.products {
+            // SAFETY: by the contract, `from` is valid for as many elements, or the library's, as `into` is.
+            unsafe { factor.multiply(*into, *from, *count) };
+        }
+        Ok(())
     }
 
     /// Copies what the call has written.
@@ -107,6 +130,8 @@ impl Call<'_> {
     /// The kernel by which a GPU reduces several inputs. Averages depend on the number of inputs, which must not change.
     fn kernel(&self) -> Option<Kernel> {
         match (self.reduction, self.dtype) {
+            // Products are rounded before they are combined.
+            _ if self.factor.is_some() => None,
             (Reduction::Op(op), ElementType::Known(dtype)) if op != ReduceOp::Average => {
                 Kernel::reduction(dtype, op).filter(|_| self.shape.collective.reduces())
             }
@@ -133,7 +158,7 @@ impl Context {
     #[inline]
     pub(super) fn is_staged(&self, call: &Call<'_>) -> Result<bool> {
         match call.memory {
-            _ if call.own_block => Ok(true),
+            _ if call.own_block || call.factor.is_some() => Ok(true),
             Memory::Host => Ok(false),
             Memory::Device => Ok(!call.inputs.is_empty() || !call.outputs.is_empty()),
             Memory::Auto => {
@@ -159,6 +184,14 @@ impl Context {
     }
 
     fn try_stage(&self, call: &Call<'_>) -> Result<Staging> {
+        let contributions: Vec<*const u8> = call.outputs.iter().map(|output| output.cast_const()).collect();
+        let call = &match call.factor {
+            Some(_) if call.shape.inputs == 0 => {
+                let shape = Shape { inputs: contributions.len(), ..call.shape };
+                Call { shape, inputs: &contributions, ..*call }
+            }
+            _ => *call,
+        };
         let (shape, element) = (&call.shape, call.element());
         let buffer = |kind: &str, index: usize, pointer: *mut u8, len: usize| {
             let name = name(kind, index, pointer);
@@ -166,11 +199,15 @@ impl Context {
             Ok(Buffer { pointer, gpu, name })
         };
         let inputs = call.inputs.iter().enumerate();
-        let inputs = inputs.map(|(n, input)| buffer("input", n, input.cast_mut(), shape.input_len(n)));
+        let inputs = inputs.map(|(n, input)| buffer("input", n, input.cast_mut(), shape.input_buffer_len(n)));
         let inputs: Vec<Buffer> = inputs.collect::<Result<_>>()?;
         let outputs = call.outputs.iter().enumerate();
-        let outputs = outputs.map(|(n, output)| buffer("output", n, *output, shape.output_len(n)));
+        let outputs = outputs.map(|(n, output)| buffer("output", n, *output, shape.output_buffer_len(n)));
         let outputs: Vec<Buffer> = outputs.collect::<Result<_>>()?;
+        if let Some(buffer) = inputs.iter().chain(&outputs).find(|buffer| shape.blocks && buffer.gpu.is_some()) {
+            let text = "blocks are in the memory of a GPU: pass one buffer for all of them";
+            return Err(Error::new(ErrorKind::Unsupported, text).context(&buffer.name));
+        }
         let kernel = call.kernel();
         let mut staging = Staging {
             inputs: Vec::new(),
@@ -179,15 +216,27 @@ impl Context {
             before: Vec::new(),
             after: Vec::new(),
             own_block: None,
+            products: Vec::new(),
             _pinned: Vec::new(),
+            memory: Vec::new(),
         };
         let reduces = |buffer: &Buffer| kernel.is_some() && buffer.gpu.as_ref().is_some_and(|gpu| gpu.takes_kernels());
-        for members in groups(&inputs, reduces) {
-            let bytes = shape.input_len(0) * element;
+        for (index, members) in groups(&inputs, reduces).into_iter().enumerate() {
+            // Inputs that share a buffer have the same length.
+            let len = shape.input_buffer_len(index);
+            let bytes = len * element;
             let pointer = staging.pinned(&members, bytes)?;
-            staging.inputs.push(pointer.unwrap_or(members[0].pointer));
+            let from = pointer.unwrap_or(members[0].pointer);
+            let into = match (call.factor, pointer) {
+                (Some(_), None) if bytes > 0 => self.product_memory(&mut staging, bytes)?,
+                _ => from,
+            };
+            staging.inputs.push(into);
+            if let Some(factor) = call.factor {
+                staging.products.push(Product { factor, into, from, count: len });
+            }
             if let Some(pointer) = pointer {
-                staging.gather(&members, pointer, 0..bytes, kernel.map(|kernel| (kernel, shape.input_len(0))));
+                staging.gather(&members, pointer, 0..bytes, kernel.map(|kernel| (kernel, len)));
             }
         }
         let is_in_place = shape.inputs == 0;
@@ -207,7 +256,9 @@ impl Context {
             staging.gather(contributors, pointer, read, combine.map(|kernel| (kernel, shape.output_len(0))));
             staging.distribute(&members, pointer, written, bytes);
         }
-        if call.own_block && outputs.iter().all(|output| output.gpu.is_none()) {
+        // The inputs with products are the library's.
+        let is_part = call.own_block && call.factor.is_none();
+        if is_part && outputs.iter().all(|output| output.gpu.is_none()) {
             let (output, bytes) = (call.outputs[0], shape.output_len(0) * element);
             let words = bytes.div_ceil(size_of::<u128>());
             let mut memory = try_zeros::<u128>(words, "an output that is a part of the input")?;
@@ -215,6 +266,25 @@ impl Context {
             staging.own_block = Some(OwnBlock { memory, output, bytes });
         }
         Ok(staging)
+    }
+
+    /// Memory for the products of an input of `bytes`.
+    fn product_memory(&self, staging: &mut Staging, bytes: usize) -> Result<*mut u8> {
+        let mut guard = self.lock()?;
+        let pointer = guard.set_aside(bytes, &mut staging.memory);
+        pointer.ok_or_else(|| {
+            let text = format!("no memory for {bytes} bytes, an input times its factor");
+            Error::new(ErrorKind::ResourceExhausted, text)
+        })
+    }
+
+    /// Keeps the memory of a `staging` that is used no more for later calls.
+    pub(super) fn unstage(&self, staging: Staging) {
+        if !staging.memory.is_empty()
+            && let Ok(mut guard) = self.lock()
+        {
+            guard.keep_aside(staging.memory);
+        }
     }
 
     /// The GPU in whose memory a buffer is; `None` if the host accesses it.

@@ -11,6 +11,7 @@ mod deadlines;
 mod disagreement;
 mod disconnects;
 mod edges;
+mod factors;
 mod functions;
 mod leaving;
 mod listening;

@@ -118,8 +118,10 @@ impl<'a> CallKey<'a> {
             recv_counts,
             inputs,
             outputs,
+            blocks,
             average,
             means,
+            ordered,
             base,
             destinations,
             groups,
@@ -137,7 +139,7 @@ impl<'a> CallKey<'a> {
                 if lists | counts.len() | destinations == 0
                     && inputs <= 1
                     && (outputs, base, average) == (usual_outputs, DEFAULT_BASE, is_average)
-                    && !(means || shared)
+                    && !(means || shared || blocks || ordered)
                     && algorithm.is_none()
                     && max_segment_bytes.is_none() =>
             {
@@ -380,6 +382,8 @@ mod tests {
             of(Shape { count: 101, ..shape }),
             of(Shape { inputs: 0, ..shape }),
             of(Shape { outputs: 2, ..shape }),
+            of(Shape { blocks: true, ..shape }),
+            of(Shape { ordered: true, ..shape }),
             of(Shape { average: true, ..shape }),
             of(Shape { base: 3, ..shape }),
             of(Shape { destinations: 1, ..shape }),

@@ -83,6 +83,8 @@ pub struct Core {
     // contents.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Execution>>,
+    /// Memory for products of inputs and factors, which no call uses.
+    aside: Vec<Scratch>,
     /// The scratch memory of the context.
     pub kept: Arc<Kept>,
     clock: Arc<dyn Clock>,
@@ -340,10 +342,26 @@ impl Core {
         operation.failed
     }
 
+    /// Adds memory of `bytes` to `list`. Returns where it is; `None` if there is not enough.
+    pub fn set_aside(&mut self, bytes: usize, list: &mut Vec<Scratch>) -> Option<*mut u8> {
+        let mut memory = self.aside.pop().unwrap_or_default();
+        let is_made = memory.reserve(&self.kept, bytes, 1);
+        let pointer = memory.pointer();
+        list.push(memory);
+        is_made.then_some(pointer)
+    }
+
+    /// Keeps the memory of a call that has ended for later calls.
+    pub fn keep_aside(&mut self, memory: Vec<Scratch>) {
+        self.aside.extend(memory);
+    }
+
     /// The scratch memory that no call uses, nor has needed all of since the last time.
     fn release_scratch(&mut self) -> Vec<Scratch> {
         let mut released = self.shared.as_ref().map_or(Vec::new(), |shared| shared.release_scratch());
         self.spare.iter_mut().for_each(|steps| steps.release_scratch(&mut released));
+        self.aside.iter_mut().for_each(|memory| memory.release(&mut released));
+        self.aside.retain(|memory| memory.bytes() > 0);
         released
     }
 

@@ -187,12 +187,12 @@ impl OwnedShape {
     /// Whether it is a copy of `shape`.
     pub fn is(&self, shape: &Shape<'_>) -> bool {
         let Shape { collective, rank, size, root, count, inputs, outputs, .. } = self.scalars;
-        let Shape { average, means, base, destinations, shared, .. } = self.scalars;
+        let Shape { average, means, ordered, base, destinations, shared, blocks, .. } = self.scalars;
         let Shape { send_counts, recv_counts, groups, domains, dims, links, counts, .. } = *shape;
         (count, rank, size, root) == (shape.count, shape.rank, shape.size, shape.root)
             && (inputs, outputs, base, destinations) == (shape.inputs, shape.outputs, shape.base, shape.destinations)
-            && (collective, shared) == (shape.collective, shape.shared)
-            && (average, means) == (shape.average, shape.means)
+            && (collective, shared, blocks) == (shape.collective, shape.shared, shape.blocks)
+            && (average, means, ordered) == (shape.average, shape.means, shape.ordered)
             && self.counts.iter().zip([send_counts, recv_counts, dims, counts]).all(|(own, other)| same(own, other))
             && self.numbers.iter().zip([groups, domains, links]).all(|(own, other)| same(own, other))
     }
@@ -265,7 +265,7 @@ impl PlanCache {
             return Ok(plan);
         }
         check_schedule_room(shape)?;
-        let mut schedule = (algorithm.generate)(shape)?;
+        let mut schedule = algorithm.schedule(shape)?;
         if by_function {
             schedule = schedule.without_receive_and_reduce();
         }
@@ -318,6 +318,8 @@ mod tests {
             Shape { count: 101, ..shape },
             Shape { inputs: 2, ..shape },
             Shape { outputs: 2, ..shape },
+            Shape { blocks: true, ..shape },
+            Shape { ordered: true, ..shape },
             Shape { average: true, ..shape },
             Shape { average: true, means: true, ..shape },
             Shape { base: 3, ..shape },

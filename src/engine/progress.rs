@@ -85,6 +85,7 @@ impl Engine {
                 operations: Slab::default(),
                 runs: Vec::new(),
                 spare: Vec::new(),
+                aside: Vec::new(),
                 kept,
                 clock: clock.clone(),
                 requests: Requests::default(),

@@ -103,6 +103,9 @@ pub struct gloo_rs_context_options_t {
     /// value of the environment variable GLOO_RS_RECORDER; empty, or NULL if that is not set: nothing is written.
     /// Copied. Contexts of one rank that should not overwrite each other's file need different values.
     pub recorder: *const c_char,
+    /// "ranks": all allreduces, reduces and reduce_scatters are called with this `order` of their options. NULL: those
+    /// whose own options say so. The same on all ranks. Copied.
+    pub order: *const c_char,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -115,7 +118,7 @@ unsafe impl Options for gloo_rs_context_options_t {
 }
 
 /// # Safety
-/// `token`, `tuning`, `wait` and `recorder` are NULL or strings.
+/// `token`, `tuning`, `wait`, `recorder` and `order` are NULL or strings.
 unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
     let defaults = ContextOptions::default();
     // SAFETY: by the contract, `token` is NULL or a string.
@@ -153,6 +156,8 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
         commit_memory: options.commit_memory != 0,
         wait,
         recorder: recorder.map(PathBuf::from),
+        // SAFETY: by the contract, `order` is NULL or a string.
+        ordered: unsafe { types::is_ordered(options.order) }?,
         agrees: defaults.agrees,
         version: defaults.version,
     })
@@ -194,7 +199,7 @@ pub unsafe extern "C" fn gloo_rs_context_create(
         let ranks = usize::try_from(size).ok().filter(|size| *size > 0);
         let ranks = ranks.ok_or_else(|| Error::invalid(format!("size is {size}; a context has at least 1 rank")))?;
         let rank = pointer::rank(rank, ranks, "rank")?;
-        // SAFETY: the header demands that `token`, `tuning`, `wait` and `recorder` are NULL or strings.
+        // SAFETY: the header demands that `token`, `tuning`, `wait`, `recorder` and `order` are NULL or strings.
         let options = unsafe { to_rust(&options) }?;
         let created = Context::new((**device).clone(), rank, ranks, &options)?;
         handle::create(ContextHandle::new(created), out);

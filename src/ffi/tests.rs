@@ -203,11 +203,11 @@ fn options_structs_have_no_padding_at_the_end() {
         gloo_rs_ibverbs_gid_t.kind: u32;
         gloo_rs_device_options_t.ptracer: *mut ();
         gloo_rs_store_callbacks_t.destroy: *mut ();
-        gloo_rs_context_options_t.recorder: *mut ();
+        gloo_rs_context_options_t.order: *const ();
         gloo_rs_tcp_store_options_t.tls: *mut ();
         gloo_rs_connection_statistics_t.crowded_out: u64;
         gloo_rs_redis_options_t.ttl_s: u32;
-        gloo_rs_collective_options_t.reserved: u32;
+        gloo_rs_collective_options_t.order: *const ();
     }
 }
 

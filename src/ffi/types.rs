@@ -148,6 +148,19 @@ pub unsafe extern "C" fn gloo_rs_data_type_size(data_type: MaybeUninit<gloo_rs_d
     unsafe { self::data_type(data_type) }.map_or(0, DataType::size)
 }
 
+/// Whether the `order` of a call's or a context's options is that of ranks.
+///
+/// # Safety
+/// `name` is NULL or a string.
+pub(super) unsafe fn is_ordered(name: *const c_char) -> Result<bool> {
+    // SAFETY: by the contract.
+    match unsafe { pointer::optional_text(name, "order") }? {
+        None => Ok(false),
+        Some("ranks") => Ok(true),
+        Some(other) => Err(Error::invalid(format!("order is \"{other}\"; it must be \"ranks\", or NULL"))),
+    }
+}
+
 /// The `wait` of a device's or a context's options.
 ///
 /// # Safety

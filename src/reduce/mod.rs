@@ -22,9 +22,12 @@
 //! A reduction of several inputs ([`kernel_n`]) gives the bits of a chain of reductions of two, from the left: 16-bit
 //! floats are rounded after each operation.
 //!
+//! A [`Factor`] multiplies elements as a product of two does: 16-bit floats in float32, then rounded.
+//!
 //! Averages of float16 in collectives are not divided sums but means of means ([`Mean`]), which do not overflow.
 
 mod element;
+mod factor;
 mod fused;
 mod half;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
@@ -40,6 +43,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use factor::Factor;
 pub use mean::{Mean, Pairwise, mean_n, shares};
 pub use several::KernelN;
 pub use stores::{Stores, copy, last_level_cache};

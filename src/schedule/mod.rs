@@ -9,6 +9,7 @@
 //! [`Builder`] writes schedules and derives the dependencies. [`verify()`] checks the schedules of all ranks together.
 //! [`cost`] is the cost model, and [`simulate`] runs schedules on that model.
 
+mod block_lists;
 mod builder;
 pub mod compiled;
 pub mod cost;

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::collective::{Algorithm, Collective, Constants, Shape};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::reserve::try_collect;
 use crate::schedule::cost::Network;
 use crate::types::Rank;
@@ -172,6 +172,9 @@ impl Tuner {
     /// `named` is unknown.
     pub fn decide(&self, shape: &Shape<'_>, element_bytes: usize, named: Option<&str>) -> Result<Decision> {
         let bytes = model::bytes(shape, element_bytes);
+        if shape.ordered {
+            return self.decide_in_order(shape.collective, bytes, named);
+        }
         match named {
             None | Some(AUTO) => self.choose(shape.collective, bytes),
             Some(name) => {
@@ -181,6 +184,37 @@ impl Tuner {
                 Ok(Decision { base: None, ..decision })
             }
         }
+    }
+
+    /// As [`Tuner::decide`], among the algorithms that combine in the order of ranks, from the left. A rule that names
+    /// another one does not count.
+    #[cold]
+    fn decide_in_order(&self, collective: Collective, bytes: usize, named: Option<&str>) -> Result<Decision> {
+        let folds = |algorithm: &&'static Algorithm| collective.folds(algorithm);
+        let named = match named.filter(|name| *name != AUTO) {
+            Some(name) => {
+                let algorithm = collective.algorithm(name)?;
+                if !folds(&algorithm) {
+                    let all = collective.algorithms().iter().filter(folds).map(|algorithm| algorithm.name);
+                    return Err(Error::invalid(format!(
+                        "{} {name} does not combine in the order of ranks, from the left; these do: {}",
+                        collective.name(),
+                        all.collect::<Vec<_>>().join(", ")
+                    )));
+                }
+                Some(algorithm)
+            }
+            None => {
+                let position = self.rule(collective, bytes).and_then(|rule| rule.algorithm);
+                position.map(|position| &collective.algorithms()[position]).filter(folds)
+            }
+        };
+        let input = PricingInput { ordered: true, ..self.input(collective, bytes) };
+        let priced = match named {
+            Some(algorithm) => input.candidate(algorithm),
+            None => input.best(&input.candidates()),
+        };
+        Ok(Decision { algorithm: priced.algorithm, segment_bytes: priced.segment_bytes, base: None })
     }
 
     fn choose(&self, collective: Collective, bytes: usize) -> Result<Decision> {
@@ -246,6 +280,7 @@ impl Tuner {
             topology: &self.topology,
             links: self.links(),
             max_segment_bytes: self.max_segment_bytes,
+            ordered: false,
         }
     }
 

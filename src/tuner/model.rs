@@ -142,6 +142,8 @@ pub struct PricingInput<'a> {
     pub links: &'a [u32],
     /// Maximum segment size in bytes.
     pub max_segment_bytes: usize,
+    /// See [`Shape::ordered`].
+    pub ordered: bool,
 }
 
 /// The size of a call in bytes, as in the benchmark: that of the buffer that every rank has or, if the root or the
@@ -171,7 +173,9 @@ impl PricingInput<'_> {
         // A graph of links does not tell which of them share a network card.
         let one_host = self.is_one_host();
         let run = |algorithm: &&Algorithm| {
-            self.topology.can_run(self.collective, algorithm, self.links) && (one_host || algorithm.uses != Uses::Links)
+            self.topology.can_run(self.collective, algorithm, self.links)
+                && (one_host || algorithm.uses != Uses::Links)
+                && (!self.ordered || self.collective.folds(algorithm))
         };
         let mut candidates: Vec<_> =
             self.in_formula_units(|input| algorithms.filter(run).map(|a| input.price(a)).collect());
@@ -274,6 +278,7 @@ impl PricingInput<'_> {
         calls.shared = self.topology.shared;
         calls.domains = self.topology.domains.clone();
         calls.base = base.unwrap_or(2);
+        calls.ordered = self.ordered;
         calls
     }
 
@@ -316,6 +321,7 @@ impl PricingInput<'_> {
             domains: &self.topology.domains,
             links: self.links,
             destinations,
+            ordered: self.ordered,
             ..Shape::new(self.collective, 0, size, count)
         };
         ask(&UnitInput { input: self, shape })

@@ -465,6 +465,7 @@ fn double_binary_trees_use_the_best_segment_size() {
         let topology = Topology::one_rank_per_host(size);
         let best_up_to = |max_segment_bytes| {
             PricingInput {
+                ordered: false,
                 collective,
                 bytes,
                 topology: &topology,

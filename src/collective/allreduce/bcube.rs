@@ -12,8 +12,11 @@
 //! Steps: `2 log_base P` if `P` is a power of the base; within a step a rank reduces the parts from the other members
 //! of its group one after the other, so the dependency chain is `base - 1` for each step of the first half. Every rank
 //! sends `2 S (P - 1) / P` bytes. Lower ranks are the left operand, so the operation need not commute.
+//!
+//! A call in the order of ranks has one group of all ranks, whatever its base, and a rank reduces the parts from rank 0
+//! on.
 
-use super::super::phases::{contribution, fan_out, sources};
+use super::super::phases::{combine_from_left, contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::{Error, Result};
 use crate::schedule::cost::Cost;
@@ -34,12 +37,17 @@ fn factors(mut size: usize, base: usize) -> Vec<usize> {
     factors
 }
 
+/// The group size of the call.
+fn base(shape: &Shape<'_>) -> usize {
+    if shape.ordered { shape.size } else { shape.base }
+}
+
 /// Each factor `f` of `P` takes `2 (α + (f - 1) n/(fB)) + (f - 1) γn/f` with `n` bytes left.
 fn cost(case: &Case<'_>) -> Cost {
     let gamma = case.network.gamma;
     let (mut bytes, mut stride) = (case.bytes(), 1);
     let mut cost = Cost { reduced: (case.ranks() - 1.0) * bytes, ..Cost::default() };
-    for factor in factors(case.shape.size, case.shape.base.max(2)) {
+    for factor in factors(case.shape.size, base(case.shape).max(2)) {
         let (others, part) = ((factor - 1) as f64, bytes / factor as f64);
         let link = case.link(stride * (factor - 1));
         // The first rank of a group starts to reduce only when the last part begins to arrive.
@@ -61,7 +69,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut range = shape.output(0);
     let mut stride = 1;
     let mut levels = Vec::new();
-    for factor in factors(shape.size, shape.base) {
+    for factor in factors(shape.size, base(shape)) {
         let digit = shape.rank / stride % factor;
         let peer = |other: usize| shape.rank - digit * stride + other * stride;
         let others = move || (1..factor).map(move |distance| (digit + distance) % factor);
@@ -75,6 +83,12 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         }
         let own = range.part(factor, digit);
         let mut current = if first { contribution(&mut b, &sources, own.offset, own.len, own) } else { own };
+        if shape.ordered {
+            combine_from_left(&mut b, (digit, factor), peer, current, own);
+            levels.push((range, factor, digit, stride));
+            (range, stride) = (own, stride * factor);
+            continue;
+        }
         // From the nearest to the farthest rank on either side, which keeps the operands in rank order.
         for other in (0..digit).rev().chain(digit + 1..factor) {
             b.recv_reduce(peer(other), own, current, if other < digit { Side::Left } else { Side::Right });

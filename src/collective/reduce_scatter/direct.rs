@@ -7,11 +7,13 @@
 //! becomes the right operand of the result. So the operation need not commute, and only one block of scratch memory is
 //! needed.
 //!
+//! A call in the order of ranks reduces the blocks from rank 0 on.
+//!
 //! Steps: 1, since no message waits for another; received blocks are reduced one after the other. Every rank sends `S
 //! (P - 1) / P` bytes if the blocks are equal.
 
 use super::super::blocks::Blocks;
-use super::super::phases::{contribution, relocate, sources};
+use super::super::phases::{combine_from_left, contribution, relocate, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -35,6 +37,12 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     // In place, the start of the output may still be being sent; this rank's own block is not sent.
     let target = if shape.inputs == 0 { blocks.span(shape.output(0), rank) } else { result };
     let mut current = contribution(&mut b, &sources, offset, len, target);
+    if shape.ordered {
+        current = combine_from_left(&mut b, (rank, size), |from| from, current, target);
+        b.divide(current, shape.divisor());
+        relocate(&mut b, current, result);
+        return Ok(b.build());
+    }
     for from in (0..rank).rev() {
         b.recv_reduce(from, target, current, Side::Left);
         current = target;

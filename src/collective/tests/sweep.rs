@@ -19,8 +19,21 @@ const SHARED: usize = 64;
 
 fn prove_form(collective: Collective, algorithm: &Algorithm, size: usize, form: Form) {
     let Some(sample) = Sample::new(collective, algorithm, size, form) else { return };
-    if let Err(error) = verify_all(&sample.shapes(), algorithm) {
-        panic!("{} {}, {size} ranks, {form:?}: {error}", collective.name(), algorithm.name);
+    let (mut shapes, name) = (sample.shapes(), collective.name());
+    if let Err(error) = verify_all(&shapes, algorithm) {
+        panic!("{name} {}, {size} ranks, {form:?}: {error}", algorithm.name);
+    }
+    // The caller of every second rank has a buffer for each block, then that of every rank.
+    for ranks in [2, 1] {
+        for shape in shapes.iter_mut().filter(|shape| shape.rank.is_multiple_of(ranks)) {
+            *shape = Shape { blocks: true, ..*shape };
+            if shape.check().is_err() {
+                return;
+            }
+        }
+        if let Err(error) = verify_all(&shapes, algorithm) {
+            panic!("{name} {} in blocks, {size} ranks, {form:?}: {error}", algorithm.name);
+        }
     }
 }
 
@@ -36,6 +49,62 @@ fn full_form(collective: Collective, algorithm: &Algorithm, size: usize) -> Form
         all.retain(in_place);
     }
     all[size * 5 / 2 % all.len()]
+}
+
+/// The ranks of two caches in turns.
+fn two_caches(size: usize) -> Vec<u32> {
+    (0..size).map(|rank| rank as u32 % 2).collect()
+}
+
+/// Each algorithm that is said to fold does so in every form, and each other one has a form in which it does not.
+#[test]
+fn algorithms_that_fold_do_so_in_every_form_and_no_others() {
+    let max = Tier::from_environment().of(9, 17, 33);
+    for &collective in Collective::ALL.iter().filter(|collective| collective.has_order()) {
+        for algorithm in collective.algorithms() {
+            let mut folds = true;
+            for size in 1..=max {
+                let domains = two_caches(size);
+                for form in forms(collective, algorithm, size) {
+                    let Some(sample) = Sample::new(collective, algorithm, size, form) else { continue };
+                    let mut shapes = sample.shapes();
+                    if algorithm.uses == Uses::Domains {
+                        shapes.iter_mut().for_each(|shape| shape.domains = &domains);
+                    }
+                    shapes.iter_mut().for_each(|shape| shape.ordered = collective.folds(algorithm));
+                    let text = || format!("{} {}, {size} ranks, {form:?}", collective.name(), algorithm.name);
+                    let report = verify_all(&shapes, algorithm).unwrap_or_else(|error| panic!("{}: {error}", text()));
+                    folds &= report.folds;
+                    assert!(report.folds || !collective.folds(algorithm), "{}", text());
+                }
+                if !folds {
+                    break;
+                }
+            }
+            assert_eq!(folds, collective.folds(algorithm), "{} {}", collective.name(), algorithm.name);
+        }
+    }
+}
+
+/// So what blocks change in a schedule is all that is changed.
+#[test]
+fn a_schedule_without_blocks_is_made_anew_as_it_is() {
+    for &collective in Collective::ALL {
+        for algorithm in collective.algorithms() {
+            for size in [1, 2, 3, 6] {
+                let domains = two_caches(size);
+                for form in forms(collective, algorithm, size) {
+                    let Some(sample) = Sample::new(collective, algorithm, size, form) else { continue };
+                    for shape in sample.shapes() {
+                        let shape = Shape { domains: &domains, ..shape };
+                        let schedule = (algorithm.generate)(&shape).unwrap();
+                        let text = format!("{} {}, {size} ranks, {form:?}", collective.name(), algorithm.name);
+                        assert_eq!(schedule.in_blocks(None, None), schedule, "{text}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn largest(algorithm: &Algorithm) -> usize {

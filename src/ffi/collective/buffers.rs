@@ -32,6 +32,14 @@ pub(super) fn form(call: &Call<'_>) -> Form {
         }
         // The first output is sent; there may be more.
         Broadcast if inputs.len() == 1 && input.cast_mut() == *output => Form::InPlace,
+        Allgather | Allgatherv | Gather | Gatherv if shape.blocks => {
+            let own = outputs.get(shape.rank).filter(|own| inputs.len() == 1 && own.cast_const() == *input);
+            if own.is_some() { Form::InPlace } else { Form::OutOfPlace }
+        }
+        ReduceScatter | Scatter | Scatterv if shape.blocks => {
+            let own = inputs.get(shape.rank).filter(|own| outputs.len() == 1 && **own == output.cast_const());
+            if own.is_some() { Form::OwnBlock } else { Form::OutOfPlace }
+        }
         Allgather | Allgatherv | Gather | Gatherv if lone && is_own_block(shape, dtype, *output, *input) => {
             Form::InPlace
         }
@@ -58,8 +66,8 @@ pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
     let Call { ref shape, dtype, inputs, outputs, .. } = *call;
     // A block of the input is checked as part of the input.
     let outputs = if form == Form::OwnBlock { &[] } else { outputs };
-    let input = |index: usize| Range::new(false, index, inputs[index], shape.input_len(index), dtype);
-    let output = |index: usize| Range::new(true, index, outputs[index], shape.output_len(index), dtype);
+    let input = |index: usize| Range::new(false, index, inputs[index], shape.input_buffer_len(index), dtype);
+    let output = |index: usize| Range::new(true, index, outputs[index], shape.output_buffer_len(index), dtype);
     match (inputs.len(), outputs.len()) {
         // Most calls: no memory is needed for these.
         (0, 1) => drop(output(0)?),

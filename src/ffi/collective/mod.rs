@@ -31,15 +31,16 @@ use super::enumeration::{from_number, number};
 use super::error::remember;
 use super::guard::{guard, guarded};
 use super::status::{GLOO_RS_OK, gloo_rs_status_t};
-use super::types::{element_type, memory, op};
+use super::types::{element_type, is_ordered, memory, op};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction, Request};
 use crate::engine::cache::{CallKey, Key};
 use crate::engine::{Prepared, plan};
 use crate::error::{Error, Result};
+use crate::reduce::Factor;
 use crate::reserve::try_zeros;
-use crate::types::{DataType, Rank, ReduceOp};
+use crate::types::{DataType, ElementType, Rank, ReduceOp};
 
 /// A reduction function of the caller: `into[i] = left[i] op right[i]` for `count` elements. Returns 0; any other
 /// number fails the collective with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. The operation must be
@@ -316,7 +317,8 @@ unsafe fn run(
 /// Arguments as for [`run`].
 ///
 /// # Safety
-/// Lists in `options` are NULL or valid for reads of their lengths, and `algorithm` is NULL or a string.
+/// Lists in `options` are NULL or valid for reads of their lengths, `factor` is NULL or valid for a read of an element,
+/// and `algorithm` is NULL or a string.
 #[inline(always)] // A part of `run`.
 unsafe fn checked<R>(
     context: &Context,
@@ -348,6 +350,8 @@ unsafe fn checked<R>(
         recv_counts: counts(options.recv_counts, "recv_counts")?,
         inputs: inputs.len(),
         outputs: outputs.len(),
+        // SAFETY: by the contract, `order` is NULL or a string.
+        ordered: unsafe { is_ordered(options.order) }?,
         average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
         base: if options.base == 0 { 2 } else { options.base },
         destinations: options.destinations,
@@ -357,6 +361,7 @@ unsafe fn checked<R>(
         dims: unsafe { pointer::list(options.dims, options.num_dims, "dims") }?,
         ..Shape::new(collective, rank, size, options.count)
     };
+    let shape = if options.blocks != 0 { shape.in_blocks()? } else { shape };
     let mut call = Call {
         inputs,
         outputs,
@@ -367,6 +372,11 @@ unsafe fn checked<R>(
         // SAFETY: C initialised `memory`, or it has its default.
         memory: unsafe { memory(options.memory) }?,
         max_segment_bytes: (options.max_segment_bytes > 0).then_some(options.max_segment_bytes),
+        factor: match options.factor {
+            element if element.is_null() || !collective.reduces() => None,
+            // SAFETY: by the contract, it is valid for a read of an element.
+            element => Some(unsafe { factor(element, dtype, reduction) }?),
+        },
         dtype,
         ..Call::new(shape, DataType::Uint8)
     };
@@ -397,6 +407,27 @@ unsafe fn checked<R>(
     }
     call.own_block = form == Form::OwnBlock;
     then(&call, key.as_ref(), cached)
+}
+
+/// The factor at `element`.
+///
+/// # Safety
+/// `element` is valid for a read of an element of `dtype`.
+#[cold]
+unsafe fn factor(element: *const c_void, dtype: ElementType, reduction: Reduction) -> Result<Factor> {
+    match reduction {
+        Reduction::Op(ReduceOp::Sum) => {}
+        Reduction::Op(op) => return Err(Error::invalid(format!("factor: the operation is {op}; it must be sum"))),
+        Reduction::User { .. } => return Err(Error::invalid("factor: function is set, which can multiply itself")),
+    }
+    let mut bytes = [0; 8];
+    // SAFETY: by the contract; no more than one element is read.
+    unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(element.cast(), dtype.size().min(8)) };
+    let known = if let ElementType::Known(dtype) = dtype { Factor::new(dtype, bytes) } else { None };
+    known.ok_or_else(|| {
+        let text = format!("factor: it is for elements of float16, bfloat16, float32 or float64, not for {dtype}");
+        Error::invalid(text)
+    })
 }
 
 fn repeat(count: usize, size: usize) -> Result<Vec<usize>> {

@@ -39,6 +39,9 @@ const FIELDS: &[(&str, Set)] = &[
     ("dims", |options| options.dims = ptr::dangling()),
     ("num_dims", |options| options.num_dims = 1),
     ("memory", |options| options.memory = MaybeUninit::new(GLOO_RS_MEMORY_DEVICE)),
+    ("blocks", |options| options.blocks = 1),
+    ("order", |options| options.order = c"ranks".as_ptr()),
+    ("factor", |options| options.factor = ptr::dangling::<u64>().cast()),
 ];
 
 /// By field, the collectives that its comment says it is used by.

@@ -177,9 +177,10 @@ impl<'a> Machine<'a> {
         (self.symbols.combine(l, r), (next - left).min(other - right))
     }
 
-    /// Compares the outputs with the contract. Returns whether all reductions are in rank order.
-    pub fn check(&self, contract: &dyn Contract) -> Result<bool> {
-        let mut in_order = true;
+    /// Compares the outputs with the contract. Returns whether all reductions are in rank order, and whether all are
+    /// folds.
+    pub fn check(&self, contract: &dyn Contract) -> Result<(bool, bool)> {
+        let (mut in_order, mut folds) = (true, true);
         // The expression of each reduction, wherever it is required; checked where it first occurs.
         let mut agreed: QuickMap<(usize, usize, usize, u64), Id> = QuickMap::default();
         for region in &self.program.regions {
@@ -215,6 +216,7 @@ impl<'a> Machine<'a> {
                             return fail("reduces ranks out of order".into());
                         }
                         in_order &= ascends;
+                        folds &= self.symbols.folds(value.expression);
                         if known.is_some() {
                             return fail("was reduced in a different order for another element or rank".into());
                         }
@@ -223,7 +225,7 @@ impl<'a> Machine<'a> {
                 }
             }
         }
-        Ok(in_order)
+        Ok((in_order, folds))
     }
 
     /// The length of the longest chain of dependent messages and fetches.

@@ -128,6 +128,9 @@ pub struct Report {
     pub traffic: Vec<Traffic>,
     /// Whether every reduction has its contributions in rank order; then the operation need not commute.
     pub in_order: bool,
+    /// Whether every reduction combines what the first two ranks contribute, the result with what the third does, and so
+    /// on; each rank's own contributions before that, also from the left.
+    pub folds: bool,
 }
 
 /// Verifies that `schedules`, one per rank, satisfy `contract`. The error names the rank, step or element that violates
@@ -171,12 +174,12 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
             compiled::check(&programs.ok_or_else(|| wrong("too many ranks or publications".into()))?)?;
         }
     }
-    let in_order = machine.check(contract)?;
+    let (in_order, folds) = machine.check(contract)?;
     if contract.synchronizes() {
         machine.check_barrier()?;
     }
     let steps = machine.longest_chain();
-    Ok(Report { steps, traffic: program.traffic, in_order })
+    Ok(Report { steps, traffic: program.traffic, in_order, folds })
 }
 
 /// Executes the schedules with several segment lengths, trying the newest or the oldest step first, and checks that the

@@ -38,6 +38,9 @@ struct Expression {
     last: u32,
     /// Whether the contributions ascend from left to right.
     ascending: bool,
+    /// Whether it is `((x0 op x1) op x2) op …` for consecutive ranks, where `xi` combines all that rank i contributes, from
+    /// the left.
+    fold: bool,
     /// 1 if the expression is not a quotient.
     divisor: u64,
     /// The contributions: index of their first run in [`Symbols::runs`], and the number of runs.
@@ -71,13 +74,15 @@ impl Symbols {
         for rank in 0..contract.ranks() {
             offsets.push(offsets[rank] + contract.contributions(rank));
         }
-        let mut expressions = vec![Expression { first: 0, last: 0, ascending: false, divisor: 1, runs: 0, len: 0 }];
+        let mut expressions =
+            vec![Expression { first: 0, last: 0, ascending: false, fold: false, divisor: 1, runs: 0, len: 0 }];
         let mut runs = Vec::new();
         for number in 0..offsets[contract.ranks()] {
             expressions.push(Expression {
                 first: number,
                 last: number,
                 ascending: true,
+                fold: true,
                 divisor: 1,
                 runs: number,
                 len: 1,
@@ -133,16 +138,31 @@ impl Symbols {
             return Err(format!("reduces a contribution twice: {} and {}", self.describe(left), self.describe(right)));
         }
         let id = self.expressions.len() as Id;
+        let fold = self.adds_one_rank(left, right) && l.fold && r.fold;
         self.expressions.push(Expression {
             first: l.first,
             last: r.last,
             ascending: l.ascending && r.ascending && l.last < r.first,
+            fold,
             divisor: 1,
             runs: runs as u32,
             len: (self.runs.len() - runs) as u32,
         });
         self.reductions.insert((left, right), id);
         Ok(id)
+    }
+
+    /// Whether `right` is what the rank after those of `left` contributes, or the next contribution of the only rank of
+    /// `left`.
+    fn adds_one_rank(&self, left: Id, right: Id) -> bool {
+        let rank = |contribution: u32| self.offsets.partition_point(|&offset| offset <= contribution) - 1;
+        let (l, r) = (self.expressions[left as usize], self.expressions[right as usize]);
+        let [first, last, from, to] = [l.first, l.last, r.first, r.last].map(rank);
+        if l.last + 1 != r.first || from != to {
+            return false;
+        }
+        let is_all = r.first == self.offsets[from] && r.last + 1 == self.offsets[from + 1];
+        if last == from { first == from && r.first == r.last } else { is_all }
     }
 
     /// Appends the union of both lists of runs; `false` if they have a contribution in common.
@@ -192,6 +212,11 @@ impl Symbols {
     /// Whether the contributions of `id` ascend from left to right.
     pub fn ascends(&self, id: Id) -> bool {
         self.expressions[id as usize].ascending
+    }
+
+    /// Whether `id` is the fold of what the ranks contribute, from the left.
+    pub fn folds(&self, id: Id) -> bool {
+        self.expressions[id as usize].fold
     }
 
     /// The expression as text for error messages.

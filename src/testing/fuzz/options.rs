@@ -151,6 +151,8 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         num_dims: send_counts.len(),
         // Bits that decide about nothing else yet.
         memory: from_number((tag >> 2 & 3) as u32),
+        factor: if tag & 16 == 0 { std::ptr::null() } else { base.cast() },
+        blocks: u64::from(tag & 32 != 0),
         ..DEFAULTS
     };
     let collective = input.pick(Collective::ALL)?;

@@ -193,11 +193,18 @@ impl CollectiveCall {
         }
     }
 
-    /// The shapes of all ranks. In an alltoallv rank i sends `counts[i]` elements to every rank, including itself.
+    /// The shapes of all ranks. In an alltoallv rank i sends `counts[i]` elements to every rank, including itself. The seed
+    /// says which ranks have a buffer for each block, and whether elements are combined in the order of ranks.
     fn shapes<'a>(&'a self, rows: &'a [Vec<usize>]) -> Vec<Shape<'a>> {
-        let shape = |rank: Rank| match self.collective {
-            Collective::Alltoallv => Shape { send_counts: &rows[rank], ..self.shape(rank) },
-            _ => self.shape(rank),
+        let may_be_ordered = self.algorithm.is_none_or(|algorithm| self.collective.folds(algorithm));
+        let ordered = may_be_ordered && self.collective.has_order() && self.seed >> 40 & 1 != 0;
+        let shape = |rank: Rank| {
+            let mut shape = Shape { ordered, ..self.shape(rank) };
+            if self.collective == Collective::Alltoallv {
+                shape.send_counts = &rows[rank];
+            }
+            let in_blocks = Shape { blocks: true, ..shape };
+            if self.seed >> rank & 1 != 0 && in_blocks.check().is_ok() { in_blocks } else { shape }
         };
         (0..self.counts.len()).map(shape).collect()
     }
@@ -223,8 +230,8 @@ impl CollectiveCall {
             contract.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(round, leaf))
         };
         let mut buffers = Buffers {
-            inputs: (0..shape.inputs).map(|n| vec![0; shape.input_len(n)]).collect(),
-            outputs: (0..shape.outputs).map(|n| vec![0; shape.output_len(n)]).collect(),
+            inputs: (0..shape.buffers().0).map(|n| vec![0; shape.input_buffer_len(n)]).collect(),
+            outputs: (0..shape.buffers().1).map(|n| vec![0; shape.output_buffer_len(n)]).collect(),
         };
         // Only these pointers are used from now on.
         let inputs: Vec<*mut i64> = buffers.inputs.iter_mut().map(Vec::as_mut_ptr).collect();
@@ -244,10 +251,12 @@ impl CollectiveCall {
             // SAFETY: the vectors have these lengths, and no call runs.
             unsafe {
                 for (n, input) in inputs.iter().enumerate() {
-                    (0..shape.input_len(n)).for_each(|i| *input.add(i) = initial(round, Buffer::Input(n as u32), i));
+                    (0..shape.input_buffer_len(n))
+                        .for_each(|i| *input.add(i) = initial(round, Buffer::Input(n as u32), i));
                 }
                 for (n, output) in outputs.iter().enumerate() {
-                    (0..shape.output_len(n)).for_each(|i| *output.add(i) = initial(round, Buffer::Output(n as u32), i));
+                    (0..shape.output_buffer_len(n))
+                        .for_each(|i| *output.add(i) = initial(round, Buffer::Output(n as u32), i));
                 }
             }
             match &request {
@@ -261,7 +270,7 @@ impl CollectiveCall {
                 }
             }
             for (n, output) in outputs.iter().enumerate() {
-                for index in 0..shape.output_len(n) {
+                for index in 0..shape.output_buffer_len(n) {
                     let expected = match contract.expected(rank, n as u32, index) {
                         Expect::Copy(leaf) => self.leaf(round, leaf),
                         Expect::Reduced { ranks, element, .. } => ranks.fold(0i64, |sum, rank| {

@@ -10,6 +10,7 @@ use crate::context::{Call, Context, ContextOptions, wait_for_several};
 use crate::cuda::driver::number::ERROR_OUT_OF_MEMORY;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Memory;
+use crate::reduce::Factor;
 use crate::schedule::Buffer;
 use crate::schedule::verify::{Contract, Expect, Leaf};
 use crate::testing::cuda::driver::{Kind, Machine, Objects, Pace};
@@ -382,6 +383,74 @@ fn a_block_of_the_input_may_be_the_output() {
         results.into_iter().for_each(Result::unwrap);
         machine.assert_clean();
     }
+}
+
+/// Each input is multiplied, and rounded, before it is added to others; buffers of GPUs in pinned memory.
+#[test]
+fn a_factor_multiplies_buffers_wherever_they_are() {
+    let bits = |values: [f64; 3]| values.map(|value| value.to_bits() as i64).to_vec();
+    let device = Place::Driver(Kind::Device(0));
+    for (places, in_place) in [([device, device], false), ([device, Place::Host], false), ([device, device], true)] {
+        let machine = Machine::new(1, 3, Pace::Any);
+        let results = job(&machine, 2, |context| {
+            let rank = context.rank();
+            let inputs = places.map(|place| Numbers::new(&machine, place, bits([0.1, 0.7, rank as f64])));
+            let output = Numbers::new(&machine, device, bits([-1.0; 3]));
+            let pointer = |numbers: &Numbers| std::ptr::with_exposed_provenance_mut::<u8>(numbers.address as usize);
+            let own: Vec<*mut u8> = inputs.iter().map(pointer).collect();
+            let from: Vec<*const u8> = own.iter().map(|pointer| pointer.cast_const()).collect();
+            let into = [pointer(&output)];
+            let call = Call {
+                inputs: if in_place { &[] } else { &from },
+                outputs: if in_place { &own } else { &into },
+                factor: Factor::new(DataType::Float64, [0.1f64, 3.0][rank].to_ne_bytes()),
+                algorithm: Some("ring"),
+                ..Call::new(Shape::new(Collective::Allreduce, rank, 2, 3), DataType::Float64)
+            };
+            let shape = Shape { inputs: call.inputs.len(), outputs: call.outputs.len(), ..call.shape };
+            // SAFETY: the buffers live until the call has ended.
+            unsafe { context.run(&Call { shape, ..call }) }?;
+            let sum = |value: [f64; 2]| {
+                let (a, b) = (value[0] * 0.1, value[1] * 3.0);
+                (a + a) + (b + b)
+            };
+            let expected = bits([sum([0.1; 2]), sum([0.7; 2]), sum([0.0, 1.0])]);
+            if in_place {
+                inputs.iter().for_each(|input| assert_eq!(input.content(&machine), expected));
+            } else {
+                assert_eq!(output.content(&machine), expected);
+                inputs.iter().for_each(|input| assert_eq!(input.content(&machine), bits([0.1, 0.7, rank as f64])));
+            }
+            inputs.iter().chain([&output]).for_each(|numbers| numbers.free(&machine));
+            Ok(())
+        });
+        results.into_iter().for_each(Result::unwrap);
+        machine.assert_clean();
+        assert!(!machine.log(0).contains(&"cuLaunchKernel"), "a GPU adds up what is not multiplied yet");
+    }
+}
+
+#[test]
+fn blocks_in_the_memory_of_a_gpu_are_refused_and_the_context_stays_usable() {
+    let machine = Machine::new(1, 3, Pace::Any);
+    let results = job(&machine, 2, |context| {
+        let places = [Place::Host, Place::Driver(Kind::Device(0))];
+        let numbers = places.map(|place| Numbers::new(&machine, place, vec![5]));
+        let own = [7i64];
+        let outputs = numbers.each_ref().map(|block| std::ptr::with_exposed_provenance_mut(block.address as usize));
+        let shape = Shape { blocks: true, ..Shape::new(Collective::Allgather, context.rank(), 2, 1) };
+        let inputs = [own.as_ptr().cast()];
+        let call = Call { inputs: &inputs, outputs: &outputs, ..Call::new(shape, DataType::Int64) };
+        // SAFETY: the buffers live until the call has ended.
+        let error = unsafe { context.run(&call) }.expect_err("it is refused");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains("output 1 (0x") && error.message().contains("of a GPU"), "{error}");
+        assert!(context.broken().is_none(), "{error}");
+        numbers.iter().for_each(|block| block.free(&machine));
+        Ok(())
+    });
+    results.into_iter().for_each(Result::unwrap);
+    machine.assert_clean();
 }
 
 #[test]
