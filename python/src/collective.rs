@@ -1,5 +1,5 @@
-//! A collective call: its arguments as the library's options. Python says how long buffers are, so that counts follow from them,
-//! and what does not fit is refused here.
+//! A collective call: its arguments as the library's options. Python says how long buffers are, so that counts follow
+//! from them, and what does not fit is refused here.
 
 use crate::abi::*;
 use crate::arguments::{Keywords, milliseconds, text};

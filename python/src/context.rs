@@ -296,8 +296,8 @@ impl Context {
         Ok(aborted)
     }
 
-    /// Agrees with the ranks that are left. Returns the bits that the flags of all have, and whether more ranks are lost
-    /// than the last time.
+    /// Agrees with the ranks that are left. Returns the bits that the flags of all have, and whether more ranks are
+    /// lost than the last time.
     #[pyo3(signature = (flags = u64::MAX, timeout = None))]
     fn agree(&self, py: Python<'_>, mut flags: u64, timeout: Option<f64>) -> PyResult<(u64, bool)> {
         let timeout = milliseconds(timeout)?;
@@ -344,8 +344,8 @@ impl Context {
         Ok(text.to_string_lossy().into_owned())
     }
 
-    /// Gives the context a new membership: the processes with these handles. A list has the order of ranks; of a set, the
-    /// library makes one.
+    /// Gives the context a new membership: the processes with these handles. A list has the order of ranks; of a set,
+    /// the library makes one.
     #[pyo3(signature = (store, id, handles, *, timeout = None))]
     fn reconfigure(
         &self,
@@ -628,8 +628,8 @@ impl Context {
         Request::prepare(py, &self.handle, call)
     }
 
-    /// Prepares a collective, and starts it beside others of its kind and tag that were started so; at the end of the group, if one is
-    /// given.
+    /// Prepares a collective, and starts it beside others of its kind and tag that were started so; at the end of the
+    /// group, if one is given.
     #[pyo3(signature = (
         collective, input = None, out = None, *, op = None, root = 0, counts = None, send_counts = None, recv_counts = None,
         destinations = 0, group = None, **options
@@ -656,7 +656,8 @@ impl Context {
         Request::started(py, &self.handle, call, group.map(Bound::get))
     }
 
-    /// Does the work of all calls and messages in progress for `timeout` seconds: the thread that calls it is lent to the context.
+    /// Does the work of all calls and messages in progress for `timeout` seconds: the thread that calls it is lent to
+    /// the context.
     #[pyo3(signature = (*, timeout))]
     fn progress(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = milliseconds(Some(timeout))?;

@@ -1,5 +1,5 @@
-//! `gloo_rs._native`: the library's objects as classes of Python, over the C ABI of `libgloo_rs.so`. The package around it, in
-//! `python/gloo_rs/`, has the exceptions and enumerations. docs/python.md is its manual.
+//! `gloo_rs._native`: the library's objects as classes of Python, over the C ABI of `libgloo_rs.so`. The package around
+//! it, in `python/gloo_rs/`, has the exceptions and enumerations. docs/python.md is its manual.
 //!
 //! Every call that can wait for another rank, or that copies or combines data, is made without the interpreter's lock.
 

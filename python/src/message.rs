@@ -120,7 +120,8 @@ impl UnboundBuffer {
         start(py, group, send)
     }
 
-    /// Starts to receive a message to `offset`, from a rank, or from any of several; at the end of the group, if one is given.
+    /// Starts to receive a message to `offset`, from a rank, or from any of several; at the end of the group, if one is
+    /// given.
     #[pyo3(signature = (source, slot, *, offset = 0, bytes = None, group = None))]
     fn recv(
         &self,

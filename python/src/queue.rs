@@ -160,8 +160,9 @@ impl Queue {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// Has the queue report the end of each call of a request from now on, that of the call in progress included; or the end of each
-    /// send, receive, put and get of an unbound buffer. Entries have `value`, or the request or buffer if that is None.
+    /// Has the queue report the end of each call of a request from now on, that of the call in progress included; or
+    /// the end of each send, receive, put and get of an unbound buffer. Entries have `value`, or the request or buffer
+    /// if that is None.
     #[pyo3(signature = (request, value = None))]
     fn attach(&self, py: Python<'_>, request: &Bound<'_, PyAny>, value: Option<Py<PyAny>>) -> PyResult<()> {
         match request.cast::<UnboundBuffer>() {
@@ -170,8 +171,9 @@ impl Queue {
         }
     }
 
-    /// Waits until a request has ended, and takes its entry: the value with which it was attached, or the request, and None or the
-    /// exception that a wait for it would have raised. Raises Timeout if none ends within `timeout` seconds.
+    /// Waits until a request has ended, and takes its entry: the value with which it was attached, or the request, and
+    /// None or the exception that a wait for it would have raised. Raises Timeout if none ends within `timeout`
+    /// seconds.
     #[pyo3(signature = (*, timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Completion> {
         self.wait_entry(py, timeout).map(|entry| (entry.value, entry.error))

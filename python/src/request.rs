@@ -132,7 +132,8 @@ impl Request {
         drop(attachment);
     }
 
-    /// Waits until the call is complete on this rank; for at most `timeout` seconds, if that is given: then the call goes on.
+    /// Waits until the call is complete on this rank; for at most `timeout` seconds, if that is given: then the call
+    /// goes on.
     #[pyo3(signature = (*, timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let timeout = milliseconds(timeout)?;

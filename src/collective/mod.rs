@@ -54,14 +54,18 @@ use crate::types::{Rank, ReduceOp};
 /// | collective | each input | each output | in place |
 /// |---|---|---|---|
 /// | allreduce | `count` | `count`, M ≥ 1 | the M outputs are the inputs |
-/// | reduce | `count` | `count`; root only (other ranks may pass one; it is not written) | the output is the input; on other ranks it is read and not written |
+/// | reduce | `count` | `count`; root only (other ranks may pass one; it is not written) | the output is the input; on
+/// other ranks it is read and not written |
 /// | broadcast | `count`; root only, N ≤ 1 | `count`, M ≥ 1 (root: M ≥ 0 with an input) | the root sends `Output(0)` |
-/// | reduce_scatter | sum of `recv_counts` | `recv_counts[rank]`, M = 1 | `Output(0)` holds all of the input; the result is written to its start |
+/// | reduce_scatter | sum of `recv_counts` | `recv_counts[rank]`, M = 1 | `Output(0)` holds all of the input; the
+/// result is written to its start |
 /// | allgather | `count` | `count * N * size`, M = 1 | this rank's block is already at `rank * count` (N counts as 1) |
-/// | allgatherv | `recv_counts[rank]`, N ≤ 1 | sum of `recv_counts`, M = 1 | this rank's block is already at its offset |
+/// | allgatherv | `recv_counts[rank]`, N ≤ 1 | sum of `recv_counts`, M = 1 | this rank's block is already at its offset
+/// |
 /// | gather | `count`, N ≤ 1 | `count * size`; root only | root only: its block is already at its offset |
 /// | gatherv | root: `recv_counts[rank]`, others: `count`; N ≤ 1 | sum of `recv_counts`; root only | as gather |
-/// | scatter | root only: one of `count * size`, or `size` of `count` | `count`, M = 1 | root only, M = 1: `Output(0)` holds all blocks; the root's block is moved to its start |
+/// | scatter | root only: one of `count * size`, or `size` of `count` | `count`, M = 1 | root only, M = 1: `Output(0)`
+/// holds all blocks; the root's block is moved to its start |
 /// | scatterv | root only: sum of `send_counts` | root: `send_counts[rank]`, others: `count`; M = 1 | as scatter |
 /// | alltoall | `count * size`, N ≤ 1 | `count * size`, M = 1 | allowed |
 /// | alltoallv | sum of `send_counts`, N = 1 | sum of `recv_counts`, M = 1 | not allowed |

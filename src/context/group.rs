@@ -91,15 +91,15 @@ impl Group {
         Ok(())
     }
 
-    /// Begins all that was named, and waits for nobody but, with `check_calls`, for the groups of the other ranks. If it
-    /// fails, nothing has begun, and the requests are inactive; or memory has run out, and the context is broken.
+    /// Begins all that was named, and waits for nobody but, with `check_calls`, for the groups of the other ranks. If
+    /// it fails, nothing has begun, and the requests are inactive; or memory has run out, and the context is broken.
     pub fn end(&self) -> Result<()> {
         let mut state = self.open()?;
         state.has_ended = true;
         let (mut starts, refused) = (std::mem::take(&mut state.starts), state.refused.take());
         drop(state);
-        // One order for all ranks with the same group, whatever order they have named them in: comparisons of calls need
-        // it, and so do more long calls than have shared memory at a time. Those of one line keep theirs.
+        // One order for all ranks with the same group, whatever order they have named them in: comparisons of calls
+        // need it, and so do more long calls than have shared memory at a time. Those of one line keep theirs.
         starts.requests.sort_by_key(|(own, _)| own.request().line());
         match refused {
             None => starts.begin(&self.context),

@@ -7,9 +7,9 @@ use crate::engine::Idle;
 use crate::error::{Error, Result};
 
 impl Context {
-    /// Does the work of all operations of the context for this time, as a thread that waits for one does: progresses them,
-    /// and calls the functions of calls that were started. Without a time, until the context is broken or closed, which
-    /// ends it at once with the reason.
+    /// Does the work of all operations of the context for this time, as a thread that waits for one does: progresses
+    /// them, and calls the functions of calls that were started. Without a time, until the context is broken or closed,
+    /// which ends it at once with the reason.
     pub fn progress_for(&self, time: Option<Duration>) -> Result<()> {
         self.check_process()?;
         let (engine, mut idle) = (self.engine(), Idle::default());

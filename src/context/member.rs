@@ -233,16 +233,17 @@ impl Member {
     }
 
     /// Makes this process a member of the group with these `handles`, each that of a process: its ranks are their
-    /// positions if they are `ordered`, and else those of the sorted handles. Collective: all members pass the same, and
-    /// the same `id`, which no other change over this store has had. `store` is the part of it for this id.
+    /// positions if they are `ordered`, and else those of the sorted handles. Collective: all members pass the same,
+    /// and the same `id`, which no other change over this store has had. `store` is the part of it for this id.
     ///
     /// First, what runs on the present context ends with `Aborted`. If this succeeds, all members have the new
     /// membership, and the present context ends. If it fails, none has; the present context is as it was, or aborted if
     /// something ran. Only if this member cannot find out what the others know is its present context broken.
     ///
     /// # Safety
-    /// `uses` returns how many uses of this member there are beside this call: of its context by reference, and calls of
-    /// [`Member::context`] and [`Member::shared`] from before they begin, in the order of `SeqCst` fences on both sides.
+    /// `uses` returns how many uses of this member there are beside this call: of its context by reference, and calls
+    /// of [`Member::context`] and [`Member::shared`] from before they begin, in the order of `SeqCst` fences on both
+    /// sides.
     pub unsafe fn reconfigure(
         &self,
         store: &dyn Store,

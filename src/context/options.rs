@@ -41,16 +41,16 @@ pub struct ContextOptions {
     /// on every rank, with an error that names the differences, and the context stays usable. `None`: as
     /// `GLOO_RS_CHECK_CALLS` says, else not. The same on all ranks.
     pub check_calls: Option<bool>,
-    /// Whether allreduce, reduce and reduce-scatter combine what the ranks contribute in their order, from the left; see
-    /// [`Shape::ordered`](crate::collective::Shape::ordered). The same on all ranks.
+    /// Whether allreduce, reduce and reduce-scatter combine what the ranks contribute in their order, from the left;
+    /// see [`Shape::ordered`](crate::collective::Shape::ordered). The same on all ranks.
     pub ordered: bool,
     /// Source of the constants for estimating the cost of algorithms, and of recorded choices: a tuning file's path,
     /// `measure`, or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's
     /// option is used, for all ranks.
     pub tuning: Option<String>,
     /// Whether [`alloc`](super::Context::alloc) takes all pages at once. This takes as long as writing them, and a rank
-    /// that writes its memory from a thread on another NUMA node finds it far away; but no later write waits for a page,
-    /// or finds none.
+    /// that writes its memory from a thread on another NUMA node finds it far away; but no later write waits for a
+    /// page, or finds none.
     pub commit_memory: bool,
     /// Whether waiting threads poll or sleep. `None`: as the device's options say, else as `GLOO_RS_WAIT` says, else
     /// `auto`.

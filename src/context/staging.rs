@@ -112,8 +112,8 @@ impl Staging {
     /// The call has ended. The caller's output is valid for writes, and nobody else accesses it.
     pub unsafe fn copy_own_block(&self) {
         if let Some(OwnBlock { memory, output, bytes }) = &self.own_block {
-            // SAFETY: by the contract, the output is valid for writes. `memory` has at least `bytes`, and the library has
-            // allocated it, so the two do not overlap.
+            // SAFETY: by the contract, the output is valid for writes. `memory` has at least `bytes`, and the library
+            // has allocated it, so the two do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(memory.as_ptr().cast(), *output, *bytes) };
         }
     }
@@ -127,7 +127,8 @@ impl Staging {
 }
 
 impl Call<'_> {
-    /// The kernel by which a GPU reduces several inputs. Averages depend on the number of inputs, which must not change.
+    /// The kernel by which a GPU reduces several inputs. Averages depend on the number of inputs, which must not
+    /// change.
     fn kernel(&self) -> Option<Kernel> {
         match (self.reduction, self.dtype) {
             // Products are rounded before they are combined.
@@ -315,8 +316,8 @@ impl Context {
         assert!(self.gpus.set(Arc::new(Gpus::new(driver))).is_ok(), "it is set before the first call");
     }
 
-    /// The error of a call that has failed because of a GPU. The context is broken, and other ranks, which wait for this
-    /// one, are sent the reason.
+    /// The error of a call that has failed because of a GPU. The context is broken, and other ranks, which wait for
+    /// this one, are sent the reason.
     #[cold]
     pub(super) fn fail_staged(&self, (text, operation): &(String, &'static str), error: &Error) -> Error {
         let error = error.context(text).during(operation);

@@ -110,8 +110,8 @@ impl UnboundBuffer {
         }
     }
 
-    /// Runs `post`, which posts an operation of one side, and counts its end in the queue to which the buffer is attached:
-    /// both with the lock, so that [`UnboundBuffer::attach`] counts each operation once.
+    /// Runs `post`, which posts an operation of one side, and counts its end in the queue to which the buffer is
+    /// attached: both with the lock, so that [`UnboundBuffer::attach`] counts each operation once.
     fn start(&self, side: Side, post: impl FnOnce(&mut Guard<'_>)) -> Result<()> {
         self.context.check_process()?;
         let mut guard = self.context.lock()?;
@@ -161,8 +161,8 @@ impl UnboundBuffer {
         Ok(Message::Recv { from: Cow::Borrowed(from), slot, into: self.at(offset, bytes)?, bytes })
     }
 
-    /// Posts a message of this buffer, and counts its end in the queue to which the buffer is attached. What is returned
-    /// is to be done without the lock.
+    /// Posts a message of this buffer, and counts its end in the queue to which the buffer is attached. What is
+    /// returned is to be done without the lock.
     pub(super) fn post_counted(&self, guard: &mut Guard<'_>, message: &Message<'_>) -> Option<After<Context>> {
         let after = self.attachment.count(message.side());
         self.post(guard, message);

@@ -374,8 +374,8 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         Ok((result, After { remind_at: state.next_look, wake: Vec::new() }))
     }
 
-    /// Closes the queue, unless a call is in progress: then returns how many are. Returns the calls that were in it. Calls
-    /// `before` before it closes the bell.
+    /// Closes the queue, unless a call is in progress: then returns how many are. Returns the calls that were in it.
+    /// Calls `before` before it closes the bell.
     pub fn close(&self, before: impl FnOnce()) -> Result<(Vec<T>, After<C>), usize> {
         let mut state = self.state();
         let is_active = |call: &Call<T, C>| call.stage != Stage::Inactive && !call.has_several;

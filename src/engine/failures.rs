@@ -16,8 +16,8 @@ impl Core {
         self.dispatch();
     }
 
-    /// Ends all operations with `error`, that of an abort, and has peers do the same. A later abort, and one of a context
-    /// that this process has closed, changes nothing.
+    /// Ends all operations with `error`, that of an abort, and has peers do the same. A later abort, and one of a
+    /// context that this process has closed, changes nothing.
     pub fn abort(&mut self, error: &Error) {
         let earlier = self.broken.take();
         if let Some(ended) = earlier.as_ref().filter(|earlier| earlier.kind().is_intended()) {

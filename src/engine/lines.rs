@@ -1,7 +1,7 @@
 //! Calls of one kind on one tag that were started one after the other, and run at the same time.
 //!
-//! Their messages are told apart by nothing but their order. So the first one exchanges messages, and the next one begins
-//! when it is over. They have their numbers from their starts.
+//! Their messages are told apart by nothing but their order. So the first one exchanges messages, and the next one
+//! begins when it is over. They have their numbers from their starts.
 
 use std::collections::VecDeque;
 

@@ -44,8 +44,9 @@ pub struct Engine {
     polls: AtomicUsize,
     /// Whether a thread polls in shared memory without the lock, see [`Engine::poll_alone`].
     pub(super) is_polled_alone: AtomicBool,
-    /// How often a thread of the program has left something to the watch, has begun to wait without disarming the watch,
-    /// or has had the lock when the watch came, and that number when the watch last looked, or progressed the context.
+    /// How often a thread of the program has left something to the watch, has begun to wait without disarming the
+    /// watch, or has had the lock when the watch came, and that number when the watch last looked, or progressed the
+    /// context.
     visits: AtomicUsize,
     seen_visits: AtomicUsize,
     /// Number of threads that stay, see [`Engine::stay`].

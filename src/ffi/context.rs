@@ -172,9 +172,9 @@ pub unsafe extern "C" fn gloo_rs_context_options_init(options: *mut gloo_rs_cont
 }
 
 /// Creates the context of `rank` (0 to `size` - 1) in a group of `size` ranks, not yet connected; or, if both are -1, a
-/// context without members, which gets them by gloo_rs_context_reconfigure. Until then its rank and size are -1, and calls
-/// fail with GLOO_RS_ERROR_INVALID_OPERATION. `options` may be NULL for defaults. The context keeps the device alive. The caller destroys `*context` with gloo_rs_context_destroy; it is
-/// NULL on failure.
+/// context without members, which gets them by gloo_rs_context_reconfigure. Until then its rank and size are -1, and
+/// calls fail with GLOO_RS_ERROR_INVALID_OPERATION. `options` may be NULL for defaults. The context keeps the device
+/// alive. The caller destroys `*context` with gloo_rs_context_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_create(

@@ -54,7 +54,8 @@ impl ContextHandle {
         // Each call counts itself, and then takes the context, with `order` in between.
         fence(Ordering::SeqCst);
         let (references, peeks) = (Arc::strong_count(handle), handle.peeks.load(Ordering::Relaxed));
-        // What those have done that have ended is seen, and so is that the handle was destroyed, if `references` says so.
+        // What those have done that have ended is seen, and so is that the handle was destroyed, if `references` says
+        // so.
         fence(Ordering::Acquire);
         let own = if handle.is_live() { 2 } else { 1 };
         references - own + peeks + handle.waits.count()

@@ -62,11 +62,11 @@ pub unsafe extern "C" fn gloo_rs_group_begin(
     })
 }
 
-/// Adds what gloo_rs_collective_start does to a group: a call of the collective `kind` with `options`, which begins when
-/// the group ends, with what its buffers contain then. Its timeout begins then, too. `*request` belongs to the group
-/// until that: to wait for it, or to start or attach it, is refused with GLOO_RS_ERROR_INVALID_OPERATION, and to free it
-/// fails the group. It is active if gloo_rs_group_end succeeds, and inactive if that fails or the group is given up; the
-/// caller frees it in each case. It is NULL if this call fails, and then gloo_rs_group_end fails, too.
+/// Adds what gloo_rs_collective_start does to a group: a call of the collective `kind` with `options`, which begins
+/// when the group ends, with what its buffers contain then. Its timeout begins then, too. `*request` belongs to the
+/// group until that: to wait for it, or to start or attach it, is refused with GLOO_RS_ERROR_INVALID_OPERATION, and to
+/// free it fails the group. It is active if gloo_rs_group_end succeeds, and inactive if that fails or the group is
+/// given up; the caller frees it in each case. It is NULL if this call fails, and then gloo_rs_group_end fails, too.
 ///
 /// Refused with GLOO_RS_ERROR_INVALID_OPERATION: algorithms whose first start waits for the counts of other ranks
 /// (gatherv and scatterv `binomial`, alltoallv `bruck`).
@@ -126,9 +126,9 @@ pub unsafe extern "C" fn gloo_rs_group_start(
     })
 }
 
-/// Adds what gloo_rs_unbound_buffer_send does to a group. The message is posted when the group ends, with what the buffer
-/// contains then, and needs a wait, or gives an entry, only if that succeeds. A buffer that is destroyed before fails the
-/// group.
+/// Adds what gloo_rs_unbound_buffer_send does to a group. The message is posted when the group ends, with what the
+/// buffer contains then, and needs a wait, or gives an entry, only if that succeeds. A buffer that is destroyed before
+/// fails the group.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_group_send(
@@ -210,15 +210,15 @@ unsafe fn message(
     })
 }
 
-/// Ends a group: posts all its starts at once, and waits for nobody. `group` is destroyed, whatever this returns. If one
-/// start is refused, none is posted, and this fails with the reason: if a call that named the group has failed, if the
-/// context is broken or not connected, or if a plain call, or a request of gloo_rs_collective_prepare, of a collective
-/// and tag in the group is running. All requests of the group are inactive then, and the context is as before. Only a
-/// lack of memory (GLOO_RS_ERROR_RESOURCE_EXHAUSTED), or of a GPU, breaks it.
+/// Ends a group: posts all its starts at once, and waits for nobody. `group` is destroyed, whatever this returns. If
+/// one start is refused, none is posted, and this fails with the reason: if a call that named the group has failed, if
+/// the context is broken or not connected, or if a plain call, or a request of gloo_rs_collective_prepare, of a
+/// collective and tag in the group is running. All requests of the group are inactive then, and the context is as
+/// before. Only a lack of memory (GLOO_RS_ERROR_RESOURCE_EXHAUSTED), or of a GPU, breaks it.
 ///
 /// With check_calls in the context's options, the calls are compared first, in the order of tags and collectives, which
-/// waits for the groups of the other ranks; these need the same calls then. No other thread may begin a call on the group
-/// meanwhile.
+/// waits for the groups of the other ranks; these need the same calls then. No other thread may begin a call on the
+/// group meanwhile.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_group_end(group: *mut gloo_rs_group_t) -> gloo_rs_status_t {
@@ -232,8 +232,8 @@ pub unsafe extern "C" fn gloo_rs_group_end(group: *mut gloo_rs_group_t) -> gloo_
     })
 }
 
-/// Gives a group up: destroys it, and nothing that named it begins. Its requests are inactive. NULL is ignored. No other
-/// thread may begin a call on the group meanwhile.
+/// Gives a group up: destroys it, and nothing that named it begins. Its requests are inactive. NULL is ignored. No
+/// other thread may begin a call on the group meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_group_cancel(group: *mut gloo_rs_group_t) {
     guard("gloo_rs_group_cancel", || {

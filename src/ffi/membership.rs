@@ -12,9 +12,9 @@ use super::store::gloo_rs_store_t;
 use crate::context::Context;
 
 /// Aborts the context on all its ranks. Calls that wait, requests in progress and later calls fail there with
-/// GLOO_RS_ERROR_ABORTED and a message with `reason` and this rank, which is also the `rank` of gloo_rs_last_error; only
-/// gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_handle, gloo_rs_context_close, agree, shrink and
-/// reconfigure, and functions that destroy or free, work as before. A call of gloo_rs_context_connect or
+/// GLOO_RS_ERROR_ABORTED and a message with `reason` and this rank, which is also the `rank` of gloo_rs_last_error;
+/// only gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_handle, gloo_rs_context_close, agree,
+/// shrink and reconfigure, and functions that destroy or free, work as before. A call of gloo_rs_context_connect or
 /// gloo_rs_context_reconfigure ends, too. The context stays aborted until it is reconfigured or destroyed.
 ///
 /// Waits for nobody. May be called from any thread, also from a reduction function or while other threads wait, but not
@@ -59,10 +59,10 @@ pub unsafe extern "C" fn gloo_rs_context_is_aborted(
 /// closed, or a connection to it has broken; if it lives, it fails.
 ///
 /// Returns GLOO_RS_OK; or GLOO_RS_ERROR_CONNECTION_LOST if more ranks are lost than when the ranks agreed last, with
-/// `*flags` and the list set all the same. Other errors leave `*flags` as it is. Fails with GLOO_RS_ERROR_TIMEOUT if not
-/// all ranks have come within `timeout_ms` milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. This rank has voted
-/// all the same: its next call goes on with this agreement, and with the flags that were passed first. One thread of a
-/// rank may agree at a time.
+/// `*flags` and the list set all the same. Other errors leave `*flags` as it is. Fails with GLOO_RS_ERROR_TIMEOUT if
+/// not all ranks have come within `timeout_ms` milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. This rank has
+/// voted all the same: its next call goes on with this agreement, and with the flags that were passed first. One thread
+/// of a rank may agree at a time.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_agree(
@@ -140,9 +140,9 @@ pub unsafe extern "C" fn gloo_rs_context_shrink(
 
 /// Copies the handle of the context, a text of at most 64 bytes with a NUL byte at its end, into `buffer` of `capacity`
 /// bytes. It names this process and the present membership of the context, for gloo_rs_context_reconfigure in other
-/// processes, which the program passes it to. Each membership has another handle. `*needed` is set to its length with the
-/// NUL byte, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`, but
-/// not both, may be NULL.
+/// processes, which the program passes it to. Each membership has another handle. `*needed` is set to its length with
+/// the NUL byte, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or
+/// `needed`, but not both, may be NULL.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_handle(
@@ -154,8 +154,8 @@ pub unsafe extern "C" fn gloo_rs_context_handle(
     guard("gloo_rs_context_handle", || {
         // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
-        // SAFETY: the header demands that `buffer` is NULL or valid for writes of `capacity` bytes, and `needed` is NULL
-        // or valid for a write.
+        // SAFETY: the header demands that `buffer` is NULL or valid for writes of `capacity` bytes, and `needed` is
+        // NULL or valid for a write.
         unsafe { pointer::copy_out_text(&handle.member.handle()?, buffer, capacity, needed) }
     })
 }
@@ -163,29 +163,30 @@ pub unsafe extern "C" fn gloo_rs_context_handle(
 /// Gives the context a new membership: the processes with these `n` `handles`, each from gloo_rs_context_handle there.
 /// Collective: all of them call it, with the same handles, `ordered` and `id`, over a store in which no reconfigure has
 /// had that `id`; this context's handle is among them, and none is there twice. If `ordered`, ranks are positions in
-/// `handles`; if not, handles may have any order, and the library chooses one that is the same everywhere. Ranks that are
-/// left out do not take part: their contexts are aborted. Contexts with and without members may take part, in any state
-/// but closed.
+/// `handles`; if not, handles may have any order, and the library chooses one that is the same everywhere. Ranks that
+/// are left out do not take part: their contexts are aborted. Contexts with and without members may take part, in any
+/// state but closed.
 ///
 /// First, if anything runs on the context here (collectives, requests, messages), the context is aborted, so all that
 /// fails with GLOO_RS_ERROR_ABORTED, also on its other ranks. Then the processes connect. They get the new membership
 /// once all have; otherwise the call fails, for all of them, and their contexts are as before, or aborted if something
 /// ran. Only a process that cannot read the outcome in the store, after it has said that it is connected, does not know
-/// it: its call fails with GLOO_RS_ERROR_TIMEOUT or GLOO_RS_ERROR_IO and a message that says so, and its context is broken.
+/// it: its call fails with GLOO_RS_ERROR_TIMEOUT or GLOO_RS_ERROR_IO and a message that says so, and its context is
+/// broken.
 ///
 /// On success, requests, pairs and buffers of the earlier membership fail with GLOO_RS_ERROR_INVALID_OPERATION: free or
 /// destroy them. Remote keys are exchanged anew, since one of an earlier membership may name another buffer. Memory of
-/// gloo_rs_alloc stays, and so do contexts that were split off. Slots, tags and the recorder begin anew. Options, device
-/// and the timeout are those that the context has. Calls that other threads begin meanwhile run in the one membership or
-/// in the other, and their buffers must have room for both.
+/// gloo_rs_alloc stays, and so do contexts that were split off. Slots, tags and the recorder begin anew. Options,
+/// device and the timeout are those that the context has. Calls that other threads begin meanwhile run in the one
+/// membership or in the other, and their buffers must have room for both.
 ///
 /// Fails with GLOO_RS_ERROR_TIMEOUT if not all have come and connected within `timeout_ms` milliseconds, of which a
 /// quarter, and at most 4 s, is for the outcome; GLOO_RS_TIMEOUT_DEFAULT for the context's. The `rank` of
-/// gloo_rs_last_error is that in the new membership. Fails with GLOO_RS_ERROR_MISMATCH if the `id` was used before, or the
-/// others pass another list; with GLOO_RS_ERROR_INVALID_ARGUMENT if the handles are not as above; with
+/// gloo_rs_last_error is that in the new membership. Fails with GLOO_RS_ERROR_MISMATCH if the `id` was used before, or
+/// the others pass another list; with GLOO_RS_ERROR_INVALID_ARGUMENT if the handles are not as above; with
 /// GLOO_RS_ERROR_IO, and the store's name, if the store does not answer; with GLOO_RS_ERROR_ABORTED if the context is
-/// aborted meanwhile, and with GLOO_RS_ERROR_CLOSED if it was closed. The store must be able to append or to add. Not to be called
-/// from a reduction function.
+/// aborted meanwhile, and with GLOO_RS_ERROR_CLOSED if it was closed. The store must be able to append or to add. Not
+/// to be called from a reduction function.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_reconfigure(
@@ -198,16 +199,16 @@ pub unsafe extern "C" fn gloo_rs_context_reconfigure(
     timeout_ms: i64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_reconfigure", || {
-        // SAFETY: the header demands that `context` and `store` are NULL or live handles, and `handles` is NULL or valid
-        // for reads of `n` strings.
+        // SAFETY: the header demands that `context` and `store` are NULL or live handles, and `handles` is NULL or
+        // valid for reads of `n` strings.
         let (handle, store, handles) = unsafe {
             (handle::get(context, "context")?, handle::get(store, "store")?, pointer::texts(handles, n, "handles")?)
         };
         let timeout = pointer::timeout(timeout_ms)?;
         let store = store.part(format!("gloo_rs/reconfigure/{id}"));
         let uses = || ContextHandle::uses(&handle);
-        // SAFETY: `uses` counts the other calls on the handle, each of which takes the context after `order`. Pairs, buffers
-        // and requests have references of their own.
+        // SAFETY: `uses` counts the other calls on the handle, each of which takes the context after `order`. Pairs,
+        // buffers and requests have references of their own.
         unsafe { handle.member.reconfigure(&store, id, &handles, ordered, timeout, &uses) }
     })
 }

@@ -9,9 +9,9 @@ use super::pointer;
 use super::status::gloo_rs_status_t;
 
 /// Lends the calling thread to a context for `timeout_ms` milliseconds: it does the work of all calls and messages in
-/// progress there, as a thread that waits for one does, and calls the reduction functions of started calls. So a program
-/// that waits by a descriptor, or by tests, chooses which threads do this work, and on which cores, in place of the
-/// device's thread, which first leaves it to the program for a moment. The thread polls and sleeps as `wait` in the
+/// progress there, as a thread that waits for one does, and calls the reduction functions of started calls. So a
+/// program that waits by a descriptor, or by tests, chooses which threads do this work, and on which cores, in place of
+/// the device's thread, which first leaves it to the program for a moment. The thread polls and sleeps as `wait` in the
 /// context's options says. 0: does what needs no waiting. Any number of threads may be lent; one of them polls.
 ///
 /// Returns GLOO_RS_OK after that time, also if nothing was to be done. With GLOO_RS_TIMEOUT_INFINITE or

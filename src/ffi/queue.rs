@@ -16,8 +16,8 @@ use crate::context::{Completion, CompletionKind, Completions, HasRequest, Reques
 use crate::error::{Error, ErrorKind, Result, after};
 
 /// A completion queue: it reports the ends of requests and of messages, of one context or of several, to any number of
-/// threads, and to event loops. A request that is attached to a queue is not waited for nor tested: each of its calls gives the queue one
-/// entry when it has ended, and whoever takes the entry has the result, as from gloo_rs_wait.
+/// threads, and to event loops. A request that is attached to a queue is not waited for nor tested: each of its calls
+/// gives the queue one entry when it has ended, and whoever takes the entry has the result, as from gloo_rs_wait.
 ///
 /// The calls make progress while no thread waits, by the thread of their device, but for reduction functions of the
 /// caller: those are called by threads in gloo_rs_queue_wait, and by those that wait on the context otherwise.
@@ -38,8 +38,8 @@ impl HasRequest for Block<RequestHandle> {
     }
 }
 
-/// Creates an empty queue. It belongs to no context. The caller destroys `*queue` with gloo_rs_queue_destroy; it is NULL
-/// on failure.
+/// Creates an empty queue. It belongs to no context. The caller destroys `*queue` with gloo_rs_queue_destroy; it is
+/// NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_queue_create(queue: *mut *mut gloo_rs_queue_t) -> gloo_rs_status_t {
@@ -51,9 +51,9 @@ pub unsafe extern "C" fn gloo_rs_queue_create(queue: *mut *mut gloo_rs_queue_t) 
     })
 }
 
-/// Attaches a request to a queue, which reports the end of each of its calls from now on, with `user`: of the one that is
-/// in progress or has ended, if the request is active, and of those that gloo_rs_start starts later. So the request is
-/// attached once, before its first start or after it. The attachment ends when the request is freed, or the queue
+/// Attaches a request to a queue, which reports the end of each of its calls from now on, with `user`: of the one that
+/// is in progress or has ended, if the request is active, and of those that gloo_rs_start starts later. So the request
+/// is attached once, before its first start or after it. The attachment ends when the request is freed, or the queue
 /// destroyed.
 ///
 /// From a start until its entry is taken, the request is active: gloo_rs_wait, gloo_rs_test and the waits for several
@@ -77,15 +77,15 @@ pub unsafe extern "C" fn gloo_rs_queue_attach(
 /// becomes the calling thread's last error, as if this call had failed with it. Every end is reported once, to one
 /// thread. Returns GLOO_RS_OK if there was an entry.
 ///
-/// If there is none within `timeout_ms` milliseconds, fails with GLOO_RS_ERROR_TIMEOUT, and nothing else changes; 0 asks
-/// once, and does what needs no waiting. GLOO_RS_TIMEOUT_DEFAULT and GLOO_RS_TIMEOUT_INFINITE: waits until there is one.
-/// The timeouts of the calls run meanwhile, also while no thread waits; the entry of a call that has failed by its own
-/// says so, after up to a second in which this thread finds out which rank is to blame.
+/// If there is none within `timeout_ms` milliseconds, fails with GLOO_RS_ERROR_TIMEOUT, and nothing else changes; 0
+/// asks once, and does what needs no waiting. GLOO_RS_TIMEOUT_DEFAULT and GLOO_RS_TIMEOUT_INFINITE: waits until there
+/// is one. The timeouts of the calls run meanwhile, also while no thread waits; the entry of a call that has failed by
+/// its own says so, after up to a second in which this thread finds out which rank is to blame.
 ///
 /// While all calls in progress are of one context, the thread does their work, as one in gloo_rs_wait does; those of
 /// several contexts are progressed by their devices' threads. If another thread closes or destroys the queue, fails
-/// with GLOO_RS_ERROR_CLOSED. The destruction of a context does not end a wait: calls in progress keep its connections, and
-/// gloo_rs_context_close ends them with GLOO_RS_ERROR_CLOSED, as entries.
+/// with GLOO_RS_ERROR_CLOSED. The destruction of a context does not end a wait: calls in progress keep its connections,
+/// and gloo_rs_context_close ends them with GLOO_RS_ERROR_CLOSED, as entries.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_queue_wait(
@@ -96,8 +96,8 @@ pub unsafe extern "C" fn gloo_rs_queue_wait(
 ) -> gloo_rs_status_t {
     const NAME: &str = "gloo_rs_queue_wait";
     guard(NAME, || {
-        // SAFETY: the header demands that `queue` is NULL or a live handle, and `user` and `status` are NULL or valid for
-        // a write.
+        // SAFETY: the header demands that `queue` is NULL or a live handle, and `user` and `status` are NULL or valid
+        // for a write.
         let (queue, user, status) =
             unsafe { (handle::get(queue, "queue")?, Out::new(user, "user")?, Out::new(status, "status")?) };
         let time = pointer::timeout(timeout_ms)?.filter(|time| *time != Duration::MAX);
@@ -116,12 +116,12 @@ fn take(queue: &Completions, time: Option<Duration>) -> Result<Completion> {
     })
 }
 
-/// Attaches an unbound buffer to a queue, which reports the end of each of its sends, puts, gets and receives from now on,
-/// with `user`; also of those that have begun or ended before, if no wait has returned for them. An entry takes the place
-/// of one gloo_rs_unbound_buffer_wait_send or gloo_rs_unbound_buffer_wait_recv, which are refused with
-/// GLOO_RS_ERROR_INVALID_OPERATION meanwhile; gloo_rs_queue_wait_entry tells which it is, and the peer. The attachment ends
-/// when the buffer is destroyed, with the entries that were not taken, or the queue closed: then waits return for them.
-/// Operations have no timeout; a lost connection, or the end of the context, ends them.
+/// Attaches an unbound buffer to a queue, which reports the end of each of its sends, puts, gets and receives from now
+/// on, with `user`; also of those that have begun or ended before, if no wait has returned for them. An entry takes the
+/// place of one gloo_rs_unbound_buffer_wait_send or gloo_rs_unbound_buffer_wait_recv, which are refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION meanwhile; gloo_rs_queue_wait_entry tells which it is, and the peer. The attachment
+/// ends when the buffer is destroyed, with the entries that were not taken, or the queue closed: then waits return for
+/// them. Operations have no timeout; a lost connection, or the end of the context, ends them.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_queue_attach_buffer(
@@ -177,16 +177,16 @@ unsafe impl Options for gloo_rs_queue_entry_t {
     }
 }
 
-/// Sets `entry->struct_size`, the rank to -1, and all else to 0. `struct_size` is sizeof(gloo_rs_queue_entry_t); at most
-/// that many bytes are written. NULL is ignored.
+/// Sets `entry->struct_size`, the rank to -1, and all else to 0. `struct_size` is sizeof(gloo_rs_queue_entry_t); at
+/// most that many bytes are written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_queue_entry_init(entry: *mut gloo_rs_queue_entry_t, struct_size: usize) {
     // SAFETY: the header demands that `entry` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(entry, struct_size) }
 }
 
-/// Waits for an entry and takes it, as gloo_rs_queue_wait does, and fills `*entry` with it. At most `entry->struct_size`
-/// bytes are written.
+/// Waits for an entry and takes it, as gloo_rs_queue_wait does, and fills `*entry` with it. At most
+/// `entry->struct_size` bytes are written.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_queue_wait_entry(
@@ -235,7 +235,8 @@ fn to_c(
 /// readable without one, for a moment, when a call is to be looked at: so a program that finds it readable calls
 /// gloo_rs_queue_wait with a timeout of 0 until that fails with GLOO_RS_ERROR_TIMEOUT. The queue owns the descriptor,
 /// which is always the same one: it must not be read, written or closed, and is closed with the queue. It is
-/// close-on-exec, and a child by fork does not have it. Fails with GLOO_RS_ERROR_UNSUPPORTED on other systems than Linux.
+/// close-on-exec, and a child by fork does not have it. Fails with GLOO_RS_ERROR_UNSUPPORTED on other systems than
+/// Linux.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_queue_fd(queue: *mut gloo_rs_queue_t, fd: *mut c_int) -> gloo_rs_status_t {
@@ -247,10 +248,10 @@ pub unsafe extern "C" fn gloo_rs_queue_fd(queue: *mut gloo_rs_queue_t, fd: *mut 
     })
 }
 
-/// Closes a queue: waits, in any thread, fail with GLOO_RS_ERROR_CLOSED, and so do later calls. Its requests are attached
-/// no more. Refused with GLOO_RS_ERROR_INVALID_OPERATION, and nothing changes, while one of them is active, or was freed
-/// and its entry was not taken: take the entries first. If their contexts are closed, they come at once. Closing again
-/// has no effect. Buffers are attached no more, whatever they do.
+/// Closes a queue: waits, in any thread, fail with GLOO_RS_ERROR_CLOSED, and so do later calls. Its requests are
+/// attached no more. Refused with GLOO_RS_ERROR_INVALID_OPERATION, and nothing changes, while one of them is active, or
+/// was freed and its entry was not taken: take the entries first. If their contexts are closed, they come at once.
+/// Closing again has no effect. Buffers are attached no more, whatever they do.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_queue_close(queue: *mut gloo_rs_queue_t) -> gloo_rs_status_t {
@@ -260,8 +261,8 @@ pub unsafe extern "C" fn gloo_rs_queue_close(queue: *mut gloo_rs_queue_t) -> glo
     })
 }
 
-/// Closes a queue as gloo_rs_queue_close does, and destroys it; refused as that is. Waits in other threads have returned
-/// before this does. No other thread may begin a call on the handle meanwhile. NULL is ignored.
+/// Closes a queue as gloo_rs_queue_close does, and destroys it; refused as that is. Waits in other threads have
+/// returned before this does. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_queue_destroy(queue: *mut gloo_rs_queue_t) -> gloo_rs_status_t {

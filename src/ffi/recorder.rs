@@ -31,9 +31,9 @@ pub unsafe extern "C" fn gloo_rs_recorder_dump(
 
 /// Has the device's thread write the last collectives of `context`, within some milliseconds, to the file that
 /// `recorder` in the context's options or the environment variable GLOO_RS_RECORDER names. May be called in a signal
-/// handler: it takes no lock, allocates nothing, and on Linux does not change errno. Therefore a failure is not stored for
-/// gloo_rs_last_error. Returns GLOO_RS_ERROR_INVALID_OPERATION if no file is named, or this process has inherited the
-/// context by fork, and GLOO_RS_ERROR_INVALID_ARGUMENT if `context` is not a live handle. The handle must not be
+/// handler: it takes no lock, allocates nothing, and on Linux does not change errno. Therefore a failure is not stored
+/// for gloo_rs_last_error. Returns GLOO_RS_ERROR_INVALID_OPERATION if no file is named, or this process has inherited
+/// the context by fork, and GLOO_RS_ERROR_INVALID_ARGUMENT if `context` is not a live handle. The handle must not be
 /// destroyed meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_recorder_request_dump(context: *const gloo_rs_context_t) -> gloo_rs_status_t {

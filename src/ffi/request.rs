@@ -164,9 +164,9 @@ pub unsafe extern "C" fn gloo_rs_wait(request: *mut gloo_rs_request_t) -> gloo_r
     })
 }
 
-/// Waits like gloo_rs_wait, but for at most `timeout_ms` milliseconds. If the call is not complete then, this fails with
-/// GLOO_RS_ERROR_TIMEOUT, and the request stays active: the call goes on, and the context is not broken. The timeout of
-/// the call itself still fails it as gloo_rs_wait says; gloo_rs_request_query tells the two apart.
+/// Waits like gloo_rs_wait, but for at most `timeout_ms` milliseconds. If the call is not complete then, this fails
+/// with GLOO_RS_ERROR_TIMEOUT, and the request stays active: the call goes on, and the context is not broken. The
+/// timeout of the call itself still fails it as gloo_rs_wait says; gloo_rs_request_query tells the two apart.
 /// GLOO_RS_TIMEOUT_DEFAULT and GLOO_RS_TIMEOUT_INFINITE: the call's own timeout alone counts.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -199,10 +199,10 @@ pub unsafe extern "C" fn gloo_rs_test(request: *mut gloo_rs_request_t, done: *mu
     })
 }
 
-/// Frees an inactive request, or one in a group, whose end fails then. An active one that is attached to a queue is freed when its call has ended and the entry was
-/// taken, which says when its buffers are the program's again. Another active one is refused with
-/// GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it first. If its context is closed or broken, the wait
-/// returns at once. NULL is ignored.
+/// Frees an inactive request, or one in a group, whose end fails then. An active one that is attached to a queue is
+/// freed when its call has ended and the entry was taken, which says when its buffers are the program's again. Another
+/// active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it first. If its context is
+/// closed or broken, the wait returns at once. NULL is ignored.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_request_free(request: *mut gloo_rs_request_t) -> gloo_rs_status_t {

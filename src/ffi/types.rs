@@ -78,8 +78,8 @@ pub enum gloo_rs_op_t {
 
 pub use gloo_rs_op_t::*;
 
-/// Where the buffers of a call are. Managed and pinned memory of CUDA count as host memory, and may be used as memory of
-/// devices too. A call on memory of devices is synchronous: the caller has waited for all of its own work on the
+/// Where the buffers of a call are. Managed and pinned memory of CUDA count as host memory, and may be used as memory
+/// of devices too. A call on memory of devices is synchronous: the caller has waited for all of its own work on the
 /// buffers, and the result is there when the call returns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,8 +34,8 @@ pub struct UnboundHandle {
 }
 
 /// Creates a buffer on the `bytes` bytes at `data`, of any alignment. The caller keeps the memory valid until the
-/// buffer is destroyed. Until the wait for an operation has returned, or its entry was taken from a gloo_rs_queue_t, the
-/// caller must not change the bytes of a send or put, and must not access the bytes of a receive or get. The caller
+/// buffer is destroyed. Until the wait for an operation has returned, or its entry was taken from a gloo_rs_queue_t,
+/// the caller must not change the bytes of a send or put, and must not access the bytes of a receive or get. The caller
 /// destroys `*buffer` with gloo_rs_unbound_buffer_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]

@@ -43,8 +43,8 @@ impl Factor {
             .for_each(|it| it.copy_from_slice(&self.element[..self.size]));
         for at in (0..count).step_by(step) {
             let (offset, len) = (at * self.size, step.min(count - at));
-            // SAFETY: the caller guarantees `count` elements at both pointers, and the list has `step`, which is no less
-            // than `len`.
+            // SAFETY: the caller guarantees `count` elements at both pointers, and the list has `step`, which is no
+            // less than `len`.
             unsafe { (self.product)(into.add(offset), from.add(offset), list.0.as_ptr(), len) };
         }
     }

@@ -7,9 +7,12 @@
 //! | elements | sum, product | min, max | average (the sum, divided once) |
 //! |---|---|---|---|
 //! | integers | in their own type; overflow wraps | by value | truncates towards zero; the sum may have wrapped |
-//! | float32, float64 | in their own type, rounded to nearest, ties to even; overflow is infinite | by value, -0 below +0 | divided by the divisor converted to that type |
-//! | float16, bfloat16 | each operation in float32, then rounded to 16 bits, nearest, ties to even | by value, -0 below +0 | in float32, then rounded |
-//! | complex | by the textbook formula, each operation rounded (no fused multiply-add, no recovery of infinities) | not supported | each part |
+//! | float32, float64 | in their own type, rounded to nearest, ties to even; overflow is infinite | by value, -0 below
+//! +0 | divided by the divisor converted to that type |
+//! | float16, bfloat16 | each operation in float32, then rounded to 16 bits, nearest, ties to even | by value, -0 below
+//! +0 | in float32, then rounded |
+//! | complex | by the textbook formula, each operation rounded (no fused multiply-add, no recovery of infinities) | not
+//! supported | each part |
 //! | bool | or, and; the result is 0 or 1 | and, or | not supported |
 //!
 //! Subnormal numbers are preserved. The floating-point environment must be the default one; with another one, sums and

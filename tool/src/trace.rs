@@ -67,8 +67,8 @@ fn microseconds(picoseconds: u64) -> f64 {
 struct Rows(Vec<(&'static str, u64)>);
 
 impl Rows {
-    /// The first row of this kind that is free from `begin` on, which is taken until `end`. Viewers nest spans of one row,
-    /// so those that overlap must be in different ones.
+    /// The first row of this kind that is free from `begin` on, which is taken until `end`. Viewers nest spans of one
+    /// row, so those that overlap must be in different ones.
     fn of(&mut self, kind: &'static str, begin: u64, end: u64) -> usize {
         let free = self.0.iter().position(|(own, until)| *own == kind && *until <= begin);
         let row = free.unwrap_or_else(|| {

@@ -13,8 +13,8 @@ const COUNT: usize = 300;
 /// The input buffers, and the output buffers.
 type Buffers = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 
-/// Makes the call on `buffers`, of which the outputs are the inputs if there are no others: by a request that is started
-/// so many times, or a plain call if that is 0.
+/// Makes the call on `buffers`, of which the outputs are the inputs if there are no others: by a request that is
+/// started so many times, or a plain call if that is 0.
 fn call(
     context: &Arc<Context>,
     (collective, algorithm, dtype): (Collective, Option<&str>, DataType),

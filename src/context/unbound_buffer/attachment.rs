@@ -19,8 +19,8 @@ type Place = Option<(Arc<Queue>, [u32; 2])>;
 pub(super) struct Attachment(Arc<Mutex<Place>>);
 
 impl Attachment {
-    /// An operation of one side is about to be posted by the thread that has the engine's lock. What is returned is to be
-    /// done without locks.
+    /// An operation of one side is about to be posted by the thread that has the engine's lock. What is returned is to
+    /// be done without locks.
     pub fn count(&self, side: Side) -> Option<After<Context>> {
         let (queue, numbers) = self.place().clone()?;
         Some(queue.begin_another(numbers[side as usize], 1))

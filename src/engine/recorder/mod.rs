@@ -99,9 +99,9 @@ impl Awaited {
     }
 }
 
-/// How a call has ended, and its link: 8 bits for the link, 8 for the error's number, or 0 if it has ended well, one for
-/// whether the entry has the times before the end, and the upper 32 for whom it has waited. 0 is that of a call in shared
-/// memory that has ended well, and has not waited.
+/// How a call has ended, and its link: 8 bits for the link, 8 for the error's number, or 0 if it has ended well, one
+/// for whether the entry has the times before the end, and the upper 32 for whom it has waited. 0 is that of a call in
+/// shared memory that has ended well, and has not waited.
 #[derive(Clone, Copy)]
 struct Outcome(u64);
 
@@ -301,7 +301,8 @@ mod tests {
         assert!(last.error.is_none() && last.at >= ended[1].at);
     }
 
-    /// A thread writes entries whose words are all the same into one place, in both ways; none is read that is a mixture.
+    /// A thread writes entries whose words are all the same into one place, in both ways; none is read that is a
+    /// mixture.
     #[test]
     fn an_entry_that_is_being_written_is_not_read() {
         let (recorder, rounds) = (&recorder(), if cfg!(miri) { 20 } else { 20_000 });

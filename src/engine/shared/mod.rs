@@ -259,8 +259,8 @@ impl Shared {
     }
 
     /// Claims the line of a call that sends messages: no call that it excludes starts from now on, until
-    /// [`Shared::release`]. If it is `counted`, returns its number on the line, and among all of the context; else zeros.
-    /// Fails with the fingerprint of one that is in progress.
+    /// [`Shared::release`]. If it is `counted`, returns its number on the line, and among all of the context; else
+    /// zeros. Fails with the fingerprint of one that is in progress.
     pub fn claim(
         &self,
         line: Line,

@@ -118,7 +118,8 @@ pub(super) unsafe fn request(
 ) -> Result<Request> {
     check_used(options, collective)?;
     let prepare = |call: &Call<'_>, key: Option<&CallKey<'_>>, cached| {
-        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is active.
+        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is
+        // active.
         unsafe { context.request_checked(call, key, cached, in_order) }
     };
     // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a

@@ -108,23 +108,23 @@ pub struct gloo_rs_collective_options_t {
     pub memory: MaybeUninit<gloo_rs_memory_t>,
     /// Must be 0.
     pub reserved: u32,
-    /// What each element of this rank's inputs is multiplied by before it is combined, as ncclRedOpCreatePreMulSum has it:
-    /// one element of `data_type`, which is float16, bfloat16, float32 or float64; or NULL. `op` is GLOO_RS_SUM. It is
-    /// read before the function returns. Inputs are only read, and in place only the result is written; the products
+    /// What each element of this rank's inputs is multiplied by before it is combined, as ncclRedOpCreatePreMulSum has
+    /// it: one element of `data_type`, which is float16, bfloat16, float32 or float64; or NULL. `op` is GLOO_RS_SUM. It
+    /// is read before the function returns. Inputs are only read, and in place only the result is written; the products
     /// take memory of the library. Ranks need not agree. Used by allreduce, reduce, reduce_scatter, scan, exscan.
     pub factor: *const c_void,
-    /// 1: where a buffer has one block per rank, there is a buffer for each block, in the order of ranks: `num_inputs` or
-    /// `num_outputs` is the size of the context, and each has the length of its block. These are the inputs of
-    /// reduce_scatter, with one contribution per rank, and of scatter and scatterv on the root; the outputs of allgather
-    /// and allgatherv, and of gather and gatherv on the root; and both of alltoall and alltoallv. In place, the only
-    /// buffer of the other kind equals this rank's block; of alltoall, there are no inputs. 0: one buffer has all
-    /// blocks. The buffers are in host memory. Ranks need not agree. Used by reduce_scatter, allgather, allgatherv,
+    /// 1: where a buffer has one block per rank, there is a buffer for each block, in the order of ranks: `num_inputs`
+    /// or `num_outputs` is the size of the context, and each has the length of its block. These are the inputs of
+    /// reduce_scatter, with one contribution per rank, and of scatter and scatterv on the root; the outputs of
+    /// allgather and allgatherv, and of gather and gatherv on the root; and both of alltoall and alltoallv. In place,
+    /// the only buffer of the other kind equals this rank's block; of alltoall, there are no inputs. 0: one buffer has
+    /// all blocks. The buffers are in host memory. Ranks need not agree. Used by reduce_scatter, allgather, allgatherv,
     /// gather, gatherv, scatter, scatterv, alltoall, alltoallv.
     pub blocks: u64,
     /// "ranks": what the ranks contribute is combined in their order, from the left, ((x0 + x1) + x2) + ..., and before
     /// that the inputs of each rank in theirs; so the bits of the result depend on neither the algorithm nor the link,
-    /// nor on hosts or segments. `algorithm`, if one is named, is one that does so. NULL: as the context's options say. The
-    /// same on all ranks. Used by allreduce, reduce, reduce_scatter.
+    /// nor on hosts or segments. `algorithm`, if one is named, is one that does so. NULL: as the context's options say.
+    /// The same on all ranks. Used by allreduce, reduce, reduce_scatter.
     pub order: *const c_char,
 }
 

@@ -128,8 +128,8 @@ pub struct Report {
     pub traffic: Vec<Traffic>,
     /// Whether every reduction has its contributions in rank order; then the operation need not commute.
     pub in_order: bool,
-    /// Whether every reduction combines what the first two ranks contribute, the result with what the third does, and so
-    /// on; each rank's own contributions before that, also from the left.
+    /// Whether every reduction combines what the first two ranks contribute, the result with what the third does, and
+    /// so on; each rank's own contributions before that, also from the left.
     pub folds: bool,
 }
 

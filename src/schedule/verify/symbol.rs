@@ -38,8 +38,8 @@ struct Expression {
     last: u32,
     /// Whether the contributions ascend from left to right.
     ascending: bool,
-    /// Whether it is `((x0 op x1) op x2) op …` for consecutive ranks, where `xi` combines all that rank i contributes, from
-    /// the left.
+    /// Whether it is `((x0 op x1) op x2) op …` for consecutive ranks, where `xi` combines all that rank i contributes,
+    /// from the left.
     fold: bool,
     /// 1 if the expression is not a quotient.
     divisor: u64,

@@ -193,8 +193,8 @@ impl CollectiveCall {
         }
     }
 
-    /// The shapes of all ranks. In an alltoallv rank i sends `counts[i]` elements to every rank, including itself. The seed
-    /// says which ranks have a buffer for each block, and whether elements are combined in the order of ranks.
+    /// The shapes of all ranks. In an alltoallv rank i sends `counts[i]` elements to every rank, including itself. The
+    /// seed says which ranks have a buffer for each block, and whether elements are combined in the order of ranks.
     fn shapes<'a>(&'a self, rows: &'a [Vec<usize>]) -> Vec<Shape<'a>> {
         let may_be_ordered = self.algorithm.is_none_or(|algorithm| self.collective.folds(algorithm));
         let ordered = may_be_ordered && self.collective.has_order() && self.seed >> 40 & 1 != 0;

@@ -1,5 +1,5 @@
-//! Collectives on buffers in the memory of GPUs, by the simulated driver: every collective, with buffers in all kinds of
-//! memory; and what happens when calls of the driver fail.
+//! Collectives on buffers in the memory of GPUs, by the simulated driver: every collective, with buffers in all kinds
+//! of memory; and what happens when calls of the driver fail.
 
 use std::sync::Arc;
 use std::time::Duration;

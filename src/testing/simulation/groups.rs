@@ -112,8 +112,8 @@ fn exchanges_that_deadlock_without_a_group_end_in_one() {
     }
 }
 
-/// A stage receives activations from the stage before, and gradients from that behind, in the steady state of a pipeline
-/// with as many micro-batches: in each step it sends both and receives both, in an order of its own.
+/// A stage receives activations from the stage before, and gradients from that behind, in the steady state of a
+/// pipeline with as many micro-batches: in each step it sends both and receives both, in an order of its own.
 #[test]
 fn stages_of_a_pipeline_exchange_in_orders_of_their_own() {
     const STEPS: u64 = 6;

@@ -110,8 +110,8 @@ impl Allocations {
         self.state().all.get(&memory.addr()).map(|allocation| allocation.mapping.bytes())
     }
 
-    /// Takes over what was allocated by `other`, and lists it in the table of this one, as far as there is room. Returns
-    /// what it is, and how many bytes of it are mapped.
+    /// Takes over what was allocated by `other`, and lists it in the table of this one, as far as there is room.
+    /// Returns what it is, and how many bytes of it are mapped.
     pub fn take_over(&self, other: &Self) -> Vec<(*mut u8, usize)> {
         let all = std::mem::take(&mut other.state().all);
         let mut state = self.state();

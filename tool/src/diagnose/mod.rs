@@ -30,8 +30,8 @@ pub struct Args {
     #[arg(required = true, value_name = "FILES")]
     files: Vec<PathBuf>,
 
-    /// Write each record as a file PREFIX and rank, which PyTorch's torchfrtrace reads; calls for which that has no name
-    /// are left out
+    /// Write each record as a file PREFIX and rank, which PyTorch's torchfrtrace reads; calls for which that has no
+    /// name are left out
     #[arg(long, value_name = "PREFIX")]
     pickle: Option<PathBuf>,
 
