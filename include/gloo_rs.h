@@ -262,8 +262,8 @@ typedef enum gloo_rs_op_t {
   GLOO_RS_XOR = 7,
 } gloo_rs_op_t;
 
-/// Where the buffers of a call are. Managed and pinned memory of CUDA count as host memory, and may be used as memory of
-/// devices too. A call on memory of devices is synchronous: the caller has waited for all of its own work on the
+/// Where the buffers of a call are. Managed and pinned memory of CUDA count as host memory, and may be used as memory
+/// of devices too. A call on memory of devices is synchronous: the caller has waited for all of its own work on the
 /// buffers, and the result is there when the call returns.
 typedef enum gloo_rs_memory_t {
   /// Each buffer is either host memory or memory of a CUDA device. CUDA's driver is asked which, once it is loaded in
@@ -373,8 +373,8 @@ typedef struct gloo_rs_group_t gloo_rs_group_t;
 typedef struct gloo_rs_pair_t gloo_rs_pair_t;
 
 /// A completion queue: it reports the ends of requests and of messages, of one context or of several, to any number of
-/// threads, and to event loops. A request that is attached to a queue is not waited for nor tested: each of its calls gives the queue one
-/// entry when it has ended, and whoever takes the entry has the result, as from gloo_rs_wait.
+/// threads, and to event loops. A request that is attached to a queue is not waited for nor tested: each of its calls
+/// gives the queue one entry when it has ended, and whoever takes the entry has the result, as from gloo_rs_wait.
 ///
 /// The calls make progress while no thread waits, by the thread of their device, but for reduction functions of the
 /// caller: those are called by threads in gloo_rs_queue_wait, and by those that wait on the context otherwise.
@@ -884,23 +884,23 @@ typedef struct gloo_rs_collective_options_t {
   enum gloo_rs_memory_t memory;
   /// Must be 0.
   uint32_t reserved;
-  /// What each element of this rank's inputs is multiplied by before it is combined, as ncclRedOpCreatePreMulSum has it:
-  /// one element of `data_type`, which is float16, bfloat16, float32 or float64; or NULL. `op` is GLOO_RS_SUM. It is
-  /// read before the function returns. Inputs are only read, and in place only the result is written; the products
+  /// What each element of this rank's inputs is multiplied by before it is combined, as ncclRedOpCreatePreMulSum has
+  /// it: one element of `data_type`, which is float16, bfloat16, float32 or float64; or NULL. `op` is GLOO_RS_SUM. It
+  /// is read before the function returns. Inputs are only read, and in place only the result is written; the products
   /// take memory of the library. Ranks need not agree. Used by allreduce, reduce, reduce_scatter, scan, exscan.
   const void *factor;
-  /// 1: where a buffer has one block per rank, there is a buffer for each block, in the order of ranks: `num_inputs` or
-  /// `num_outputs` is the size of the context, and each has the length of its block. These are the inputs of
-  /// reduce_scatter, with one contribution per rank, and of scatter and scatterv on the root; the outputs of allgather
-  /// and allgatherv, and of gather and gatherv on the root; and both of alltoall and alltoallv. In place, the only
-  /// buffer of the other kind equals this rank's block; of alltoall, there are no inputs. 0: one buffer has all
-  /// blocks. The buffers are in host memory. Ranks need not agree. Used by reduce_scatter, allgather, allgatherv,
+  /// 1: where a buffer has one block per rank, there is a buffer for each block, in the order of ranks: `num_inputs`
+  /// or `num_outputs` is the size of the context, and each has the length of its block. These are the inputs of
+  /// reduce_scatter, with one contribution per rank, and of scatter and scatterv on the root; the outputs of
+  /// allgather and allgatherv, and of gather and gatherv on the root; and both of alltoall and alltoallv. In place,
+  /// the only buffer of the other kind equals this rank's block; of alltoall, there are no inputs. 0: one buffer has
+  /// all blocks. The buffers are in host memory. Ranks need not agree. Used by reduce_scatter, allgather, allgatherv,
   /// gather, gatherv, scatter, scatterv, alltoall, alltoallv.
   uint64_t blocks;
   /// "ranks": what the ranks contribute is combined in their order, from the left, ((x0 + x1) + x2) + ..., and before
   /// that the inputs of each rank in theirs; so the bits of the result depend on neither the algorithm nor the link,
-  /// nor on hosts or segments. `algorithm`, if one is named, is one that does so. NULL: as the context's options say. The
-  /// same on all ranks. Used by allreduce, reduce, reduce_scatter.
+  /// nor on hosts or segments. `algorithm`, if one is named, is one that does so. NULL: as the context's options say.
+  /// The same on all ranks. Used by allreduce, reduce, reduce_scatter.
   const char *order;
 } gloo_rs_collective_options_t;
 
@@ -1269,9 +1269,9 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32
 void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, size_t struct_size);
 
 /// Creates the context of `rank` (0 to `size` - 1) in a group of `size` ranks, not yet connected; or, if both are -1, a
-/// context without members, which gets them by gloo_rs_context_reconfigure. Until then its rank and size are -1, and calls
-/// fail with GLOO_RS_ERROR_INVALID_OPERATION. `options` may be NULL for defaults. The context keeps the device alive. The caller destroys `*context` with gloo_rs_context_destroy; it is
-/// NULL on failure.
+/// context without members, which gets them by gloo_rs_context_reconfigure. Until then its rank and size are -1, and
+/// calls fail with GLOO_RS_ERROR_INVALID_OPERATION. `options` may be NULL for defaults. The context keeps the device
+/// alive. The caller destroys `*context` with gloo_rs_context_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
                                              int32_t rank,
@@ -1386,9 +1386,9 @@ enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 
 /// Aborts the context on all its ranks. Calls that wait, requests in progress and later calls fail there with
-/// GLOO_RS_ERROR_ABORTED and a message with `reason` and this rank, which is also the `rank` of gloo_rs_last_error; only
-/// gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_handle, gloo_rs_context_close, agree, shrink and
-/// reconfigure, and functions that destroy or free, work as before. A call of gloo_rs_context_connect or
+/// GLOO_RS_ERROR_ABORTED and a message with `reason` and this rank, which is also the `rank` of gloo_rs_last_error;
+/// only gloo_rs_context_broken, gloo_rs_context_is_aborted, gloo_rs_context_handle, gloo_rs_context_close, agree,
+/// shrink and reconfigure, and functions that destroy or free, work as before. A call of gloo_rs_context_connect or
 /// gloo_rs_context_reconfigure ends, too. The context stays aborted until it is reconfigured or destroyed.
 ///
 /// Waits for nobody. May be called from any thread, also from a reduction function or while other threads wait, but not
@@ -1397,9 +1397,7 @@ void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 /// GLOO_RS_OK, and so does one of a closed context. `reason` is a string or NULL for none; peers get its first 4000
 /// bytes. Buffers of an operation are the caller's again when its call, its wait or its test has returned, and not
 /// before: an abort gives none back.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_context_abort(struct gloo_rs_context_t *context,
-                                            const char *reason);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_abort(struct gloo_rs_context_t *context, const char *reason);
 
 /// Sets `*aborted` to whether the context was aborted, by this rank or another, as far as this rank knows.
 GLOO_RS_NODISCARD
@@ -1413,10 +1411,10 @@ enum gloo_rs_status_t gloo_rs_context_is_aborted(const struct gloo_rs_context_t 
 /// closed, or a connection to it has broken; if it lives, it fails.
 ///
 /// Returns GLOO_RS_OK; or GLOO_RS_ERROR_CONNECTION_LOST if more ranks are lost than when the ranks agreed last, with
-/// `*flags` and the list set all the same. Other errors leave `*flags` as it is. Fails with GLOO_RS_ERROR_TIMEOUT if not
-/// all ranks have come within `timeout_ms` milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. This rank has voted
-/// all the same: its next call goes on with this agreement, and with the flags that were passed first. One thread of a
-/// rank may agree at a time.
+/// `*flags` and the list set all the same. Other errors leave `*flags` as it is. Fails with GLOO_RS_ERROR_TIMEOUT if
+/// not all ranks have come within `timeout_ms` milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. This rank has
+/// voted all the same: its next call goes on with this agreement, and with the flags that were passed first. One thread
+/// of a rank may agree at a time.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_agree(struct gloo_rs_context_t *context,
                                             uint64_t *flags,
@@ -1445,9 +1443,9 @@ enum gloo_rs_status_t gloo_rs_context_shrink(struct gloo_rs_context_t *context,
 
 /// Copies the handle of the context, a text of at most 64 bytes with a NUL byte at its end, into `buffer` of `capacity`
 /// bytes. It names this process and the present membership of the context, for gloo_rs_context_reconfigure in other
-/// processes, which the program passes it to. Each membership has another handle. `*needed` is set to its length with the
-/// NUL byte, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`, but
-/// not both, may be NULL.
+/// processes, which the program passes it to. Each membership has another handle. `*needed` is set to its length with
+/// the NUL byte, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or
+/// `needed`, but not both, may be NULL.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_handle(const struct gloo_rs_context_t *context,
                                              char *buffer,
@@ -1457,29 +1455,30 @@ enum gloo_rs_status_t gloo_rs_context_handle(const struct gloo_rs_context_t *con
 /// Gives the context a new membership: the processes with these `n` `handles`, each from gloo_rs_context_handle there.
 /// Collective: all of them call it, with the same handles, `ordered` and `id`, over a store in which no reconfigure has
 /// had that `id`; this context's handle is among them, and none is there twice. If `ordered`, ranks are positions in
-/// `handles`; if not, handles may have any order, and the library chooses one that is the same everywhere. Ranks that are
-/// left out do not take part: their contexts are aborted. Contexts with and without members may take part, in any state
-/// but closed.
+/// `handles`; if not, handles may have any order, and the library chooses one that is the same everywhere. Ranks that
+/// are left out do not take part: their contexts are aborted. Contexts with and without members may take part, in any
+/// state but closed.
 ///
 /// First, if anything runs on the context here (collectives, requests, messages), the context is aborted, so all that
 /// fails with GLOO_RS_ERROR_ABORTED, also on its other ranks. Then the processes connect. They get the new membership
 /// once all have; otherwise the call fails, for all of them, and their contexts are as before, or aborted if something
 /// ran. Only a process that cannot read the outcome in the store, after it has said that it is connected, does not know
-/// it: its call fails with GLOO_RS_ERROR_TIMEOUT or GLOO_RS_ERROR_IO and a message that says so, and its context is broken.
+/// it: its call fails with GLOO_RS_ERROR_TIMEOUT or GLOO_RS_ERROR_IO and a message that says so, and its context is
+/// broken.
 ///
 /// On success, requests, pairs and buffers of the earlier membership fail with GLOO_RS_ERROR_INVALID_OPERATION: free or
 /// destroy them. Remote keys are exchanged anew, since one of an earlier membership may name another buffer. Memory of
-/// gloo_rs_alloc stays, and so do contexts that were split off. Slots, tags and the recorder begin anew. Options, device
-/// and the timeout are those that the context has. Calls that other threads begin meanwhile run in the one membership or
-/// in the other, and their buffers must have room for both.
+/// gloo_rs_alloc stays, and so do contexts that were split off. Slots, tags and the recorder begin anew. Options,
+/// device and the timeout are those that the context has. Calls that other threads begin meanwhile run in the one
+/// membership or in the other, and their buffers must have room for both.
 ///
 /// Fails with GLOO_RS_ERROR_TIMEOUT if not all have come and connected within `timeout_ms` milliseconds, of which a
 /// quarter, and at most 4 s, is for the outcome; GLOO_RS_TIMEOUT_DEFAULT for the context's. The `rank` of
-/// gloo_rs_last_error is that in the new membership. Fails with GLOO_RS_ERROR_MISMATCH if the `id` was used before, or the
-/// others pass another list; with GLOO_RS_ERROR_INVALID_ARGUMENT if the handles are not as above; with
+/// gloo_rs_last_error is that in the new membership. Fails with GLOO_RS_ERROR_MISMATCH if the `id` was used before, or
+/// the others pass another list; with GLOO_RS_ERROR_INVALID_ARGUMENT if the handles are not as above; with
 /// GLOO_RS_ERROR_IO, and the store's name, if the store does not answer; with GLOO_RS_ERROR_ABORTED if the context is
-/// aborted meanwhile, and with GLOO_RS_ERROR_CLOSED if it was closed. The store must be able to append or to add. Not to be called
-/// from a reduction function.
+/// aborted meanwhile, and with GLOO_RS_ERROR_CLOSED if it was closed. The store must be able to append or to add. Not
+/// to be called from a reduction function.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_reconfigure(struct gloo_rs_context_t *context,
                                                   struct gloo_rs_store_t *store,
@@ -1500,9 +1499,9 @@ enum gloo_rs_status_t gloo_rs_recorder_dump(const struct gloo_rs_context_t *cont
 
 /// Has the device's thread write the last collectives of `context`, within some milliseconds, to the file that
 /// `recorder` in the context's options or the environment variable GLOO_RS_RECORDER names. May be called in a signal
-/// handler: it takes no lock, allocates nothing, and on Linux does not change errno. Therefore a failure is not stored for
-/// gloo_rs_last_error. Returns GLOO_RS_ERROR_INVALID_OPERATION if no file is named, or this process has inherited the
-/// context by fork, and GLOO_RS_ERROR_INVALID_ARGUMENT if `context` is not a live handle. The handle must not be
+/// handler: it takes no lock, allocates nothing, and on Linux does not change errno. Therefore a failure is not stored
+/// for gloo_rs_last_error. Returns GLOO_RS_ERROR_INVALID_OPERATION if no file is named, or this process has inherited
+/// the context by fork, and GLOO_RS_ERROR_INVALID_ARGUMENT if `context` is not a live handle. The handle must not be
 /// destroyed meanwhile.
 enum gloo_rs_status_t gloo_rs_recorder_request_dump(const struct gloo_rs_context_t *context);
 
@@ -1623,8 +1622,8 @@ enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
 /// Creates a buffer on the `bytes` bytes at `data`, of any alignment. The caller keeps the memory valid until the
-/// buffer is destroyed. Until the wait for an operation has returned, or its entry was taken from a gloo_rs_queue_t, the
-/// caller must not change the bytes of a send or put, and must not access the bytes of a receive or get. The caller
+/// buffer is destroyed. Until the wait for an operation has returned, or its entry was taken from a gloo_rs_queue_t,
+/// the caller must not change the bytes of a send or put, and must not access the bytes of a receive or get. The caller
 /// destroys `*buffer` with gloo_rs_unbound_buffer_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
@@ -1957,25 +1956,22 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_start(struct gloo_rs_request_t *
 /// since the start; such a failure breaks the context.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_wait(struct gloo_rs_request_t *request);
 
-/// Waits like gloo_rs_wait, but for at most `timeout_ms` milliseconds. If the call is not complete then, this fails with
-/// GLOO_RS_ERROR_TIMEOUT, and the request stays active: the call goes on, and the context is not broken. The timeout of
-/// the call itself still fails it as gloo_rs_wait says; gloo_rs_request_query tells the two apart.
+/// Waits like gloo_rs_wait, but for at most `timeout_ms` milliseconds. If the call is not complete then, this fails
+/// with GLOO_RS_ERROR_TIMEOUT, and the request stays active: the call goes on, and the context is not broken. The
+/// timeout of the call itself still fails it as gloo_rs_wait says; gloo_rs_request_query tells the two apart.
 /// GLOO_RS_TIMEOUT_DEFAULT and GLOO_RS_TIMEOUT_INFINITE: the call's own timeout alone counts.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_wait_for(struct gloo_rs_request_t *request,
-                                       int64_t timeout_ms);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_wait_for(struct gloo_rs_request_t *request, int64_t timeout_ms);
 
 /// Sets `*done` to whether the call of an active request is complete on this rank; if so, the request is inactive, as
 /// after gloo_rs_wait. Otherwise the call does what it can without waiting for another rank. If the call has failed, or
 /// its timeout has expired, this fails as gloo_rs_wait does, and the request is inactive.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_test(struct gloo_rs_request_t *request, bool *done);
 
-/// Frees an inactive request, or one in a group, whose end fails then. An active one that is attached to a queue is freed when its call has ended and the entry was
-/// taken, which says when its buffers are the program's again. Another active one is refused with
-/// GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it first. If its context is closed or broken, the wait
-/// returns at once. NULL is ignored.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_request_free(struct gloo_rs_request_t *request);
+/// Frees an inactive request, or one in a group, whose end fails then. An active one that is attached to a queue is
+/// freed when its call has ended and the entry was taken, which says when its buffers are the program's again. Another
+/// active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it first. If its context is
+/// closed or broken, the wait returns at once. NULL is ignored.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_request_free(struct gloo_rs_request_t *request);
 
 /// Waits until one of `n` requests is complete, or has failed, and makes it inactive, as gloo_rs_wait does. Sets
 /// `*index` to its position, and returns what gloo_rs_wait would. NULL and inactive requests are ignored; if there is no
@@ -2017,14 +2013,13 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_request_query(struct gloo_rs_request_t *request,
                                             struct gloo_rs_request_info_t *info);
 
-/// Creates an empty queue. It belongs to no context. The caller destroys `*queue` with gloo_rs_queue_destroy; it is NULL
-/// on failure.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_queue_create(struct gloo_rs_queue_t **queue);
+/// Creates an empty queue. It belongs to no context. The caller destroys `*queue` with gloo_rs_queue_destroy; it is
+/// NULL on failure.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_queue_create(struct gloo_rs_queue_t **queue);
 
-/// Attaches a request to a queue, which reports the end of each of its calls from now on, with `user`: of the one that is
-/// in progress or has ended, if the request is active, and of those that gloo_rs_start starts later. So the request is
-/// attached once, before its first start or after it. The attachment ends when the request is freed, or the queue
+/// Attaches a request to a queue, which reports the end of each of its calls from now on, with `user`: of the one that
+/// is in progress or has ended, if the request is active, and of those that gloo_rs_start starts later. So the request
+/// is attached once, before its first start or after it. The attachment ends when the request is freed, or the queue
 /// destroyed.
 ///
 /// From a start until its entry is taken, the request is active: gloo_rs_wait, gloo_rs_test and the waits for several
@@ -2039,39 +2034,38 @@ enum gloo_rs_status_t gloo_rs_queue_attach(struct gloo_rs_queue_t *queue,
 /// becomes the calling thread's last error, as if this call had failed with it. Every end is reported once, to one
 /// thread. Returns GLOO_RS_OK if there was an entry.
 ///
-/// If there is none within `timeout_ms` milliseconds, fails with GLOO_RS_ERROR_TIMEOUT, and nothing else changes; 0 asks
-/// once, and does what needs no waiting. GLOO_RS_TIMEOUT_DEFAULT and GLOO_RS_TIMEOUT_INFINITE: waits until there is one.
-/// The timeouts of the calls run meanwhile, also while no thread waits; the entry of a call that has failed by its own
-/// says so, after up to a second in which this thread finds out which rank is to blame.
+/// If there is none within `timeout_ms` milliseconds, fails with GLOO_RS_ERROR_TIMEOUT, and nothing else changes; 0
+/// asks once, and does what needs no waiting. GLOO_RS_TIMEOUT_DEFAULT and GLOO_RS_TIMEOUT_INFINITE: waits until there
+/// is one. The timeouts of the calls run meanwhile, also while no thread waits; the entry of a call that has failed by
+/// its own says so, after up to a second in which this thread finds out which rank is to blame.
 ///
 /// While all calls in progress are of one context, the thread does their work, as one in gloo_rs_wait does; those of
 /// several contexts are progressed by their devices' threads. If another thread closes or destroys the queue, fails
-/// with GLOO_RS_ERROR_CLOSED. The destruction of a context does not end a wait: calls in progress keep its connections, and
-/// gloo_rs_context_close ends them with GLOO_RS_ERROR_CLOSED, as entries.
+/// with GLOO_RS_ERROR_CLOSED. The destruction of a context does not end a wait: calls in progress keep its connections,
+/// and gloo_rs_context_close ends them with GLOO_RS_ERROR_CLOSED, as entries.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_queue_wait(struct gloo_rs_queue_t *queue,
                                          int64_t timeout_ms,
                                          uint64_t *user,
                                          enum gloo_rs_status_t *status);
 
-/// Attaches an unbound buffer to a queue, which reports the end of each of its sends, puts, gets and receives from now on,
-/// with `user`; also of those that have begun or ended before, if no wait has returned for them. An entry takes the place
-/// of one gloo_rs_unbound_buffer_wait_send or gloo_rs_unbound_buffer_wait_recv, which are refused with
-/// GLOO_RS_ERROR_INVALID_OPERATION meanwhile; gloo_rs_queue_wait_entry tells which it is, and the peer. The attachment ends
-/// when the buffer is destroyed, with the entries that were not taken, or the queue closed: then waits return for them.
-/// Operations have no timeout; a lost connection, or the end of the context, ends them.
+/// Attaches an unbound buffer to a queue, which reports the end of each of its sends, puts, gets and receives from now
+/// on, with `user`; also of those that have begun or ended before, if no wait has returned for them. An entry takes the
+/// place of one gloo_rs_unbound_buffer_wait_send or gloo_rs_unbound_buffer_wait_recv, which are refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION meanwhile; gloo_rs_queue_wait_entry tells which it is, and the peer. The attachment
+/// ends when the buffer is destroyed, with the entries that were not taken, or the queue closed: then waits return for
+/// them. Operations have no timeout; a lost connection, or the end of the context, ends them.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_queue_attach_buffer(struct gloo_rs_queue_t *queue,
                                                   struct gloo_rs_unbound_buffer_t *buffer,
                                                   uint64_t user);
 
-/// Sets `entry->struct_size`, the rank to -1, and all else to 0. `struct_size` is sizeof(gloo_rs_queue_entry_t); at most
-/// that many bytes are written. NULL is ignored.
-void gloo_rs_queue_entry_init(struct gloo_rs_queue_entry_t *entry,
-                              size_t struct_size);
+/// Sets `entry->struct_size`, the rank to -1, and all else to 0. `struct_size` is sizeof(gloo_rs_queue_entry_t); at
+/// most that many bytes are written. NULL is ignored.
+void gloo_rs_queue_entry_init(struct gloo_rs_queue_entry_t *entry, size_t struct_size);
 
-/// Waits for an entry and takes it, as gloo_rs_queue_wait does, and fills `*entry` with it. At most `entry->struct_size`
-/// bytes are written.
+/// Waits for an entry and takes it, as gloo_rs_queue_wait does, and fills `*entry` with it. At most
+/// `entry->struct_size` bytes are written.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_queue_wait_entry(struct gloo_rs_queue_t *queue,
                                                int64_t timeout_ms,
@@ -2081,22 +2075,19 @@ enum gloo_rs_status_t gloo_rs_queue_wait_entry(struct gloo_rs_queue_t *queue,
 /// readable without one, for a moment, when a call is to be looked at: so a program that finds it readable calls
 /// gloo_rs_queue_wait with a timeout of 0 until that fails with GLOO_RS_ERROR_TIMEOUT. The queue owns the descriptor,
 /// which is always the same one: it must not be read, written or closed, and is closed with the queue. It is
-/// close-on-exec, and a child by fork does not have it. Fails with GLOO_RS_ERROR_UNSUPPORTED on other systems than Linux.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_queue_fd(struct gloo_rs_queue_t *queue,
-                                       int *fd);
+/// close-on-exec, and a child by fork does not have it. Fails with GLOO_RS_ERROR_UNSUPPORTED on other systems than
+/// Linux.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_queue_fd(struct gloo_rs_queue_t *queue, int *fd);
 
-/// Closes a queue: waits, in any thread, fail with GLOO_RS_ERROR_CLOSED, and so do later calls. Its requests are attached
-/// no more. Refused with GLOO_RS_ERROR_INVALID_OPERATION, and nothing changes, while one of them is active, or was freed
-/// and its entry was not taken: take the entries first. If their contexts are closed, they come at once. Closing again
-/// has no effect. Buffers are attached no more, whatever they do.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_queue_close(struct gloo_rs_queue_t *queue);
+/// Closes a queue: waits, in any thread, fail with GLOO_RS_ERROR_CLOSED, and so do later calls. Its requests are
+/// attached no more. Refused with GLOO_RS_ERROR_INVALID_OPERATION, and nothing changes, while one of them is active, or
+/// was freed and its entry was not taken: take the entries first. If their contexts are closed, they come at once.
+/// Closing again has no effect. Buffers are attached no more, whatever they do.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_queue_close(struct gloo_rs_queue_t *queue);
 
-/// Closes a queue as gloo_rs_queue_close does, and destroys it; refused as that is. Waits in other threads have returned
-/// before this does. No other thread may begin a call on the handle meanwhile. NULL is ignored.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_queue_destroy(struct gloo_rs_queue_t *queue);
+/// Closes a queue as gloo_rs_queue_close does, and destroys it; refused as that is. Waits in other threads have
+/// returned before this does. No other thread may begin a call on the handle meanwhile. NULL is ignored.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_queue_destroy(struct gloo_rs_queue_t *queue);
 
 /// Makes an empty group of starts on a context, which must be connected when the group ends. Does not communicate. The
 /// caller ends `*group` with gloo_rs_group_end, or gives it up with gloo_rs_group_cancel; it is NULL on failure.
@@ -2104,11 +2095,11 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_group_begin(struct gloo_rs_context_t *context,
                                           struct gloo_rs_group_t **group);
 
-/// Adds what gloo_rs_collective_start does to a group: a call of the collective `kind` with `options`, which begins when
-/// the group ends, with what its buffers contain then. Its timeout begins then, too. `*request` belongs to the group
-/// until that: to wait for it, or to start or attach it, is refused with GLOO_RS_ERROR_INVALID_OPERATION, and to free it
-/// fails the group. It is active if gloo_rs_group_end succeeds, and inactive if that fails or the group is given up; the
-/// caller frees it in each case. It is NULL if this call fails, and then gloo_rs_group_end fails, too.
+/// Adds what gloo_rs_collective_start does to a group: a call of the collective `kind` with `options`, which begins
+/// when the group ends, with what its buffers contain then. Its timeout begins then, too. `*request` belongs to the
+/// group until that: to wait for it, or to start or attach it, is refused with GLOO_RS_ERROR_INVALID_OPERATION, and to
+/// free it fails the group. It is active if gloo_rs_group_end succeeds, and inactive if that fails or the group is
+/// given up; the caller frees it in each case. It is NULL if this call fails, and then gloo_rs_group_end fails, too.
 ///
 /// Refused with GLOO_RS_ERROR_INVALID_OPERATION: algorithms whose first start waits for the counts of other ranks
 /// (gatherv and scatterv `binomial`, alltoallv `bruck`).
@@ -2126,9 +2117,9 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_group_start(struct gloo_rs_group_t *group,
                                           struct gloo_rs_request_t *request);
 
-/// Adds what gloo_rs_unbound_buffer_send does to a group. The message is posted when the group ends, with what the buffer
-/// contains then, and needs a wait, or gives an entry, only if that succeeds. A buffer that is destroyed before fails the
-/// group.
+/// Adds what gloo_rs_unbound_buffer_send does to a group. The message is posted when the group ends, with what the
+/// buffer contains then, and needs a wait, or gives an entry, only if that succeeds. A buffer that is destroyed before
+/// fails the group.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_group_send(struct gloo_rs_group_t *group,
                                          struct gloo_rs_unbound_buffer_t *buffer,
@@ -2156,34 +2147,31 @@ enum gloo_rs_status_t gloo_rs_group_recv_any(struct gloo_rs_group_t *group,
                                              size_t offset,
                                              size_t bytes);
 
-/// Ends a group: posts all its starts at once, and waits for nobody. `group` is destroyed, whatever this returns. If one
-/// start is refused, none is posted, and this fails with the reason: if a call that named the group has failed, if the
-/// context is broken or not connected, or if a plain call, or a request of gloo_rs_collective_prepare, of a collective
-/// and tag in the group is running. All requests of the group are inactive then, and the context is as before. Only a
-/// lack of memory (GLOO_RS_ERROR_RESOURCE_EXHAUSTED), or of a GPU, breaks it.
+/// Ends a group: posts all its starts at once, and waits for nobody. `group` is destroyed, whatever this returns. If
+/// one start is refused, none is posted, and this fails with the reason: if a call that named the group has failed, if
+/// the context is broken or not connected, or if a plain call, or a request of gloo_rs_collective_prepare, of a
+/// collective and tag in the group is running. All requests of the group are inactive then, and the context is as
+/// before. Only a lack of memory (GLOO_RS_ERROR_RESOURCE_EXHAUSTED), or of a GPU, breaks it.
 ///
 /// With check_calls in the context's options, the calls are compared first, in the order of tags and collectives, which
-/// waits for the groups of the other ranks; these need the same calls then. No other thread may begin a call on the group
-/// meanwhile.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_group_end(struct gloo_rs_group_t *group);
+/// waits for the groups of the other ranks; these need the same calls then. No other thread may begin a call on the
+/// group meanwhile.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_group_end(struct gloo_rs_group_t *group);
 
-/// Gives a group up: destroys it, and nothing that named it begins. Its requests are inactive. NULL is ignored. No other
-/// thread may begin a call on the group meanwhile.
+/// Gives a group up: destroys it, and nothing that named it begins. Its requests are inactive. NULL is ignored. No
+/// other thread may begin a call on the group meanwhile.
 void gloo_rs_group_cancel(struct gloo_rs_group_t *group);
 
 /// Lends the calling thread to a context for `timeout_ms` milliseconds: it does the work of all calls and messages in
-/// progress there, as a thread that waits for one does, and calls the reduction functions of started calls. So a program
-/// that waits by a descriptor, or by tests, chooses which threads do this work, and on which cores, in place of the
-/// device's thread, which first leaves it to the program for a moment. The thread polls and sleeps as `wait` in the
+/// progress there, as a thread that waits for one does, and calls the reduction functions of started calls. So a
+/// program that waits by a descriptor, or by tests, chooses which threads do this work, and on which cores, in place of
+/// the device's thread, which first leaves it to the program for a moment. The thread polls and sleeps as `wait` in the
 /// context's options says. 0: does what needs no waiting. Any number of threads may be lent; one of them polls.
 ///
 /// Returns GLOO_RS_OK after that time, also if nothing was to be done. With GLOO_RS_TIMEOUT_INFINITE or
 /// GLOO_RS_TIMEOUT_DEFAULT it does not return until the context is closed or broken, which ends each call at once with
 /// the reason: GLOO_RS_ERROR_CLOSED if gloo_rs_context_close or gloo_rs_context_destroy has ended it. Thread-safe.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_progress(struct gloo_rs_context_t *context,
-                                       int64_t timeout_ms);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_progress(struct gloo_rs_context_t *context, int64_t timeout_ms);
 
 #ifdef __cplusplus
 }  // extern "C"
