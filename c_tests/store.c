@@ -414,7 +414,7 @@ static void bad_arguments(void) {
   CHECK_INVALID(gloo_rs_store_get(store, "a", -2, &value, &bytes), "timeout_ms is -2");
   CHECK_INVALID(gloo_rs_store_get(store, "a", 0, NULL, &bytes), "value is NULL");
   CHECK_INVALID(gloo_rs_store_get(store, "a", 0, &value, NULL), "bytes is NULL");
-  CHECK_INVALID(gloo_rs_store_wait(store, keys, 2, 0), "a key is NULL");
+  CHECK_INVALID(gloo_rs_store_wait(store, keys, 2, 0), "keys[1] is NULL");
   CHECK_INVALID(gloo_rs_store_wait(store, NULL, 1, 0), "keys is NULL");
   CHECK_INVALID(gloo_rs_store_wait(store, keys, SIZE_MAX, 0), "keys");
   CHECK_INVALID(gloo_rs_store_add(store, "a", 1, NULL), "sum is NULL");
