@@ -61,6 +61,9 @@ def copy_files(prefix: pathlib.Path) -> None:
     # Of Gloo's API, the headers and its CMake package: its libraries are links.
     for folder in ["lib/cmake", "lib/gloo_rs/gloo/include", "lib/gloo_rs/gloo/lib/cmake"]:
         shutil.copytree(prefix / folder, PACKAGE / folder)
+    # Twice in a prefix, and once here.
+    header = PACKAGE / "lib/gloo_rs/gloo/include/gloo_rs.h"
+    header.write_text('#include "../../../../include/gloo_rs.h"\n')
     linked = (prefix / "share/doc/gloo_rs/THIRD-PARTY-LICENSES").read_text()
     (PACKAGE / "THIRD-PARTY-LICENSES").write_text(linked + licences_of_the_module())
 
