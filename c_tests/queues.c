@@ -190,8 +190,8 @@ static void *takes(void *argument) {
   }
 }
 
-/* Requests of two contexts, started by this thread, whose entries other threads take. Destroying the queue ends their
- * waits. */
+/* Requests of two contexts, started by this thread, whose entries other threads take. Closing the queue ends their waits; one
+ * that has taken the last entry may be about to wait again, so the queue is destroyed when all have ended. */
 static void several_threads_and_contexts(void) {
   static int64_t data[2][SEVERAL][COUNT];
   static struct taking taking;
@@ -227,8 +227,9 @@ static void several_threads_and_contexts(void) {
           CHECK_INT(data[c][n][COUNT - 1], (int64_t)test_size * round + (int64_t)test_size * (test_size - 1) / 2);
       }
   }
-  CHECK_OK(gloo_rs_queue_destroy(taking.queue));
+  CHECK_OK(gloo_rs_queue_close(taking.queue));
   for (i = 0; i < THREADS; i++) join_thread(threads[i]);
+  CHECK_OK(gloo_rs_queue_destroy(taking.queue));
   for (c = 0; c < 2; c++) {
     for (n = 0; n < SEVERAL; n++) {
       /* An inactive request is attached no more. */
