@@ -108,7 +108,7 @@ REFUSED = [
     ("strided", lambda: np.ones((4, 4))[:, 1], ValueError, "allreduce: input is strided.*ascontiguousarray"),
     ("order of Fortran", lambda: np.asfortranarray(np.ones((2, 3))), ValueError, "allreduce: input is strided"),
     ("read-only", lambda: bytes(4), ValueError, "allreduce: input is read-only"),
-    ("a list", lambda: [1.0], TypeError, "neither the buffer protocol nor DLPack"),
+    ("a list", lambda: [1.0], gloo_rs.InvalidArgument, "input is a list; here the call takes one buffer"),
     ("nothing", lambda: None, TypeError, "allreduce: out is missing"),
 ]
 
