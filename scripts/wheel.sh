@@ -30,7 +30,7 @@ python -m wheel tags --remove --platform-tag "$platform" "$wheels"/*.whl >/dev/n
 python - "$wheels"/*.whl <<'END'
 import collections, os, sys, zipfile
 
-LIMIT_BYTES = 8_000_000
+LIMIT_BYTES = 8 << 20
 
 # As small as deflate makes it, which maturin does not ask for.
 with zipfile.ZipFile(sys.argv[1]) as made, zipfile.ZipFile(sys.argv[1] + ".part", "w") as smaller:
