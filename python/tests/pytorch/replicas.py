@@ -65,10 +65,15 @@ def replica(number, lighthouse, mark, out):
     )
     replicas = torchft.DistributedDataParallel(manager, model)
     optimizer = torchft.Optimizer(manager, inner)
-    # Goes on until all are there: they learn that of the manager, in the same step.
-    while manager.current_step() < STEPS or manager.num_participants() < REPLICAS:
+    # Exists once the one that was killed is back: before it takes part again.
+    back = mark.with_name("back")
+    if number == KILLED and mark.exists():
+        back.touch()
+    # Goes on until all are there again: they learn that of the manager, in the same step.
+    while manager.current_step() < STEPS or not back.exists() or manager.num_participants() < REPLICAS:
         step = manager.current_step()
-        if number == KILLED and step == KILLED_AT and not mark.exists():
+        # It may have come when the others were beyond that step.
+        if number == KILLED and step >= KILLED_AT and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         inputs = torch.randn(8, 16, generator=torch.Generator().manual_seed(100 * step + number))
