@@ -1,21 +1,5 @@
 /* Aborts, agreements and smaller contexts: on healthy contexts, and on such that have lost ranks. */
-#include "harness.h"
-
-static gloo_rs_status_t sum(gloo_rs_context_t *context, int32_t *cells, size_t count) {
-  return gloo_rs_allreduce(context, cells, cells, count, GLOO_RS_INT32, GLOO_RS_SUM);
-}
-
-static int count_of(const gloo_rs_context_t *context) {
-  int32_t size = 0;
-  CHECK_OK(gloo_rs_context_size(context, &size));
-  return size;
-}
-
-static int rank_of(const gloo_rs_context_t *context) {
-  int32_t rank = 0;
-  CHECK_OK(gloo_rs_context_rank(context, &rank));
-  return rank;
-}
+#include "members.h"
 
 static bool is_aborted(const gloo_rs_context_t *context) {
   bool aborted = false;
@@ -114,7 +98,7 @@ static void go_on_without(int lost) {
   /* They know by now. */
   CHECK_OK(gloo_rs_context_agree(context, &flags, test_timeout_ms()));
   CHECK_OK(gloo_rs_context_shrink(context, test_timeout_ms(), &smaller));
-  CHECK_INT(count_of(smaller), test_size - 1);
+  CHECK_INT(size_of(smaller), test_size - 1);
   CHECK_INT(rank_of(smaller), test_rank - (test_rank > lost));
   gloo_rs_context_destroy(context);
   for (i = 0; i < 1000; i++) cells[i] = (int32_t)i;

@@ -1,27 +1,11 @@
 /* Memberships that change while the processes live. */
 #include <dirent.h>
 
-#include "harness.h"
+#include "members.h"
 
 #define HANDLE_BYTES 64
 /* For how long a process that does not come is waited for. */
 static int64_t short_ms(void) { return test_is_slow() ? 30000 : 3000; }
-
-static gloo_rs_status_t sum(gloo_rs_context_t *context, int32_t *cells, size_t count) {
-  return gloo_rs_allreduce(context, cells, cells, count, GLOO_RS_INT32, GLOO_RS_SUM);
-}
-
-static int size_of(const gloo_rs_context_t *context) {
-  int32_t size = 0;
-  CHECK_OK(gloo_rs_context_size(context, &size));
-  return size;
-}
-
-static int rank_of(const gloo_rs_context_t *context) {
-  int32_t rank = 0;
-  CHECK_OK(gloo_rs_context_rank(context, &rank));
-  return rank;
-}
 
 /* A context without members. */
 static gloo_rs_context_t *newcomer(void) {
