@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::record::{Entry, Record, State};
+use super::record::{Entry, Record};
 use crate::trace::{CALL, Span};
 
 /// The calls of all records, and what is known of all. The times of ranks are those of the clocks of their hosts; the
@@ -33,14 +33,8 @@ fn time(record: &Record, entry: &Entry) -> (u64, u64) {
 
 fn details(entry: &Entry) -> Value {
     let Entry { bytes, tag, number, operation, error, waited_for, waits, fingerprint, .. } = entry;
-    let state = match entry.state {
-        State::Scheduled => "scheduled",
-        State::Started => "started",
-        State::Completed => "completed",
-        State::Failed => "failed",
-    };
     json!({
         "bytes": bytes, "type": entry.input_dtypes.first(), "operation": operation, "tag": tag, "number": number,
-        "state": state, "error": error, "waited for": waited_for, "waits": waits, "fingerprint": fingerprint,
+        "state": entry.state, "error": error, "waited for": waited_for, "waits": waits, "fingerprint": fingerprint,
     })
 }
