@@ -58,7 +58,7 @@ impl Attachment {
 pub struct BufferAttachment {
     shared: Arc<Shared>,
     number: u64,
-    /// As that of a request.
+    /// What the program gets with each entry.
     value: Option<Py<PyAny>>,
 }
 
@@ -179,7 +179,7 @@ impl Queue {
         self.wait_entry(py, timeout).map(|entry| (entry.value, entry.error))
     }
 
-    /// As `wait`, with the peer and the bytes of a message.
+    /// Does what `wait` does, and also returns the peer and the bytes of a message.
     #[pyo3(signature = (*, timeout = None))]
     fn wait_entry(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Entry> {
         let timeout = milliseconds(timeout)?;

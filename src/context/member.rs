@@ -30,7 +30,7 @@ const HANDLE: &str = "member1:";
 /// What stays while the contexts come and go: what the handle of a context refers to in C. Thread-safe.
 pub struct Member {
     device: Arc<dyn Device>,
-    /// Of the first context, if there is none yet.
+    /// Those of the first context of a process that has none yet.
     options: ContextOptions,
     /// Stands for this process while it has no context.
     identity: Identity,
@@ -225,7 +225,7 @@ impl Member {
     /// [`Context::dealloc`].
     ///
     /// # Safety
-    /// As there.
+    /// That of [`Context::dealloc`].
     pub unsafe fn dealloc(&self, memory: *mut u8) -> Result<()> {
         let _allocating = lock(&self.allocating);
         // SAFETY: by the contract.

@@ -29,7 +29,7 @@ use crate::types::Rank;
 
 /// What a reconfigure leaves for the outcome, of its whole time.
 const OUTCOME_SHARE: u32 = 4;
-/// And at most.
+/// The longest time that a reconfigure leaves for the outcome.
 const MAX_OUTCOME_TIME: Duration = Duration::from_secs(4);
 
 /// How long a member waits for the store before it looks whether the change has ended otherwise.

@@ -86,7 +86,7 @@ fn algorithms_that_fold_do_so_in_every_form_and_no_others() {
     }
 }
 
-/// So what blocks change in a schedule is all that is changed.
+/// Rebuilding a schedule changes nothing but what blocks need: without them, the result equals the original.
 #[test]
 fn a_schedule_without_blocks_is_made_anew_as_it_is() {
     for &collective in Collective::ALL {
