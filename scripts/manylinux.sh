@@ -9,12 +9,7 @@ architecture=$1
 target=$architecture-unknown-linux-gnu
 at=$PWD/build/manylinux/$architecture
 environment=$PWD/build/manylinux/environment
-if ! cmp --silent python/requirements-manylinux.txt "$environment/requirements.txt"; then
-  rm -rf "$environment"
-  "${PYTHON:-python3}" -m venv "$environment"
-  "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement python/requirements-manylinux.txt
-  cp python/requirements-manylinux.txt "$environment/requirements.txt"
-fi
+scripts/venv.sh "$environment" python/requirements-manylinux.txt
 PATH=$(scripts/rust.sh path):$environment/bin
 zig=$(echo "$environment"/lib/python3*/site-packages/ziglang)
 export MANYLINUX_ARCHITECTURE=$architecture CARGO_ZIGBUILD_ZIG_PATH=$zig/zig

@@ -7,12 +7,7 @@ cd "$(dirname "$0")/.."
 own=$(uname -m)
 scripts/manylinux.sh "$own"
 environment=build/manylinux/tests
-if [ ! -e "$environment/requirements.txt" ] || ! cmp --silent python/requirements.txt "$environment/requirements.txt"; then
-  rm -rf "$environment"
-  python3 -m venv "$environment"
-  "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement python/requirements.txt
-  cp python/requirements.txt "$environment/"
-fi
+scripts/venv.sh "$environment" python/requirements.txt
 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall build/manylinux/"$own"/wheel/*.whl
 "$environment/bin/python" -m pytest --quiet -p no:cacheprovider
 

@@ -5,13 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 environment=build/pytorch
-if ! cmp --silent python/requirements-torch.txt "$environment/requirements-torch.txt"; then
-  rm -rf "$environment"
-  "${PYTHON:-python3}" -m venv "$environment"
-  # Gigabytes, which pip would keep twice.
-  "$environment/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --requirement python/requirements-torch.txt
-  cp python/requirements-torch.txt "$environment/"
-fi
+# Gigabytes, which pip would keep twice.
+PIP_NO_CACHE_DIR=1 scripts/venv.sh "$environment" python/requirements-torch.txt
 python=$environment/bin/python
 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheel/*.whl
 # What torch declares out of date, and what it says of GPUs that are not there, is of no interest.

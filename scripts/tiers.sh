@@ -20,8 +20,8 @@ models=(test-loom test-doc)
 
 # NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
 shards=(
-  "pytorch: test-torch | python/gloo_rs/torch python/gloo_rs_autoload python/tests/pytorch python/requirements-torch.txt scripts/test-torch.sh"
-  "python: test-python test-manylinux | python pyproject.toml include/gloo_rs.h examples/python scripts/bindgen.sh scripts/test-python.sh scripts/wheel.sh scripts/manylinux.sh scripts/test-manylinux.sh"
+  "pytorch: test-torch | python/gloo_rs/torch python/gloo_rs_autoload python/tests/pytorch python/requirements-torch.txt scripts/test-torch.sh scripts/venv.sh"
+  "python: test-python test-manylinux | python pyproject.toml include/gloo_rs.h examples/python scripts/bindgen.sh scripts/test-python.sh scripts/wheel.sh scripts/manylinux.sh scripts/test-manylinux.sh scripts/venv.sh"
   "fresh-more: test-fresh-more test-deb | Dockerfile scripts/container.sh scripts/cross scripts/deb.sh scripts/cuda.txt scripts/fuzz.sh scripts/pinned.sh scripts/ptx.sh
     scripts/test-aarch64.sh scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch-extension.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
   "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/gloo_compat/CMakeLists.txt c_tests/gloo_compat/headers.sh

@@ -6,12 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=$(realpath "$1")
 environment=build/python
-if ! cmp --silent python/requirements.txt "$environment/requirements.txt"; then
-  rm -rf "$environment"
-  "${PYTHON:-python3}" -m venv "$environment"
-  "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement python/requirements.txt
-  cp python/requirements.txt "$environment/"
-fi
+scripts/venv.sh "$environment" python/requirements.txt
 wheels=${WHEELS:-build/wheel}
 rm -rf "$wheels"
 mkdir -p "$wheels"
