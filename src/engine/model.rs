@@ -116,6 +116,10 @@ impl Clock for Forever {
         }
         system.readable[index(&sources[0])]
     }
+
+    fn yield_now(&self) {
+        yield_now();
+    }
 }
 
 /// A socket.

@@ -4,7 +4,6 @@
 pub use std::{
     sync::atomic::{AtomicBool, AtomicUsize},
     sync::{Condvar, Mutex, MutexGuard},
-    thread::yield_now,
 };
 
 #[cfg(not(all(test, loom)))]
@@ -14,7 +13,6 @@ pub use crate::sys::Waker;
 pub use loom::{
     sync::atomic::{AtomicBool, AtomicUsize},
     sync::{Condvar, Mutex, MutexGuard},
-    thread::yield_now,
 };
 
 #[cfg(all(test, loom))]

@@ -313,6 +313,11 @@ pub trait Clock: Send + Sync {
     /// of them is readable.
     fn sleep(&self, sources: &[Pollable], until: Instant) -> bool;
 
+    /// Lets another thread have this core, if one is ready to run.
+    fn yield_now(&self) {
+        std::thread::yield_now();
+    }
+
     /// Whether it shows another time than the system's clock.
     fn is_simulated(&self) -> bool {
         false

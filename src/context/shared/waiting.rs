@@ -155,7 +155,7 @@ impl Context {
                 if now >= until || !idle.polls_on(alone.spin, now) {
                     return Ok(false);
                 }
-                std::thread::yield_now();
+                self.engine().yield_now();
             }
             drop(alone);
             let others = [Some(wait), call.call.slow_reader(work, wait)];
@@ -180,7 +180,7 @@ impl Context {
                 if turn % SHARED_LOOKS_AROUND == SHARED_LOOKS_AROUND - 1 {
                     call.look_around(work, wait);
                 }
-                std::thread::yield_now();
+                self.engine().yield_now();
             } else {
                 if turn == LOOKS_AROUND {
                     call.look_around(work, wait);
