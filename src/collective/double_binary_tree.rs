@@ -294,6 +294,7 @@ fn children(position: usize, size: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::tier::Tier;
 
     const ROOTS: [Roots; 2] = [Roots::Common(0), Roots::Ends];
 
@@ -312,7 +313,7 @@ mod tests {
 
     #[test]
     fn each_tree_reaches_all_ranks_within_log2_steps() {
-        for size in 1..=1024 {
+        for size in 1..=Tier::from_environment().of(200, 1024, 1024) {
             for roots in ROOTS {
                 let trees = DoubleBinaryTree::new(size, roots);
                 for tree in 0..2 {
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn an_inner_node_of_one_tree_is_a_leaf_of_the_other() {
-        for size in 1..=1024 {
+        for size in 1..=Tier::from_environment().of(200, 1024, 1024) {
             for roots in ROOTS {
                 let trees = DoubleBinaryTree::new(size, roots);
                 for node in 0..size {
@@ -356,7 +357,7 @@ mod tests {
 
     #[test]
     fn two_edges_up_or_two_edges_down_have_different_colours() {
-        for size in 1..=1024 {
+        for size in 1..=Tier::from_environment().of(200, 1024, 1024) {
             for roots in ROOTS {
                 let trees = DoubleBinaryTree::new(size, roots);
                 for node in 0..size {

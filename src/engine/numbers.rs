@@ -129,11 +129,13 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::tier::Tier;
     use crate::wire::fingerprint::MAX_NUMBER;
     use proptest::prelude::*;
     use std::collections::{HashMap, HashSet};
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(Tier::from_environment().of(40, 256, 256)))]
         #[test]
         fn every_line_is_counted(
             lines in proptest::collection::vec(

@@ -1,5 +1,6 @@
 use super::layout::{CELLS, FIRST_ENTRIES, MEDIUM_CELLS, SHORT_CELL_BYTES, SHORT_CELLS};
 use super::*;
+use crate::testing::tier::Tier;
 
 /// Tables in ordinary memory.
 struct Memory(Vec<*mut u8>);
@@ -344,14 +345,14 @@ fn nonsense_in_a_table_is_refused() {
 
 #[test]
 fn members_that_are_threads_exchange_many_calls() {
-    const CALLS: u64 = if cfg!(miri) { 20 } else { 20_000 };
+    let calls = if cfg!(miri) { 20 } else { Tier::from_environment().of(3000, 20_000, 20_000) };
     let memory = Memory::new(3);
     let tables = memory.tables();
     std::thread::scope(|scope| {
         for table in &tables {
             scope.spawn(move || {
                 let mut allocator = EntryAllocator::default();
-                for call in 1..=CALLS {
+                for call in 1..=calls {
                     let mut handle = EntryHandle::default();
                     let room = if call % 3 == 0 { LONG.next_multiple_of(LINE) } else { 0 };
                     while allocator.acquire(table, &mut handle, call, call, room).is_err() {

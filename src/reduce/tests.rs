@@ -11,6 +11,7 @@ use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::level::{LEVELS, Level};
 use super::{cpu_features, divide, kernel};
 use crate::testing::reductions::{Random, quotient, reference, specials, supported};
+use crate::testing::tier::Tier;
 use crate::types::DataType::{self, *};
 use crate::types::ReduceOp;
 
@@ -172,7 +173,7 @@ fn every_alignment_of_each_pointer() {
 fn bits_do_not_depend_on_position() {
     for dtype in [Float16, Bfloat16, Float32, Float64, Complex64, Complex128] {
         let specials = specials(dtype);
-        let step = if dtype.size() > 4 && dtype != Float64 { 5 } else { 1 };
+        let step = if dtype.size() > 4 && dtype != Float64 { 5 } else { 1 } * Tier::from_environment().of(7, 1, 1);
         for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max] {
             if !op.supports(dtype) {
                 continue;
@@ -195,7 +196,7 @@ fn all_16_bit_floats() {
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     for dtype in [Float16, Bfloat16] {
         for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max] {
-            for (i, special) in specials(dtype).iter().step_by(2).enumerate() {
+            for (i, special) in specials(dtype).iter().step_by(Tier::from_environment().of(7, 2, 2)).enumerate() {
                 let level = levels().nth(i % levels().count()).unwrap();
                 let other = special.repeat(1 << 16);
                 check(level, (dtype, op), (&all, &other), [0; 3], Alias::None, |a, b| reference(dtype, op, a, b));
@@ -221,8 +222,9 @@ fn conversions_of_16_bit_floats() {
         assert_eq!(ours.is_nan(), theirs.is_nan());
         assert_eq!(bf16_to_f32(bits).to_bits(), u32::from(bits) << 16);
     }
+    let numbers = Tier::from_environment().of(1 << 20, 1 << 24, 1 << 24);
     // A stride that is coprime to 2^32, and the numbers around the midpoint between any two adjacent 16-bit floats.
-    let sweep = (0..1 << 24).map(|i: u32| i.wrapping_mul(0x9E37_79B1));
+    let sweep = (0..numbers).map(|i: u32| i.wrapping_mul(0x9E37_79B1));
     let ties = (0..=u16::MAX).flat_map(|bits| {
         let bf16 = (u32::from(bits) << 16) | 0x8000;
         let f16 = f16_to_f32(bits).to_bits() | 0x1000;
@@ -266,7 +268,8 @@ fn division_truncates_towards_zero() {
     let mut random = Random(3);
     for &dtype in DataType::ALL.iter().filter(|&&dtype| ReduceOp::Average.supports(dtype)) {
         let elements = match dtype.size() {
-            1 | 2 => (0..=u16::MAX).flat_map(u16::to_le_bytes).collect(),
+            // A prime, so that every low byte occurs.
+            1 | 2 => (0..=u16::MAX).step_by(Tier::from_environment().of(31, 1, 1)).flat_map(u16::to_le_bytes).collect(),
             _ => random.elements(dtype, &specials(dtype), 2000),
         };
         for divisor in divisors {

@@ -10,7 +10,7 @@ fn samples() -> Vec<(Sample, &'static Algorithm)> {
     let mut samples = Vec::new();
     for &collective in Collective::ALL {
         for (number, algorithm) in collective.algorithms().iter().enumerate() {
-            for size in [2, 4, 6] {
+            for size in [2, 6, 4].into_iter().take(Tier::from_environment().of(2, 3, 3)) {
                 for inputs in [0, 1] {
                     let elements = if has_whole_buffers(collective) { 3 * size } else { 3 };
                     let topology = (number + size / 2 + inputs) % TOPOLOGIES;

@@ -20,7 +20,7 @@ pub(super) fn all() -> impl Iterator<Item = (Collective, &'static Algorithm)> {
 #[test]
 fn few_ranks_in_every_form_reduce_in_rank_order() {
     for (collective, algorithm) in all() {
-        for size in 1..=9 {
+        for size in 1..=Tier::from_environment().of(6, 9, 9) {
             for form in forms(collective, algorithm, size) {
                 let Some(sample) = Sample::new(collective, algorithm, size, form) else { continue };
                 let report = verify_all(&sample.shapes(), algorithm);
@@ -57,7 +57,7 @@ fn caches(size: usize) -> Vec<Vec<u32>> {
 fn ranks_of_several_caches_reduce_in_the_order_of_caches() {
     let mut several = 0;
     for (collective, algorithm) in all().filter(|(_, algorithm)| algorithm.name.starts_with("shared_hierarchical")) {
-        for size in (1..=9).chain([12]).take(Tier::from_environment().of(6, 10, 10)) {
+        for size in (1..=9).chain([12]).take(Tier::from_environment().of(5, 10, 10)) {
             for domains in caches(size) {
                 // Every rank comes after those of the same cache, and every cache after those of the same socket.
                 let consecutive = |shift: u32| {
@@ -263,8 +263,9 @@ fn hosts_of_ranks_that_share_memory_exchange_messages_with_other_hosts_only() {
                     let generate = |shape| (algorithm.generate)(shape).unwrap().without_receive_and_reduce();
                     prove_schedules(shapes.iter().map(generate), &CollectiveContract::new(shapes))
                 };
-                let checked = verify_all(shapes, algorithm)
-                    .and_then(|_| if size <= 9 { of_functions().map(drop) } else { Ok(()) });
+                let checked = verify_all(shapes, algorithm).and_then(|_| {
+                    if size <= Tier::from_environment().of(5, 9, 9) { of_functions().map(drop) } else { Ok(()) }
+                });
                 if let Err(error) = checked {
                     panic!("{name}, {size} ranks in {groups:?}, {:?}: {error}", shapes[0]);
                 }
@@ -283,8 +284,8 @@ fn a_leader_combines_and_publishes_long_buffers_in_parts() {
     let algorithm = Collective::Allreduce.algorithm("hierarchical_direct").unwrap();
     for size in Tier::from_environment().of(&[3][..], &[3], &[3, 6]).iter().copied() {
         for groups in groupings(size) {
-            for (count, inputs, outputs) in [(3 << 13, 0, 1), ((5 << 13) + 7, 1, 1), (50 << 13, 0, 2), (4 << 13, 3, 2)]
-            {
+            let calls = [(3 << 13, 0, 1), ((5 << 13) + 7, 1, 1), (50 << 13, 0, 2), (4 << 13, 3, 2)];
+            for (count, inputs, outputs) in calls.into_iter().take(Tier::from_environment().of(2, 4, 4)) {
                 let call = shape(Collective::Allreduce, size, count);
                 let call = Shape { groups: &groups, shared: true, inputs, outputs, average: size % 2 == 0, ..call };
                 let shapes = all_ranks(call, |_| ());

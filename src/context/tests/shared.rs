@@ -77,7 +77,8 @@ fn ranks_of_several_caches_reduce_as_their_groups_say() {
     for groups in all.into_iter().skip(Tier::from_environment().of(2, 0, 0)) {
         let contexts = connected(6, false);
         // In an entry, copied, and piece by piece.
-        for (count, tag) in [(1, 0), (7, 1), (3000, 2), (100_003, 3), (700_001, 4)] {
+        let counts = [(1, 0), (7, 1), (3000, 2), (100_003, 3), (700_001, 4)];
+        for (count, tag) in counts.into_iter().take(Tier::from_environment().of(4, 5, 5)) {
             for algorithm in ["shared_hierarchical_flat", "shared_hierarchical_slices"] {
                 for (inputs, times) in [(0, 3), (1, 3)] {
                     run(&contexts, |context| {
@@ -562,7 +563,7 @@ fn a_rank_that_scribbles_over_the_memory_that_it_shares_harms_nobody_else() {
         ("ring", 100_000),
     ];
     let mut failed = 0;
-    for seed in 0..20 {
+    for seed in 0..Tier::from_environment().of(5, 20, 20) {
         let contexts = connected(2, false);
         contexts.iter().for_each(|context| context.set_timeout(Duration::from_millis(200)));
         let over = AtomicBool::new(false);

@@ -83,6 +83,8 @@ fn every_number_of_inputs_gives_the_bits_of_the_chain() {
         let mut counts = vec![0, 1, 3, 15, 16, 17, 64, 67, chunk - 1, chunk, chunk + 1, 2 * chunk + 17];
         if cfg!(miri) {
             counts = vec![chunk + 1];
+        } else if Tier::from_environment() == Tier::Check {
+            counts = vec![0, 17, 67, chunk + 1];
         }
         let case = Case::new(&mut random, pair, numbers[numbers.len() - 1], counts[counts.len() - 1]);
         for (i, &count) in counts.iter().enumerate() {

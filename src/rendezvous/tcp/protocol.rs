@@ -467,8 +467,7 @@ mod tests {
             (vec![big.clone(), big.clone()], 1),
             (vec![half.clone(), half.clone(), half.clone()], 2),
         ] {
-            let frame: Vec<u8> =
-                reply_values(&values).unwrap().iter().flat_map(|chunk| chunk.bytes().to_vec()).collect();
+            let frame = reply_values(&values).unwrap().iter().map(|chunk| chunk.bytes()).collect::<Vec<_>>().concat();
             assert_eq!(u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize, frame.len() - 4);
             assert!(frame.len() - 4 <= MAX_FRAME_BYTES);
             let Ok(Reply::Done(mut rest)) = Reply::decode(&frame[4..]) else { panic!("no answer") };

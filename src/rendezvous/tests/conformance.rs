@@ -313,7 +313,8 @@ fn invalid_keys_are_refused(fixture: &Fixture) {
 
 fn values_have_a_limit(fixture: &Fixture) {
     let store = fixture.open();
-    let value: Vec<u8> = (0..=MAX_VALUE_BYTES).map(|i| (i >> 8) as u8).collect();
+    let mut value = vec![0; MAX_VALUE_BYTES + 1];
+    value.chunks_mut(256).zip(0..).for_each(|(chunk, n)| chunk.fill(n as u8));
     for result in [store.set("key", &value), store.append("key", &value), store.multi_set(&[("key", &value)])] {
         is(&result.unwrap_err(), ErrorKind::InvalidArgument, &["key\"", "67108865 bytes"]);
     }

@@ -46,7 +46,8 @@ fn every_rank_is_killed_at_every_step() {
                 whole.check(None).unwrap_or_else(|wrong| panic!("{}, {size} ranks, {by:?}: {wrong}", algorithm.name));
                 for (culprit, sent) in sent.into_iter().enumerate() {
                     // No message is shorter than its header, so every step is covered.
-                    for bytes in (0..=sent).step_by(HEADER_BYTES / 2) {
+                    let step = Tier::from_environment().of(HEADER_BYTES, HEADER_BYTES / 2, HEADER_BYTES / 2);
+                    for bytes in (0..=sent).step_by(step) {
                         let job = Job::run(seed + bytes, link_model(by), size, false, &works(seed), |network| {
                             network.fail_after(culprit, bytes, NodeStatus::Crashed);
                         });

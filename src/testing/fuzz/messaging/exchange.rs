@@ -10,6 +10,7 @@ use crate::testing::fuzz::Input;
 use crate::testing::links::{Ended, StreamLink, messenger, sockets};
 #[cfg(test)]
 use crate::testing::loopback::Network;
+use crate::testing::tier::Tier;
 use crate::types::Space;
 
 /// A send or a receive of one of two messengers.
@@ -335,7 +336,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes")]
     fn messages_are_exchanged_over_links_that_place_or_read_them() {
-        let seeds = std::env::var("SEEDS").map_or(1000, |seeds| seeds.parse().expect("a number"));
+        let number = Tier::from_environment().of(200, 1000, 1000);
+        let seeds = std::env::var("SEEDS").map_or(number, |seeds| seeds.parse().expect("a number"));
         for seed in 0..seeds {
             println!("seed {seed}");
             let mut random = Random::new(seed);
