@@ -18,7 +18,7 @@ pub(super) const RECENT: usize = 64;
 pub(super) const MAX_RANGES: usize = 1 << 16;
 
 /// What is counted: a [kind](crate::wire::fingerprint::kind), which is not 0, and a tag.
-type Line = (u8, u64);
+pub type Line = (u8, u64);
 
 /// The cache position of a line. The collectives on one tag have different positions, and so have a few collectives on
 /// as many tags as a program has threads.

@@ -3,8 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::calls::{ENDED, Entry};
 use super::run::Call;
-use super::{ENDED, Entry};
 
 /// The entry of a call that has ended, and still excludes others of its kind on its tag; or none.
 #[derive(Default)]

@@ -4,14 +4,14 @@
 use std::ffi::c_void;
 use std::ops::Range;
 
-use super::Shared;
 use super::run::{Call, Work};
+use super::source::{Source, read};
 use super::wait::Wait;
 use crate::engine::prepared::Combine;
 use crate::engine::scratch::Scratch;
 use crate::engine::spin::LOOK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
-use crate::publications::{MAX_MEMBERS, Place, Publication};
+use crate::publications::{MAX_MEMBERS, Publication};
 use crate::reduce::{self, Stores};
 use crate::schedule::Span;
 use crate::schedule::compiled::Operand;
@@ -25,29 +25,6 @@ const COUNTED_BYTES: usize = 64 << 10;
 /// From this length on, the stores of results may have to bypass the caches.
 const STREAMED_BYTES: usize = 1 << 20;
 
-/// The address of an operand.
-#[derive(Clone, Copy)]
-pub(super) enum Source {
-    Here(*const u8),
-    There {
-        member: usize,
-        address: u64,
-    },
-    /// Memory of a member's process that is mapped here.
-    InPlace {
-        member: usize,
-        from: *const u8,
-    },
-    /// From byte `at` on of a publication of `bytes` bytes that its member writes piece by piece.
-    Stream {
-        member: usize,
-        number: u32,
-        cell: usize,
-        bytes: usize,
-        at: usize,
-    },
-}
-
 impl Call {
     /// The place of an operand of `bytes`; `None` if it is not published.
     #[inline(always)] // On the path of small collectives.
@@ -55,20 +32,10 @@ impl Call {
         match *operand {
             Operand::Own(span) => Ok(Some(Source::Here(self.pointer(work, &span)))),
             Operand::Peer { from, publication, at } => {
-                let (member, shared) = (from as usize, work.shared);
+                let member = from as usize;
                 let Some(found) = self.find(work, member, publication) else { return Ok(None) };
-                let Publication { bytes: published, place } = found.ok_or_else(|| malformed(shared, member))?;
-                let at = at * work.binding.call.element;
-                if at.checked_add(bytes).is_none_or(|end| end > published) {
-                    return Err(too_short(shared, member, published, at, bytes));
-                }
-                Ok(Some(match place {
-                    Place::Here(start) => Source::Here(start.wrapping_add(at)),
-                    Place::There(start) => Source::There { member, address: start.wrapping_add(at as u64) },
-                    Place::Stream { cell } => {
-                        Source::Stream { member, number: publication, cell, bytes: published, at }
-                    }
-                }))
+                let span = (at * work.binding.call.element, bytes);
+                Source::published(work.shared, (member, publication), found, span).map(Some)
             }
         }
     }
@@ -173,7 +140,8 @@ impl Call {
             return self.consume(work, &*sources, usize::MAX).map(|()| None);
         }
         if is_unmapped {
-            sources.iter_mut().for_each(|source| self.map(work, source, bytes));
+            let mapped = &mut self.workspace().in_place;
+            sources.iter_mut().for_each(|source| source.map(work.shared, bytes, mapped));
         }
         let sources = &sources[..];
         let into_pointer = self.pointer(work, into);
@@ -222,16 +190,6 @@ impl Call {
         let is_due = own.touched >= LOOK_BYTES;
         own.touched *= usize::from(!is_due);
         is_due
-    }
-
-    /// Finds `source` in this process, if it lies in memory that its process shares.
-    fn map(&mut self, work: &Work<'_>, source: &mut Source, bytes: usize) {
-        if let Source::There { member, address } = *source
-            && let Some(here) = work.shared.local.in_place(member, address, bytes)
-        {
-            *source = Source::InPlace { member, from: here.start() };
-            self.workspace().in_place.push(here);
-        }
     }
 
     /// Combines operands piece by piece: some must be read from the peers' processes first, or are written while they
@@ -322,28 +280,12 @@ impl Call {
         mut elements: usize,
         local: &mut Vec<Source>,
     ) -> Result<std::result::Result<usize, Wait>> {
-        let (publications, element, done) =
-            (&work.shared.publications, work.binding.call.element, self.workspace().done);
+        let (element, done) = (work.binding.call.element, self.workspace().done);
         for source in sources {
-            local.push(match *source {
-                Source::Here(from) | Source::InPlace { from, .. } => Source::Here(from.wrapping_add(done * element)),
-                Source::There { .. } => *source,
-                Source::Stream { member, number, cell, at, .. } => {
-                    let impossible = || malformed(work.shared, member);
-                    let stream = publications.incoming(member, number, cell).ok_or_else(impossible)?;
-                    let begin = at + done * element;
-                    let written = publications.written(&stream).saturating_sub(begin) / element;
-                    if written == 0 {
-                        return Ok(Err(Wait::Piece { member, number, bytes: begin + element }));
-                    }
-                    let (from, bytes) = stream.place(begin);
-                    if bytes < element {
-                        return Err(impossible());
-                    }
-                    elements = elements.min(written).min(bytes / element);
-                    Source::Here(from)
-                }
-            });
+            match source.piece(work.shared, done * element, element, &mut elements)? {
+                Ok(piece) => local.push(piece),
+                Err(wait) => return Ok(Err(wait)),
+            }
         }
         Ok(Ok(elements))
     }
@@ -356,11 +298,8 @@ impl Call {
         sources: impl IntoIterator<Item = &'a Source>,
         bytes: usize,
     ) -> Result<()> {
-        let publications = &work.shared.publications;
         for source in sources {
-            let Source::Stream { member, number, cell, bytes: all, at } = *source else { continue };
-            let stream = publications.incoming(member, number, cell).ok_or_else(|| malformed(work.shared, member))?;
-            self.unannounced |= publications.consume(&stream, at.saturating_add(bytes).min(all));
+            self.unannounced |= source.consume(work.shared, bytes)?;
         }
         Ok(())
     }
@@ -394,8 +333,7 @@ impl Call {
         let ended =
             read.as_ref().err().map(Error::details).filter(|of| of.errno == Some(libc::ESRCH)).and_then(|of| of.rank);
         for source in sources {
-            if let Source::There { member, .. } | Source::InPlace { member, .. } | Source::Stream { member, .. } =
-                *source
+            if let Some(member) = source.member()
                 && (!shared.publications.stands(&self.workspace().handle, member) || ended == Some(shared.rank(member)))
             {
                 return Ok(Some(Wait::Reason { member }));
@@ -403,18 +341,6 @@ impl Call {
         }
         read.map(|()| None)
     }
-}
-
-/// # Safety
-/// `into` is valid for writes of `bytes`.
-unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, bytes: usize) -> Result<()> {
-    debug_assert!(shared.reads, "a publication by reference where no process may read another");
-    // SAFETY: the caller guarantees the destination.
-    unsafe { shared.local.read_memory(member, address, into, bytes) }.map_err(|e| {
-        let (rank, why) = (shared.rank(member), shared.local.why_unreadable(&e));
-        let text = format!("cannot read {bytes} bytes of the memory of rank {rank}: {why}");
-        Error::new(ErrorKind::ConnectionLost, text).with_rank(rank).with_errno(e.raw_os_error())
-    })
 }
 
 /// How the results of the call are stored.
@@ -433,14 +359,14 @@ fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut
         (_, [from]) => {
             // SAFETY: both spans are valid for `count` elements. By the verified schedule an operand of this rank's
             // does not overlap `into`, and a peer's memory is not this rank's.
-            unsafe { reduce::copy(into, here(from), count * call.element, stores) };
+            unsafe { reduce::copy(into, from.here(), count * call.element, stores) };
             Ok(())
         }
         (Combine::Kernel(_, _, (dtype, op)), sources) => {
             let kernel = reduce::kernel_n(dtype, op).ok_or_else(no_operation)?;
             let mut pointers = [std::ptr::null(); MAX_MEMBERS];
             let pointers = pointers.get_mut(..sources.len()).ok_or_else(no_operation)?;
-            pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = here(source));
+            pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = source.here());
             // SAFETY: all operands and the result are valid for `count` elements; by the verified schedule, the result
             // equals an operand or does not overlap it.
             unsafe { kernel.run(into, pointers, count, stores) };
@@ -449,14 +375,14 @@ fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut
         (Combine::Mean(mean), sources) if contributions.len() == sources.len() => {
             let mut pointers = [std::ptr::null(); MAX_MEMBERS];
             let pointers = pointers.get_mut(..sources.len()).ok_or_else(no_operation)?;
-            pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = here(source));
+            pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = source.here());
             // SAFETY: as above; elements have 16 bits.
             unsafe { reduce::mean_n(mean, into, pointers, contributions, count) };
             Ok(())
         }
         (Combine::User, [left, right]) => {
             let (function, user) = work.binding.function.ok_or_else(no_operation)?;
-            let (left, right) = (here(left).cast::<c_void>(), here(right).cast::<c_void>());
+            let (left, right) = (left.here().cast::<c_void>(), right.here().cast::<c_void>());
             // SAFETY: the caller guarantees that the function may be called on this thread, on which it made the call;
             // the pointers are valid as above.
             match unsafe { function(into.cast(), left, right, count, user) } {
@@ -468,29 +394,6 @@ fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut
         }
         _ => Err(no_operation()),
     }
-}
-
-#[cold]
-fn too_short(shared: &Shared, member: usize, published: usize, at: usize, bytes: usize) -> Error {
-    let rank = shared.rank(member);
-    let text =
-        format!("rank {rank} has published {published} bytes, of which this rank needs {bytes} from byte {at} on");
-    Error::new(ErrorKind::Mismatch, text).with_rank(rank)
-}
-
-/// The address of a source in this process.
-fn here(source: &Source) -> *const u8 {
-    match source {
-        Source::Here(pointer) | Source::InPlace { from: pointer, .. } => *pointer,
-        Source::There { .. } | Source::Stream { .. } => std::ptr::null(),
-    }
-}
-
-#[cold]
-fn malformed(shared: &Shared, member: usize) -> Error {
-    let rank = shared.rank(member);
-    let text = format!("what rank {rank} has published in shared memory has an impossible place");
-    Error::new(ErrorKind::Mismatch, text).with_rank(rank)
 }
 
 #[cold]

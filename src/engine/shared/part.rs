@@ -3,7 +3,7 @@
 //! Publications that are streams are written on at the same time: whatever the next step waits for, also for messages,
 //! peers may wait for them.
 
-use super::run::Start;
+use super::start::Start;
 use super::steps::SharedSteps;
 use super::{Call, Refused, Shared, Wait, Work};
 use crate::engine::errors::too_slow;
@@ -117,7 +117,7 @@ impl Call {
             let entry =
                 state.calls.begin(&mut state.allocator, start.line, start.in_order).map_err(Refused::Running)?;
             // SAFETY: nothing is published.
-            unsafe { Self::occupy(shared, state, entry, &start, fingerprint, None) };
+            unsafe { start.occupy(shared, state, entry, fingerprint, None) };
             // The engine records the call.
             // SAFETY: as in `occupy`.
             unsafe { *(*entry.as_ptr()).number.get_mut() = 0 };

@@ -4,9 +4,11 @@
 use std::ptr::NonNull;
 use std::sync::MutexGuard;
 
+use super::calls::Entry;
 use super::quick_start::QuickStart;
-use super::run::{Call, Start};
-use super::{Entry, Shared, State};
+use super::run::Call;
+use super::start::Start;
+use super::{Shared, State};
 use crate::engine::cache::Key;
 use crate::engine::prepared::Prepared;
 use crate::publications::{Place, Publication};
@@ -82,7 +84,7 @@ impl Call {
         let base = if first.input { input.cast_mut() } else { output };
         let publication = (base.wrapping_add(first.offset).cast_const(), first.bytes);
         // SAFETY: the caller guarantees the buffer, which is long enough for what the program publishes.
-        let begun = unsafe { Self::begin(shared, &mut state, &start, Some(publication)) }.ok()?;
+        let begun = unsafe { start.begin(shared, &mut state, Some(publication)) }.ok()?;
         Self::new(begun).set_bytes(call.bytes);
         drop(state);
         let (entry, fingerprint) = begun;
@@ -107,7 +109,7 @@ impl Call {
         is_cached: bool,
     ) -> Option<Begun> {
         // SAFETY: nothing is published.
-        unsafe { Self::begin(shared, state, &Start::quick(call, quick, tag, is_cached), None) }.ok()
+        unsafe { Start::quick(call, quick, tag, is_cached).begin(shared, state, None) }.ok()
     }
 
     /// Makes scratch memory for a call that has not published anything.

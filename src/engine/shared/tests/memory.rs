@@ -1,5 +1,6 @@
 //! How much memory calls take.
 
+use super::super::program::Memory;
 use super::*;
 
 #[test]
