@@ -7,18 +7,21 @@
 //!
 //! The lock of the queue is taken after that of an engine, never before.
 
+mod looks;
+mod state;
 mod waiting;
 
-use std::collections::VecDeque;
+pub use looks::Looks;
+
 use std::io;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::engine::Engine;
-use crate::engine::ready::{Ends, FIRST_LOOK};
+use crate::engine::ready::Ends;
 use crate::engine::sync::{Mutex, MutexGuard, Waker};
-use crate::slab::Slab;
 use crate::transport::Clock;
+use state::{Call, Stage, State};
 
 /// A context.
 pub trait HasEngine: Send + Sync {
@@ -31,89 +34,6 @@ pub struct CompletionQueue<T, C> {
     state: Mutex<State<T, C>>,
     /// That of all contexts.
     clock: Arc<dyn Clock>,
-}
-
-struct State<T, C> {
-    calls: Slab<Call<T, C>>,
-    /// Those that are to be looked at, because they have ended or may have, in the order of their ends.
-    noted: VecDeque<u32>,
-    /// The contexts with calls in progress, and how many each has.
-    contexts: Vec<(Arc<C>, usize)>,
-    /// Counts the changes of which threads that wait must learn: a context has come or gone, or the queue is closed.
-    changes: u64,
-    /// Wakers of threads that sleep.
-    sleepers: Vec<Arc<Waker>>,
-    /// Those of threads that have slept.
-    spare: Vec<Arc<Waker>>,
-    /// The contexts on which threads wait, once for each thread.
-    awaited: Vec<Arc<C>>,
-    /// Is readable while a call is noted.
-    bell: Option<Waker>,
-    /// When a call in progress is to be looked at though nobody has noted it.
-    next_look: Option<Instant>,
-    is_closed: bool,
-}
-
-struct Call<T, C> {
-    call: T,
-    context: Arc<C>,
-    user: u64,
-    stage: Stage,
-    /// While a thread holds it: it was noted meanwhile.
-    is_noted: bool,
-    /// Its start has made its context one of the queue's.
-    is_first: bool,
-    /// It leaves the queue at its end.
-    is_detached: bool,
-    /// Ends that are to come or to be taken: more than 1 if it has [several](CompletionQueue::begin_another).
-    running: usize,
-    has_several: bool,
-    looks: Option<Looks>,
-}
-
-/// A call that has left the queue, and its context, if it was the last one in progress there: to be dropped without the
-/// lock.
-type Gone<T, C> = (Call<T, C>, Option<Arc<C>>);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Not started.
-    Inactive,
-    /// One thread starts it, or looks whether it has ended.
-    Held,
-    /// In progress.
-    Active,
-    /// In the list of those that are to be looked at.
-    Noted,
-}
-
-/// When a call in progress is to be looked at though nobody has noted it.
-#[derive(Clone, Copy)]
-pub struct Looks {
-    /// When it fails.
-    deadline: Instant,
-    /// When to look whether a rank has failed for which it waits, and how long after that the next time; `None` if it
-    /// is told.
-    quiet: Option<(Instant, Duration)>,
-}
-
-impl Looks {
-    /// Those of a call that fails at `deadline`, and is told of failures of ranks unless it `is_quiet`.
-    pub fn new(deadline: Instant, now: Instant, is_quiet: bool) -> Self {
-        Self { deadline, quiet: is_quiet.then(|| (now + FIRST_LOOK, 2 * FIRST_LOOK)) }
-    }
-
-    fn next(&self) -> Instant {
-        self.quiet.map_or(self.deadline, |(at, _)| at.min(self.deadline))
-    }
-
-    /// The next ones, after it was found to be in progress at `now`.
-    fn after(self, now: Instant) -> Self {
-        let quiet = self.quiet.map(|(at, time)| if now < at { (at, time) } else { (now + time, 2 * time) });
-        // Another thread may be in its function, so that it cannot fail.
-        let deadline = if now < self.deadline { self.deadline } else { now + FIRST_LOOK };
-        Self { deadline, quiet }
-    }
 }
 
 /// What a thread that waits has to know.
@@ -142,18 +62,7 @@ pub struct After<C> {
 impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
     /// An empty queue. Its threads, and those of all contexts, wait by `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let state = Mutex::new(State {
-            calls: Slab::default(),
-            noted: VecDeque::new(),
-            contexts: Vec::new(),
-            changes: 0,
-            sleepers: Vec::new(),
-            spare: Vec::new(),
-            awaited: Vec::new(),
-            bell: None,
-            next_look: None,
-            is_closed: false,
-        });
+        let state = Mutex::new(State::new());
         Self { state, clock }
     }
 
@@ -398,91 +307,6 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
 
     fn state(&self) -> MutexGuard<'_, State<T, C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T, C> State<T, C> {
-    fn begin(&mut self, number: u32) {
-        let call = &mut self.calls[number];
-        (call.stage, call.is_noted, call.running) = (Stage::Held, false, 1);
-        self.enter_context(number);
-    }
-
-    /// The call is the one more in progress of its context.
-    fn enter_context(&mut self, number: u32) {
-        let call = &mut self.calls[number];
-        match self.contexts.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &call.context)) {
-            Some((_, calls)) => *calls += 1,
-            None => {
-                self.contexts.push((call.context.clone(), 1));
-                call.is_first = true;
-                self.changes += 1;
-            }
-        }
-    }
-
-    /// Ends what [`State::enter_context`] has begun. Returns the context, to be dropped without the lock.
-    fn leave_context(&mut self, number: u32) -> Option<Arc<C>> {
-        let context = &self.calls[number].context;
-        let at = self.contexts.iter().position(|(other, _)| Arc::ptr_eq(other, context))?;
-        self.contexts[at].1 -= 1;
-        if self.contexts[at].1 > 0 {
-            return None;
-        }
-        self.changes += 1;
-        Some(self.contexts.swap_remove(at).0)
-    }
-
-    /// Removes a call, whatever it does.
-    fn forget(&mut self, number: u32) -> Option<Gone<T, C>> {
-        self.noted.retain(|noted| *noted != number);
-        if self.noted.is_empty() {
-            self.bell.iter().for_each(|bell| bell.clear());
-        }
-        let runs = self.calls.get(number)?.running > 0;
-        let context = if runs { self.leave_context(number) } else { None };
-        Some((self.calls.remove(number)?, context))
-    }
-
-    /// The call is in progress. Returns whether it is to be looked at before others.
-    fn go_on(&mut self, number: u32, looks: Looks) -> bool {
-        let call = &mut self.calls[number];
-        (call.stage, call.looks) = (Stage::Active, Some(looks));
-        let at = looks.next();
-        let earlier = self.next_look.is_none_or(|next| at < next);
-        if earlier {
-            self.next_look = Some(at);
-        }
-        earlier
-    }
-
-    /// The call is to be looked at.
-    fn note(&mut self, number: u32) {
-        self.calls[number].stage = Stage::Noted;
-        if self.noted.is_empty() {
-            self.bell.iter().for_each(|bell| bell.wake());
-        }
-        self.noted.push_back(number);
-        self.sleepers.pop().into_iter().for_each(|sleeper| sleeper.wake());
-    }
-
-    fn has_news(&self, changes: u64) -> bool {
-        !self.noted.is_empty() || self.changes != changes
-    }
-
-    /// Wakes all threads that sleep, if they are to look `anew` for what they wait; and says whose threads are to be
-    /// woken, `if_any` are.
-    fn after(&mut self, anew: bool, if_any: bool) -> After<C> {
-        if anew {
-            self.sleepers.drain(..).for_each(|sleeper| sleeper.wake());
-        }
-        let mut wake = Vec::<Arc<C>>::new();
-        for context in self.awaited.iter().filter(|_| if_any) {
-            if wake.iter().all(|other| !Arc::ptr_eq(other, context)) {
-                wake.push(context.clone());
-            }
-        }
-        After { wake, remind_at: self.next_look.filter(|_| anew && self.bell.is_some()) }
     }
 }
 
