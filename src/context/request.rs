@@ -4,6 +4,7 @@
 mod attachment;
 mod body;
 mod grouped;
+mod state;
 
 pub use attachment::HasRequest;
 pub use body::Progressed;
@@ -11,7 +12,7 @@ pub(super) use body::Times;
 pub(super) use grouped::Joined;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
@@ -22,11 +23,12 @@ use crate::engine::Prepared;
 use crate::engine::cache::CallKey;
 use crate::engine::plan::boxed;
 use crate::engine::ready::{Ends, Entry};
-use crate::engine::shared::{BackgroundOperation, Claim, Progress, Shared};
+use crate::engine::shared::{Claim, Progress, Shared};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::transport;
 use attachment::Attachment;
 use body::Body;
+use state::{AtomicState, State};
 
 /// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls
 /// that its state does not allow are refused.
@@ -34,34 +36,11 @@ pub struct Request {
     body: Arc<Body>,
     /// The memory that all ranks share, if the call can be started in few steps there.
     quick: Option<Arc<Shared>>,
-    /// A [`State`].
-    state: AtomicU8,
+    state: AtomicState,
     /// That of a call on shared memory that has ended, until the wait has.
     claim: Claim,
     /// The queue that reports its ends, if one does.
     attachment: Attachment,
-}
-
-#[derive(Clone, Copy)]
-#[repr(u8)]
-enum State {
-    Inactive,
-    /// A thread is in a call of `start`, `wait` or `test`.
-    Busy,
-    /// Started, and not waited for.
-    Active,
-    /// The request is active, and the call has ended.
-    Complete,
-    /// Inactive, and a queue will report the ends of its calls.
-    Attached,
-    /// Active, and a queue will report the end of the call.
-    Queued,
-    /// Queued, and the call has ended.
-    QueuedComplete,
-    /// See [`Request::retire`].
-    Retired,
-    /// A group will start it.
-    Grouped,
 }
 
 impl Context {
@@ -134,7 +113,7 @@ impl Context {
         Ok(Request {
             body: Arc::new(body),
             quick: shared,
-            state: AtomicU8::new(State::Inactive as u8),
+            state: AtomicState::new(),
             claim: Claim::default(),
             attachment: Attachment::default(),
         })
@@ -155,12 +134,12 @@ impl Request {
         let shared = self.quick.as_ref().filter(|shared| !shared.is_inherited())?;
         let (body, call) = (&*self.body, &*self.body.call);
         let quick = call.quick_start.as_ref()?;
-        self.occupy(State::Inactive).ok()?;
+        self.state.occupy(State::Inactive).ok()?;
         // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended.
         match unsafe { body.context.begin_quick(shared, (call, quick), body.tag, body.first, &self.claim) } {
             Some(Begun::Ended) => {
                 body.has_ended_at_once();
-                self.leave(State::Complete);
+                self.state.leave(State::Complete);
                 Some(Ok(()))
             }
             Some(Begun::Runs(call)) => Some(self.begin(Some(Operation::Thread(call)))),
@@ -171,10 +150,10 @@ impl Request {
     /// Starts any call; may wait.
     #[inline(never)]
     pub(crate) fn start_any(&self) -> Result<()> {
-        if self.occupy(State::Inactive).is_ok() {
+        if self.state.occupy(State::Inactive).is_ok() {
             return self.begin(None);
         }
-        self.occupy(State::Attached).map_err(|state| self.refuse(state, "start"))?;
+        self.state.occupy(State::Attached).map_err(|state| self.refuse(state, "start"))?;
         self.start_attached()
     }
 
@@ -188,7 +167,7 @@ impl Request {
     #[inline(always)] // On the path of small collectives.
     pub(crate) fn wait_quick(&self) -> bool {
         let is_quick = self.quick.as_ref().is_some_and(|shared| !shared.is_inherited());
-        let has_ended = is_quick && self.occupy(State::Complete).is_ok();
+        let has_ended = is_quick && self.state.occupy(State::Complete).is_ok();
         if has_ended {
             if let Some(staging) = &self.body.staging {
                 // SAFETY: by the contract of `Context::request`, the output is valid until the request is inactive.
@@ -226,9 +205,8 @@ impl Request {
 
     /// What is known of the last call that was started. Never waits.
     pub fn progressed(&self) -> Progressed {
-        let state = self.state.load(Ordering::Acquire);
-        let has_ended = [State::Complete, State::QueuedComplete].iter().any(|own| *own as u8 == state);
-        self.body.progressed(is_active(state), has_ended)
+        let state = self.state.get();
+        self.body.progressed(state.is_active(), state.is_complete())
     }
 
     /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what
@@ -239,7 +217,7 @@ impl Request {
         if self.is_complete()? {
             return self.complete(None);
         }
-        self.leave(State::Active);
+        self.state.leave(State::Active);
         Ok(false)
     }
 
@@ -247,11 +225,11 @@ impl Request {
     /// handle that is about to be freed.
     pub(crate) fn retire(&self) -> Result<()> {
         // In a forked child, the call is the parent's.
-        let is_inactive = || self.occupy(State::Inactive).is_ok() || self.retire_from_group();
+        let is_inactive = || self.state.occupy(State::Inactive).is_ok() || self.retire_from_group();
         if !self.body.context.is_inherited() && !is_inactive() {
             return self.retire_attached();
         }
-        self.leave(State::Retired);
+        self.state.leave(State::Retired);
         Ok(())
     }
 
@@ -260,7 +238,7 @@ impl Request {
     #[inline(never)]
     fn begin(&self, begun: Option<Operation>) -> Result<()> {
         let has_ended = self.begin_any(begun);
-        self.leave(match has_ended {
+        self.state.leave(match has_ended {
             Ok(true) => State::Complete,
             Ok(false) => State::Active,
             Err(_) => State::Inactive,
@@ -317,38 +295,8 @@ impl Request {
             return Ok(true);
         }
         drop((admitted, operation));
-        self.leave_running(started, times);
+        self.body.leave_running(started, times);
         Ok(false)
-    }
-
-    /// The call goes on while no thread waits for it.
-    fn leave_running(&self, mut operation: Operation, times: Times) {
-        let (body, context) = (&*self.body, &*self.body.context);
-        let shared = context.shared_memory.get().filter(|_| operation.in_thread().is_some());
-        body.wants_function.store(false, Ordering::Release);
-        *body.running.lock() = Some((operation, times));
-        if let Some(shared) = shared {
-            // Whoever progresses the context goes on with it.
-            shared.leave(self.body.clone());
-            context.engine().arm();
-            let progress = self.body.progress();
-            shared.pass_on(progress);
-            if self.body.wants_function() {
-                // Other threads may wait on the context.
-                context.engine().wake();
-            }
-            if progress == Progress::Ended {
-                // What it waited for may have come without a ring, so nobody else may find out that it has ended.
-                self.attend();
-            }
-        }
-    }
-
-    /// Nobody else goes on with the call.
-    fn attend(&self) {
-        if let Some(shared) = self.body.context.shared_memory.get() {
-            shared.attend(Arc::as_ptr(&self.body).cast());
-        }
     }
 
     /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed.
@@ -374,7 +322,7 @@ impl Request {
     pub(super) fn complete(&self, until: Option<Instant>) -> Result<bool> {
         let has_ended = self.complete_run(until);
         match has_ended {
-            Ok(false) => self.leave(State::Active),
+            Ok(false) => self.state.leave(State::Active),
             _ => self.leave_inactive(),
         }
         has_ended
@@ -389,7 +337,7 @@ impl Request {
         if let Some((mut operation, times)) = running {
             result = match self.run_to_end(&mut operation, &times, until) {
                 Ok(false) => {
-                    self.leave_running(operation, times);
+                    self.body.leave_running(operation, times);
                     return Ok(false);
                 }
                 ended => ended.map(drop),
@@ -413,7 +361,7 @@ impl Request {
         let (body, context) = (&*self.body, &self.body.context);
         let quick = self.quick.as_ref().zip(body.call.quick_start.as_ref());
         let has_ended = operation.in_thread().is_some_and(|call| {
-            self.attend();
+            self.body.attend();
             // SAFETY: these are the arguments of the start.
             quick.is_some_and(|(memory, quick)| unsafe { call.finish(memory, quick, body.first.1) })
         });
@@ -438,7 +386,7 @@ impl Request {
 
     /// Whether the request is active, or a thread is in a call on it.
     pub fn is_active(&self) -> bool {
-        is_active(self.state.load(Ordering::Acquire))
+        self.state.get().is_active()
     }
 
     /// Notes the end of the call in `ends`, as `number`. For the only thread that waits for it.
@@ -458,7 +406,7 @@ impl Request {
     /// Ends what [`Request::enter`] has begun: the call goes on.
     pub(super) fn stay_active(&self) {
         self.body.leave();
-        self.leave(State::Active);
+        self.state.leave(State::Active);
     }
 
     /// When the call fails; `None` if another thread is going on with it, or it has ended.
@@ -478,14 +426,7 @@ impl Request {
     fn leave_inactive(&self) {
         // SAFETY: the context keeps the memory that its ranks share.
         unsafe { self.claim.release() };
-        self.leave(State::Inactive);
-    }
-
-    /// Makes the request busy if its state is `allowed`; else returns the state.
-    #[inline]
-    fn occupy(&self, allowed: State) -> std::result::Result<(), u8> {
-        let (from, to) = (allowed as u8, State::Busy as u8);
-        self.state.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).map(drop)
+        self.state.leave(State::Inactive);
     }
 
     /// Refuses a call in another process, or by the request's own function, which would wait for itself.
@@ -498,38 +439,13 @@ impl Request {
     }
 
     pub(super) fn enter_active(&self, doing: &str) -> Result<()> {
-        let entered = self.occupy(State::Active).or_else(|_| self.occupy(State::Complete));
+        let entered = self.state.occupy(State::Active).or_else(|_| self.state.occupy(State::Complete));
         entered.map_err(|state| self.refuse(state, doing))
     }
 
-    /// Ends what [`Request::occupy`] has begun.
-    #[inline]
-    fn leave(&self, state: State) {
-        self.state.store(state as u8, Ordering::Release);
-    }
-
     #[cold]
-    fn refuse(&self, state: u8, doing: &str) -> Error {
-        const INACTIVE: u8 = State::Inactive as u8;
-        const BUSY: u8 = State::Busy as u8;
-        const RETIRED: u8 = State::Retired as u8;
-        const ATTACHED: u8 = State::Attached as u8;
-        const QUEUED: u8 = State::Queued as u8;
-        const QUEUED_COMPLETE: u8 = State::QueuedComplete as u8;
-        const GROUPED: u8 = State::Grouped as u8;
-        let why = match state {
-            INACTIVE => "the request is inactive: start it first",
-            BUSY => "another thread is in a call on the request",
-            RETIRED => "the request was freed",
-            GROUPED => "the request is in a group: end the group first",
-            ATTACHED | QUEUED | QUEUED_COMPLETE if doing == "attach" => "the request is attached to a queue already",
-            ATTACHED => "the request is inactive: start it first",
-            QUEUED | QUEUED_COMPLETE => {
-                "the request is active, and attached to a queue: take its entry from there first"
-            }
-            _ => "the request is active: wait for it first",
-        };
-        self.refused(doing, why)
+    fn refuse(&self, state: State, doing: &str) -> Error {
+        self.refused(doing, state.why_refused(doing))
     }
 
     #[cold]
@@ -543,10 +459,8 @@ impl Request {
 impl Drop for Request {
     /// The other ranks would wait for an active request in vain, so the context is broken.
     fn drop(&mut self) {
-        let state = *self.state.get_mut();
-        let active = [State::Active, State::Complete, State::Queued, State::QueuedComplete];
         // In a forked child, the call is the parent's.
-        if active.iter().all(|own| *own as u8 != state) || self.body.context.is_inherited() {
+        if !self.state.get().is_started() || self.body.context.is_inherited() {
             return;
         }
         let running = self.body.running.lock().take();
@@ -555,7 +469,7 @@ impl Drop for Request {
         let error = Error::new(ErrorKind::Closed, text);
         let in_thread = operation.as_mut().and_then(Operation::in_thread);
         if let Some((call, shared)) = in_thread.zip(self.body.context.shared_memory.get()) {
-            self.attend();
+            self.body.attend();
             call.withdraw(shared, &error);
         }
         let Ok(mut guard) = self.body.context.lock() else { return };
@@ -566,11 +480,6 @@ impl Drop for Request {
         }
         self.body.context.finish_closing(guard);
     }
-}
-
-/// Whether a request in this state is active, or a thread is in a call on it.
-fn is_active(state: u8) -> bool {
-    [State::Inactive, State::Attached, State::Retired].iter().all(|own| *own as u8 != state)
 }
 
 /// The error of a wait that ends before the calls of `left` requests.

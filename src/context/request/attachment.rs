@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::Request;
 use super::body::Body;
-use super::{Request, State};
+use super::state::State;
 use crate::context::Context;
 use crate::context::queued::{CompletionKind, Queue, Queued};
 use crate::engine::completion_queue::{After, Looks};
@@ -52,19 +53,19 @@ impl Request {
     /// has this request.
     pub(in crate::context) fn attach(&self, own: Arc<dyn HasRequest>, queue: &Arc<Queue>, user: u64) -> Result<()> {
         let states = [State::Inactive, State::Active, State::Complete];
-        let from = states.into_iter().find(|state| self.occupy(*state).is_ok());
+        let from = states.into_iter().find(|state| self.state.occupy(*state).is_ok());
         let from = from.ok_or_else(|| self.refuse_now("attach"))?;
         let context = self.context();
         let Some(number) = queue.insert(Arc::new(Attached(own)), context, user, !matches!(from, State::Inactive))
         else {
-            self.leave(from);
+            self.state.leave(from);
             return Err(Error::new(ErrorKind::Closed, "the queue is closed"));
         };
         self.attachment.set(Some((queue.clone(), number)));
         match from {
             State::Active => self.leave_queued(queue, number, false),
             State::Complete => self.leave_queued(queue, number, true),
-            _ => self.leave(State::Attached),
+            _ => self.state.leave(State::Attached),
         }
         Ok(())
     }
@@ -79,7 +80,7 @@ impl Request {
             }
             Err(error) => {
                 let stays = queue.end(number);
-                self.leave(if stays { State::Attached } else { State::Retired });
+                self.state.leave(if stays { State::Attached } else { State::Retired });
                 Err(error)
             }
         }
@@ -109,7 +110,7 @@ impl Request {
             let is_quiet = context.shared_work(&self.body.binding()).is_some();
             Looks::new(self.body.deadline().unwrap_or(now), now, is_quiet)
         });
-        self.leave(if has_ended { State::QueuedComplete } else { State::Queued });
+        self.state.leave(if has_ended { State::QueuedComplete } else { State::Queued });
         finish(self.context(), queue.started(number, looks));
     }
 
@@ -125,32 +126,31 @@ impl Request {
         // SAFETY: the context keeps the memory that its ranks share.
         unsafe { self.claim.release() };
         let stays = queue.end(number);
-        self.leave(if stays { State::Attached } else { State::Retired });
+        self.state.leave(if stays { State::Attached } else { State::Retired });
         Some(result)
     }
 
     /// Ends the attachment, if the request is inactive; if it is active, with its end.
     pub(super) fn retire_attached(&self) -> Result<()> {
-        let state = self.state.load(std::sync::atomic::Ordering::Acquire);
-        let is_attached = [State::Attached, State::Queued, State::QueuedComplete].iter().any(|own| *own as u8 == state);
-        let place = self.attachment.get().filter(|_| is_attached);
+        let state = self.state.get();
+        let place = self.attachment.get().filter(|_| state.is_attached());
         let (queue, number) = place.ok_or_else(|| self.refuse(state, "free"))?;
         // If it has ended meanwhile, nothing is left to be done.
-        let _ = self.occupy(State::Attached).map(|()| self.leave(State::Retired));
+        let _ = self.state.occupy(State::Attached).map(|()| self.state.leave(State::Retired));
         queue.detach(number);
         Ok(())
     }
 
     /// Ends the attachment of a request that is inactive: its queue is closed.
     fn leave_queue(&self) {
-        if self.occupy(State::Attached).is_ok() {
+        if self.state.occupy(State::Attached).is_ok() {
             self.attachment.set(None);
-            self.leave(State::Inactive);
+            self.state.leave(State::Inactive);
         }
     }
 
     pub(super) fn refuse_now(&self, doing: &str) -> Error {
-        self.refuse(self.state.load(std::sync::atomic::Ordering::Acquire), doing)
+        self.refuse(self.state.get(), doing)
     }
 }
 

@@ -161,6 +161,36 @@ impl Body {
         })
     }
 
+    /// The call goes on while no thread waits for it.
+    pub fn leave_running(self: &Arc<Self>, mut operation: Operation, times: Times) {
+        let context = &*self.context;
+        let shared = context.shared_memory.get().filter(|_| operation.in_thread().is_some());
+        self.wants_function.store(false, Ordering::Release);
+        *self.running.lock() = Some((operation, times));
+        if let Some(shared) = shared {
+            // Whoever progresses the context goes on with it.
+            shared.leave(self.clone());
+            context.engine().arm();
+            let progress = self.progress();
+            shared.pass_on(progress);
+            if self.wants_function() {
+                // Other threads may wait on the context.
+                context.engine().wake();
+            }
+            if progress == Progress::Ended {
+                // What it waited for may have come without a ring, so nobody else may find out that it has ended.
+                self.attend();
+            }
+        }
+    }
+
+    /// Nobody else goes on with the call.
+    pub fn attend(&self) {
+        if let Some(shared) = self.context.shared_memory.get() {
+            shared.attend(std::ptr::from_ref(self).cast());
+        }
+    }
+
     /// Goes on with the call that is `running`, without waiting.
     pub fn progress_with(&self, running: &mut Option<(Operation, Times)>) -> Progress {
         let Some((operation, times)) = running else { return Progress::Ended };

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::Request;
 use super::body::Times;
-use super::{Request, State};
+use super::state::State;
 use crate::context::operation::Operation;
 use crate::context::run::Run;
 use crate::context::shared::SharedCall;
@@ -44,22 +45,22 @@ impl Request {
             let text = "its first start waits for the counts of other ranks: start it once outside of groups";
             return Err(self.refused("start", text));
         }
-        let joins = |joined: &Joined| self.occupy(joined.state()).is_ok();
+        let joins = |joined: &Joined| self.state.occupy(joined.state()).is_ok();
         let joined = [Joined::Inactive, Joined::Attached].into_iter().find(joins);
         let joined = joined.ok_or_else(|| self.refuse_now("start"))?;
-        self.leave(State::Grouped);
+        self.state.leave(State::Grouped);
         Ok(joined)
     }
 
     /// The group ends: until [`Request::go_on`] or [`Request::leave_group`], this thread is in a call on the request.
     /// Returns false if the request was freed.
     pub(in crate::context) fn enter_group(&self) -> bool {
-        self.occupy(State::Grouped).is_ok()
+        self.state.occupy(State::Grouped).is_ok()
     }
 
     /// The group has begun nothing.
     pub(in crate::context) fn leave_group(&self, joined: Joined) {
-        self.leave(joined.state());
+        self.state.leave(joined.state());
     }
 
     /// Retires a request that is in a group, which fails then. Returns whether it was.
@@ -107,21 +108,21 @@ impl Request {
     /// The group has begun the call, which goes on.
     pub(in crate::context) fn go_on(&self, mut operation: Operation, times: Times, joined: Joined) {
         self.leave_begun(&mut operation, times);
-        self.leave_running(operation, times);
+        self.body.leave_running(operation, times);
         let place = match joined {
             Joined::Attached => self.begin_in_queue(),
             Joined::Inactive => None,
         };
         match place {
             Some((queue, number)) => self.leave_queued(&queue, number, false),
-            None => self.leave(State::Active),
+            None => self.state.leave(State::Active),
         }
     }
 
     /// The group has begun the call, but not all of its calls, and the context is broken.
     pub(in crate::context) fn end_early(&self, mut operation: Operation, times: Times) {
         self.leave_begun(&mut operation, times);
-        self.leave_running(operation, times);
+        self.body.leave_running(operation, times);
         // Why it fails is said by the call that has ended the group.
         let _ = self.complete_run(None);
     }
