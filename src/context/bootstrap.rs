@@ -229,7 +229,7 @@ impl Context {
         for (rank, address) in addresses.iter().enumerate() {
             guard.messenger.set_peer(rank, &address.serialize())?;
         }
-        guard.set_spin(self.spin(addresses, constants));
+        guard.waiters.set_spin(self.spin(addresses, constants));
         guard.messenger.connections_mut().peers_mut().streams = constants.streams as u8;
         self.engine().leave(guard);
         Ok(found)
@@ -241,7 +241,7 @@ impl Context {
         let sharing = self.share_memory(found)?;
         let tuner = tuner.with_shared_memory(sharing != Sharing::Nothing, address::number_caches(addresses));
         let mut guard = self.lock()?;
-        guard.set_spin(self.spin(addresses, tuner.constants()));
+        guard.waiters.set_spin(self.spin(addresses, tuner.constants()));
         guard.messenger.connections_mut().peers_mut().streams = tuner.constants().streams as u8;
         drop(guard);
         if sharing == Sharing::Segments {

@@ -84,7 +84,7 @@ impl Pair {
             (true, false) => Some(Spin::of(Duration::ZERO)),
             (false, false) => None,
         };
-        self.context.lock()?.set_pair_spin(self.rank, spin);
+        self.context.lock()?.waiters.set_pair_spin(self.rank, spin);
         // A sleeping thread may have to poll from now on.
         self.context.engine().wake();
         Ok(())

@@ -87,7 +87,7 @@ fn run(contexts: &[Arc<Context>], work: impl Fn(&Arc<Context>) + Sync) {
 
 /// Returns when a thread waits on `context`.
 fn await_wait(context: &Context) {
-    while !context.lock().unwrap().is_polled() {
+    while !context.lock().unwrap().waiters.polling {
         std::thread::yield_now();
     }
 }

@@ -22,7 +22,8 @@ impl Engine {
     /// Lets the only thread that waits on the context, for `peer`, poll in shared memory without the lock, until it
     /// drops the result. `None` if other threads wait, or calls were started: those must be progressed.
     pub fn poll_alone<'a>(&'a self, guard: &Guard<'_>, peer: Option<Rank>) -> Option<Alone<'a>> {
-        let spin = guard.spin_alone(peer)?;
+        let has_started = guard.shared.as_ref().is_some_and(|shared| shared.has_started_calls());
+        let spin = guard.waiters.spin_alone(peer).filter(|_| !has_started)?;
         let was = self.is_polled_alone.swap(true, Ordering::Relaxed);
         // Made only for this thread: a dropped one would end what another thread has begun.
         (!was).then(|| Alone { engine: self, spin })

@@ -77,7 +77,8 @@ impl Core {
             return Err((0, error.context("the context is broken")));
         }
         self.end_registration();
-        let here = || lines.iter().enumerate().find_map(|(at, (line, _))| Some((at, self.executing(*line, true)?)));
+        let here =
+            || lines.iter().enumerate().find_map(|(at, (line, _))| Some((at, self.operations.excluding(*line, true)?)));
         let running = here().or_else(|| self.shared.as_ref().and_then(|shared| shared.reserve(lines).err()));
         running.map_or(Ok(()), |(at, other)| {
             let ((own, tag), _) = lines[at];

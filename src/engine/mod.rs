@@ -17,6 +17,7 @@ mod lines;
 mod model;
 mod numbers;
 mod operation;
+mod operations;
 mod other_calls;
 pub mod plan;
 pub mod prepared;
@@ -31,6 +32,7 @@ mod sync;
 // Its threads are not loom's.
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod waiters;
 
 pub use execution::Reduction;
 pub use functions::FunctionCall;
@@ -44,23 +46,21 @@ use std::time::Instant;
 
 use crate::agreement::Agreement;
 use crate::engine::errors::already_running;
-use crate::engine::execution::Execution;
 use crate::engine::lines::Lines;
 use crate::engine::numbers::Numbers;
 use crate::engine::operation::Operation;
+use crate::engine::operations::Operations;
 use crate::engine::prepared::Identity;
 use crate::engine::ready::{OnEnd, OnTime};
 use crate::engine::recorder::{Awaited, Link, Recorder, Run};
 use crate::engine::requests::Requests;
 use crate::engine::scratch::{Kept, Scratch};
-use crate::engine::shared::{Line, Progress, Shared, excludes};
+use crate::engine::shared::{Line, Progress, Shared};
+use crate::engine::waiters::Waiters;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::publications::Members;
-use crate::slab::Slab;
 use crate::transport::Clock;
-use crate::types::Rank;
 use crate::wire::fingerprint::fingerprint;
 
 /// Token owners from this number on are buffers, lower ones are executions.
@@ -76,13 +76,7 @@ pub struct Core {
     /// The time when the clock was last read: when the lock was taken, or a thread found nothing to do.
     pub now: Instant,
     /// The collectives in progress that the engine executes, or for which a thread waits here.
-    operations: Slab<Operation>,
-    /// What the recorder says of each of them, by its index: apart from them, since they are moved.
-    runs: Vec<Run>,
-    // Executions that have ended, for reuse. Boxes move between `operations` and this list without copying their
-    // contents.
-    #[allow(clippy::vec_box)]
-    spare: Vec<Box<Execution>>,
+    operations: Operations,
     /// Memory for products of inputs and factors, which no call uses.
     aside: Vec<Scratch>,
     /// The scratch memory of the context.
@@ -109,14 +103,8 @@ pub struct Core {
     numbers: Numbers,
     /// Tag and fingerprint of the last call that has ended.
     last: (u64, u64),
-    /// Whether a waiting thread polls the links.
-    polling: bool,
-    /// Set while the polling thread sleeps in the system: how long it polled before.
-    sleeping: Option<Spin>,
-    /// One entry for each waiting thread that does not poll: the only peer that it waits for, if there is only one.
-    waiting: Vec<Option<Rank>>,
-    /// Threads that were notified and have not taken the lock since.
-    waking: usize,
+    /// The threads that wait on the context.
+    pub waiters: Waiters,
     /// An operation has completed for which another thread may wait.
     ended: bool,
     /// Threads that wait for a connection. Connections cause no event, so these threads are notified whenever anything
@@ -132,15 +120,12 @@ pub struct Core {
     moved: bool,
     /// Whether the watch is to be armed by a tick only, unless something is left to be done; see [`Engine::hand_over`].
     is_lazy: bool,
-    spin: Spin,
     /// The calls that may run at the same time as others of their lines.
     lines: Lines,
     /// Number of runs of which any thread that waits may call the function.
     shared_functions: usize,
     /// The memory that the ranks of this host share, if the ranks of each host do.
     pub shared: Option<Arc<Shared>>,
-    /// Overrides `spin` for waits that involve only this peer.
-    pair_spins: QuickMap<Rank, Spin>,
     /// The agreements of the ranks, if this serves for them alone.
     agreement: Option<Box<Agreement>>,
 }
@@ -169,7 +154,7 @@ impl Core {
         }
         self.end_registration();
         let (own, tag, in_order) = (call.kind(), binding.tag, binding.in_order);
-        if let Some(other) = self.executing((own, tag), in_order) {
+        if let Some(other) = self.operations.excluding((own, tag), in_order) {
             return Err(already_running(other, tag, own, self.explain));
         }
         let (number, sequence) = match &self.shared {
@@ -184,25 +169,25 @@ impl Core {
             None => (0, 0),
         };
         let id = Identity::new(binding, fingerprint(call.digest, number));
-        let mut steps = self.spare.pop().unwrap_or_default();
+        let mut steps = self.operations.execution();
         if let Err(error) = steps.reset(binding, &id, self.shared.as_ref(), &self.kept) {
-            self.spare.push(steps);
+            self.operations.reuse(steps);
             self.release(own, tag);
             return Err(error);
         }
         steps.set_deadline(deadline, &self.clock);
         let bytes = call.bytes;
-        let index = self.insert(Operation::new(id, Some((call, steps))));
-        let operation = &mut self.operations[index];
-        let link = if operation.uses_memory() { Link::Both } else { Link::Messages };
-        let created = self.recorder.now();
-        let Identity { fingerprint, .. } = operation.id;
-        self.runs[index as usize] = Run { number: sequence, fingerprint, tag, bytes, link, created, ..Run::default() };
-        if let Some(shared) = self.shared.as_ref().filter(|_| operation.uses_memory()) {
+        let mut operation = Operation::new(id, Some((call, steps)));
+        operation.in_order = in_order;
+        let uses_memory = operation.uses_memory();
+        let link = if uses_memory { Link::Both } else { Link::Messages };
+        let (fingerprint, created) = (operation.id.fingerprint, self.recorder.now());
+        let run = Run { number: sequence, fingerprint, tag, bytes, link, created, ..Run::default() };
+        let index = self.operations.insert(operation, run);
+        if let Some(shared) = self.shared.as_ref().filter(|_| uses_memory) {
             // Another thread may sleep.
             shared.wait_also_for(Members::MAX);
         }
-        operation.in_order = in_order;
         if !in_order || self.lines.add((own, tag), index) {
             self.begin_run(index);
         } else {
@@ -220,25 +205,13 @@ impl Core {
         self.end_registration();
         let mut operation = Operation::new(Identity::new(binding, run.fingerprint), None);
         operation.in_order = binding.in_order;
-        let index = self.insert(operation);
-        self.runs[index as usize] = run;
-        Ok(index)
-    }
-
-    #[inline]
-    fn insert(&mut self, operation: Operation) -> u32 {
-        let index = self.operations.insert(operation);
-        self.operations[index].id.index = index;
-        if self.runs.len() <= index as usize {
-            self.runs.push(Run::default());
-        }
-        index
+        Ok(self.operations.insert(operation, run))
     }
 
     /// Posts what the run `index` can send and receive at first.
     #[inline]
     fn begin_run(&mut self, index: u32) {
-        self.runs[index as usize].started = self.recorder.now();
+        self.operations.run_mut(index).started = self.recorder.now();
         self.operations[index].begin(&mut self.messenger);
     }
 
@@ -293,24 +266,13 @@ impl Core {
     /// The fingerprint of a call that excludes a new one of this kind on this tag, which is `in_order` or not.
     pub fn running(&mut self, line: Line, in_order: bool) -> Option<u64> {
         self.end_registration();
-        let running = self.executing(line, in_order);
+        let running = self.operations.excluding(line, in_order);
         running.or_else(|| self.shared.as_ref().and_then(|shared| shared.running(line, in_order)))
-    }
-
-    fn executing(&self, line: Line, in_order: bool) -> Option<u64> {
-        let may_not = |operation: &&Operation| {
-            excludes((line, in_order), ((operation.id.kind, operation.id.tag), operation.in_order))
-        };
-        self.operations.iter().map(|(_, operation)| operation).find(may_not).map(|operation| operation.id.fingerprint)
-    }
-
-    fn ids(&self) -> impl Iterator<Item = &Identity> {
-        self.operations.iter().map(|(_, operation)| &operation.id)
     }
 
     /// Whether a call of this kind runs on `tag`.
     pub fn runs(&self, kind: u8, tag: u64) -> bool {
-        self.ids().any(|id| (id.kind, id.tag) == (kind, tag))
+        self.operations.ids().any(|id| (id.kind, id.tag) == (kind, tag))
     }
 
     /// Ends the run `index`, and returns the error if it has failed. Its memory is not accessed afterwards.
@@ -319,7 +281,7 @@ impl Core {
         if !operation.is_over() || operation.failed.is_some() {
             self.messenger.cancel(index);
         }
-        let run = &self.runs[index as usize];
+        let run = self.operations.run(index);
         match &operation.failed {
             Some(error) => self.recorder.failed(run, error),
             None if run.number != 0 && operation.is_over() => self.recorder.completed(run),
@@ -330,7 +292,7 @@ impl Core {
         self.last = (tag, fingerprint);
         self.shared_functions -= usize::from(operation.shares_function);
         if let Some(steps) = operation.end() {
-            self.spare.push(steps);
+            self.operations.reuse(steps);
             self.release(kind, tag);
         }
         if operation.in_order
@@ -359,7 +321,7 @@ impl Core {
     /// The scratch memory that no call uses, nor has needed all of since the last time.
     fn release_scratch(&mut self) -> Vec<Scratch> {
         let mut released = self.shared.as_ref().map_or(Vec::new(), |shared| shared.release_scratch());
-        self.spare.iter_mut().for_each(|steps| steps.release_scratch(&mut released));
+        self.operations.release_scratch(&mut released);
         self.aside.iter_mut().for_each(|memory| memory.release(&mut released));
         self.aside.retain(|memory| memory.bytes() > 0);
         released
@@ -373,35 +335,17 @@ impl Core {
         }
     }
 
-    /// Whether a waiting thread polls the links.
-    #[cfg(test)]
-    pub(crate) fn is_polled(&self) -> bool {
-        self.polling
-    }
-
-    /// Number of threads that wait and do not poll.
-    #[cfg(test)]
-    pub(crate) fn count_waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Number of calls of `progress`.
     #[cfg(test)]
     pub(crate) fn turns(&self) -> u64 {
         self.turns
     }
 
-    /// Whether the polling thread sleeps in the system.
-    #[cfg(test)]
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.sleeping.is_some()
-    }
-
     /// Says that no thread progresses the context until something wakes it; with `publications`, also what ranks
     /// publish in shared memory. Returns whether the context must be progressed once more before that.
     fn sleep(&mut self, publications: bool) -> bool {
         if let Some(shared) = self.shared.as_ref().filter(|_| publications) {
-            shared.sleep(self.operations.iter().fold(0, |all, (_, operation)| all | operation.awaited()));
+            shared.sleep(self.operations.awaited());
         }
         self.messenger.connections_mut().sleep(publications)
     }
@@ -415,13 +359,12 @@ impl Core {
     /// Whether something is left to be done: a run that is not over and not in its reduction function, or a started
     /// call on shared memory.
     fn has_runs(&self) -> bool {
-        self.operations.iter().any(|(_, operation)| !operation.is_over() && !operation.is_reducing())
-            || self.shared.as_ref().is_some_and(|shared| shared.has_started_calls())
+        self.operations.any_goes_on() || self.shared.as_ref().is_some_and(|shared| shared.has_started_calls())
     }
 
     /// Whether a run waits for what a peer does in shared memory.
     fn waits_in_memory(&self) -> bool {
-        self.operations.iter().any(|(_, operation)| operation.waits_in_memory())
+        self.operations.any_waits_in_memory()
     }
 
     /// Moves data as far as possible without blocking. Returns whether anything was moved.
@@ -525,10 +468,10 @@ impl Core {
             self.ended = true;
             return;
         }
-        let Some(operation) = self.operations.get_mut(token.owner) else { return };
+        let Some((operation, run)) = self.operations.with_run(token.owner) else { return };
         match outcome {
             Outcome::Done { rank, bytes } => {
-                self.runs[token.owner as usize].waited_for = Awaited::from(Some(rank));
+                run.waited_for = Awaited::from(Some(rank));
                 operation.segment_done(token.detail, bytes, &mut self.messenger);
             }
             Outcome::Mismatch { rank, theirs } => self.mismatch(token.owner, rank, theirs),
@@ -540,7 +483,7 @@ impl Core {
 
     /// What the recorder says of the run `index`.
     pub fn recorded(&self, index: u32) -> Run {
-        self.runs[index as usize]
+        *self.operations.run(index)
     }
 
     /// The run `index`, whose thread ends it next, has not ended by its deadline, and `error` says why.

@@ -119,7 +119,7 @@ impl Core {
     /// each waits for a peer.
     pub(super) fn only_in_memory(&self) -> Vec<(u64, u64, bool)> {
         let mut calls = self.shared.as_ref().map_or_else(Vec::new, |shared| shared.in_progress());
-        calls.retain(|(_, fingerprint, _)| self.ids().all(|id| id.fingerprint != *fingerprint));
+        calls.retain(|(_, fingerprint, _)| self.operations.ids().all(|id| id.fingerprint != *fingerprint));
         calls
     }
 }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use crate::engine::lines::Lines;
 use crate::engine::numbers::Numbers;
+use crate::engine::operations::Operations;
 use crate::engine::recorder::Recorder;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::Kept;
 use crate::engine::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Waker};
+use crate::engine::waiters::Waiters;
 use crate::engine::{Core, Idle, Next, Spin};
 use crate::error::{Error, Result};
-use crate::hash::QuickMap;
 use crate::messaging::{EVENTS, Messenger};
-use crate::slab::Slab;
 use crate::sys::Pollable;
 use crate::transport::{Clock, Watch};
 use crate::types::Rank;
@@ -83,9 +83,7 @@ impl Engine {
             core: Mutex::new(Core {
                 messenger,
                 now,
-                operations: Slab::default(),
-                runs: Vec::new(),
-                spare: Vec::new(),
+                operations: Operations::default(),
                 aside: Vec::new(),
                 kept,
                 clock: clock.clone(),
@@ -100,10 +98,7 @@ impl Engine {
                 begun: 0,
                 numbers: Numbers::default(),
                 last: (0, 0),
-                polling: false,
-                sleeping: None,
-                waiting: Vec::new(),
-                waking: 0,
+                waiters: Waiters::new(spin),
                 ended: false,
                 connecting: 0,
                 turns: 0,
@@ -111,11 +106,9 @@ impl Engine {
                 long_turn: false,
                 moved: false,
                 is_lazy: false,
-                spin,
                 lines: Lines::default(),
                 shared_functions: 0,
                 shared: None,
-                pair_spins: QuickMap::default(),
                 agreement: None,
             }),
             clock,
@@ -154,7 +147,7 @@ impl Engine {
     /// Wakes all waiting threads, after a change that they must see.
     pub fn wake(&self) {
         let mut guard = self.lock();
-        guard.waking = guard.waiting.len();
+        guard.waiters.wake_all();
         guard.listeners.iter().for_each(|listener| listener.wake());
         drop(guard);
         self.ended.notify_all();
@@ -217,7 +210,7 @@ impl Engine {
             if let Some(result) = ready(&mut guard) {
                 break Some(result);
             }
-            if !polling && guard.polling {
+            if !polling && guard.waiters.polling {
                 // The polling thread may be asleep, so this thread progresses what it has posted itself. With a
                 // deadline in the past it takes all results that are available without waiting.
                 let mut turns = 1..BUSY_TURNS;
@@ -232,7 +225,7 @@ impl Engine {
                 }
                 // The polling thread does not see what this one waits for in shared memory. If it sleeps, whatever a
                 // peer publishes wakes it, and it notifies this thread; but not if this thread waits for no peer.
-                if guard.messenger.waits_for_publication() && (guard.sleeping.is_none() || peer.is_none()) {
+                if guard.messenger.waits_for_publication() && (guard.waiters.sleeping.is_none() || peer.is_none()) {
                     left = left.min(nap);
                     nap = (2 * nap).min(LAST_NAP);
                 }
@@ -241,7 +234,7 @@ impl Engine {
             }
             if !polling {
                 polling = true;
-                guard.polling = true;
+                guard.waiters.polling = true;
                 self.polls.store(1, Ordering::Relaxed);
                 // It would see what this thread sees, and wake up for it.
                 if guard.messenger.connections().is_quiet() {
@@ -281,7 +274,7 @@ impl Engine {
             guard = self.rest(guard, peer, idle, &mut announced, deadline);
         };
         if polling {
-            guard.polling = false;
+            guard.waiters.polling = false;
             guard.is_lazy |= guard.moved || !guard.messenger.connections().is_quiet();
             self.polls.store(0, Ordering::Relaxed);
         }
@@ -298,15 +291,13 @@ impl Engine {
     /// Has a thread that does not poll wait until the polling thread notifies it, for at most `time`.
     fn wait_for_notification<'a>(&'a self, mut guard: Guard<'a>, peer: Option<Rank>, time: Duration) -> Guard<'a> {
         // The polling thread polls as long as the most patient waiting thread; wake it if that has just become longer.
-        if guard.sleeping.is_some_and(|spin| spin < guard.spin(peer)) {
+        if guard.waiters.sleeping.is_some_and(|spin| spin < guard.waiters.spin(peer)) {
             self.waker.wake();
         }
-        guard.waiting.push(peer);
+        guard.waiters.add(peer);
         guard = self.ended.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0;
         guard.now = self.now();
-        let own = guard.waiting.iter().position(|other| *other == peer).expect("pushed above");
-        guard.waiting.swap_remove(own);
-        guard.waking = guard.waking.saturating_sub(1);
+        guard.waiters.remove(peer);
         guard
     }
 
@@ -321,7 +312,7 @@ impl Engine {
         announced: &mut bool,
         deadline: Instant,
     ) -> Guard<'a> {
-        let spin = guard.longest_spin(peer);
+        let spin = guard.waiters.longest_spin(peer);
         if idle.polls_on(spin, guard.now) {
             if self.is_wanted(&guard) {
                 return self.give_way(guard);
@@ -346,7 +337,7 @@ impl Engine {
         let detection = idle.next_detection().filter(|_| detects);
         let timers = [connections.next_timer(), connections.keep_alive(), detection];
         let until = timers.into_iter().flatten().fold(deadline, Ord::min);
-        guard.sleeping = Some(spin);
+        guard.waiters.sleeping = Some(spin);
         // Or else it would wake up together with this thread.
         self.disarm();
         drop(guard);
@@ -354,12 +345,12 @@ impl Engine {
             self.waker.clear();
         }
         guard = self.lock_contended();
-        guard.sleeping = None;
+        guard.waiters.sleeping = None;
         // A peer may have published what another thread waits for.
         guard.ended |= guard.messenger.waits_for_publication();
         guard.messenger.connections_mut().wake(true);
         *announced = false;
-        if guard.longest_spin(peer) > spin {
+        if guard.waiters.longest_spin(peer) > spin {
             *idle = Idle::default();
         }
         guard
@@ -367,7 +358,7 @@ impl Engine {
 
     /// Whether other threads wait for the lock.
     fn is_wanted(&self, guard: &Guard<'_>) -> bool {
-        guard.waking > 0 || self.contenders.load(Ordering::Relaxed) > 0
+        guard.waiters.any_wakes() || self.contenders.load(Ordering::Relaxed) > 0
     }
 
     /// Releases the lock for a moment, so that another thread can take it.
@@ -380,15 +371,15 @@ impl Engine {
     /// Notifies other threads if an operation has completed for which they may wait.
     fn notify(&self, guard: &mut Guard<'_>) {
         let ended = std::mem::take(&mut guard.ended);
-        if ended && !guard.waiting.is_empty() {
-            guard.waking = guard.waiting.len();
+        if ended && guard.waiters.any_sleeps() {
+            guard.waiters.wake_all();
             self.ended.notify_all();
         }
         if ended {
             guard.listeners.iter().for_each(|listener| listener.wake());
         }
         // A thread that is asleep may not know of the timer.
-        if guard.sleeping.is_some() && (ended || guard.messenger.connections().next_timer().is_some()) {
+        if guard.waiters.sleeping.is_some() && (ended || guard.messenger.connections().next_timer().is_some()) {
             self.waker.wake();
         }
     }
@@ -425,38 +416,5 @@ impl Engine {
     #[cfg(any(test, fuzzing))]
     pub fn is_polled(&self) -> bool {
         self.polls.load(Ordering::Relaxed) > 0
-    }
-}
-
-impl Core {
-    /// Sets how long waiting threads poll.
-    pub fn set_spin(&mut self, spin: Spin) {
-        self.spin = spin;
-    }
-
-    /// Sets how long waits that involve only `peer` poll; `None`: as long as others.
-    pub fn set_pair_spin(&mut self, peer: Rank, spin: Option<Spin>) {
-        match spin {
-            Some(spin) => drop(self.pair_spins.insert(peer, spin)),
-            None => drop(self.pair_spins.remove(&peer)),
-        }
-    }
-
-    /// How long a thread polls that waits only for `peer`, or for several if `None`.
-    fn spin(&self, peer: Option<Rank>) -> Spin {
-        peer.and_then(|peer| self.pair_spins.get(&peer)).copied().unwrap_or(self.spin)
-    }
-
-    /// How long the only thread that waits on the context, for `peer`, polls; `None` if there are others, or calls that
-    /// were started.
-    pub(super) fn spin_alone(&self, peer: Option<Rank>) -> Option<Spin> {
-        let is_alone = !self.polling && self.waiting.is_empty();
-        let has_started = self.shared.as_ref().is_some_and(|shared| shared.has_started_calls());
-        (is_alone && !has_started).then(|| self.spin(peer))
-    }
-
-    /// How long the polling thread polls, which itself waits for `peer`: the longest time of all waiting threads.
-    fn longest_spin(&self, peer: Option<Rank>) -> Spin {
-        self.waiting.iter().map(|peer| self.spin(*peer)).fold(self.spin(peer), Ord::max)
     }
 }

@@ -15,7 +15,7 @@ use crate::messaging::Send;
 use crate::sys::{Pollable, Waker};
 use crate::testing::links::{StreamLink, Turns, sockets, unconnected};
 use crate::transport::{Clock, Interest, Link, SystemClock};
-use crate::types::Space;
+use crate::types::{Rank, Space};
 use crate::wait_mode::WaitMode;
 use crate::wire::Message;
 use crate::wire::message::HEADER_BYTES;
@@ -241,10 +241,10 @@ fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
         let messenger = Messenger::new(0, 4, unconnected(None, None), None);
         let engine = Engine::new(messenger, clock.clone(), |_| String::new(), after(100)).unwrap();
         let mut guard = engine.lock();
-        guard.set_pair_spin(1, Some(after(0)));
-        guard.set_pair_spin(2, Some(Spin::FOREVER));
-        guard.set_pair_spin(3, Some(Spin::FOREVER));
-        guard.set_pair_spin(3, None);
+        guard.waiters.set_pair_spin(1, Some(after(0)));
+        guard.waiters.set_pair_spin(2, Some(Spin::FOREVER));
+        guard.waiters.set_pair_spin(3, Some(Spin::FOREVER));
+        guard.waiters.set_pair_spin(3, None);
         let (guard, _) = engine.wait_for(guard, peer, &mut Idle::default(), clock.at(1000), |_| None::<()>);
         engine.hand_over(guard);
         *clock.slept.lock().unwrap()
@@ -294,7 +294,7 @@ fn a_wait_in_turns_polls_no_longer_than_one() {
 #[test]
 fn the_thread_that_polls_does_so_for_as_long_as_any_that_waits_would() {
     let (engine, _readable) = engine(Full { has_room: false }, false);
-    engine.lock().set_pair_spin(2, Some(Spin::FOREVER));
+    engine.lock().waiters.set_pair_spin(2, Some(Spin::FOREVER));
     let (over, eager_over) = (AtomicBool::new(false), AtomicBool::new(false));
     let wait = |peer, over: &AtomicBool| {
         let ready = |_: &mut Core| over.load(Ordering::Relaxed).then_some(());
@@ -314,17 +314,17 @@ fn the_thread_that_polls_does_so_for_as_long_as_any_that_waits_would() {
                 std::thread::yield_now();
             }
         };
-        await_that(&Core::is_asleep);
+        await_that(&|core| core.waiters.sleeping.is_some());
         let eager = scope.spawn(|| wait(Some(2), &eager_over));
-        await_that(&|core| core.waiting == [Some(2)]);
-        await_that(&|core| !core.is_asleep());
+        await_that(&|core| core.waiters.peers() == [Some(2)]);
+        await_that(&|core| core.waiters.sleeping.is_none());
         let slept = (0..300).any(|_| {
             std::thread::yield_now();
-            engine.lock().is_asleep()
+            engine.lock().waiters.sleeping.is_some()
         });
         end(&eager_over);
         eager.join().unwrap();
-        await_that(&Core::is_asleep);
+        await_that(&|core| core.waiters.sleeping.is_some());
         end(&over);
         polls.join().unwrap();
         assert!(!slept);

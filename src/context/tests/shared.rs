@@ -378,7 +378,7 @@ fn a_call_that_waits_for_room_takes_no_earlier_call_for_its_own() {
             (0..MORE_THAN_FIT).for_each(|_| broadcast(&contexts[0], 0, 2, 0));
             broadcast(&contexts[0], 0, 2, 0);
         });
-        let is_polled = || contexts[0].lock().unwrap().is_polled() || contexts[0].engine().is_polled_alone();
+        let is_polled = || contexts[0].lock().unwrap().waiters.polling || contexts[0].engine().is_polled_alone();
         while !zero.is_finished() && !is_polled() {
             std::thread::yield_now();
         }
@@ -400,7 +400,7 @@ fn differing(first: usize, collective: Collective, count: usize, algorithms: [&s
     std::thread::scope(|scope| {
         let one = |rank: usize| make(&contexts[rank], algorithms[rank], count);
         let early = scope.spawn(move || one(first));
-        while !early.is_finished() && !contexts[first].lock().unwrap().is_asleep() {
+        while !early.is_finished() && contexts[first].lock().unwrap().waiters.sleeping.is_none() {
             std::thread::yield_now();
         }
         let (late, early) = (one(1 - first), early.join().unwrap());
@@ -475,11 +475,11 @@ fn a_thread_that_waits_while_another_one_sleeps_in_the_system_is_notified_and_do
     };
     std::thread::scope(|scope| {
         let polls = scope.spawn(|| sum(0, 1));
-        while !contexts[0].lock().unwrap().is_asleep() {
+        while contexts[0].lock().unwrap().waiters.sleeping.is_none() {
             std::thread::yield_now();
         }
         let waits = scope.spawn(|| sum(0, 2));
-        while contexts[0].lock().unwrap().count_waiting() == 0 {
+        while contexts[0].lock().unwrap().waiters.peers().is_empty() {
             std::thread::yield_now();
         }
         // The first look may have been set before the other thread slept.

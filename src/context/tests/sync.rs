@@ -19,12 +19,12 @@ fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
 }
 
 fn is_polled(context: &Context) -> bool {
-    context.lock().unwrap().is_polled() || context.engine().is_polled_alone()
+    context.lock().unwrap().waiters.polling || context.engine().is_polled_alone()
 }
 
 fn is_asleep(context: &Context) -> bool {
     std::thread::yield_now();
-    context.lock().unwrap().is_asleep()
+    context.lock().unwrap().waiters.sleeping.is_some()
 }
 
 /// Runs `wait`, which waits until `end`, then `meanwhile`, and checks whether the wait sleeps then, or never.
@@ -80,7 +80,7 @@ fn waits_for_one_pair_only_sleep_as_was_set_for_it() {
     let contexts = group(3);
     let context = &contexts[0];
     let pair = context.pair(1).unwrap();
-    context.lock().unwrap().set_spin(Spin::FOREVER);
+    context.lock().unwrap().waiters.set_spin(Spin::FOREVER);
     pair.set_sync(true, false).unwrap();
     check_bound(context, 1, true, || ());
     check_bound(context, 2, false, || ());
@@ -100,7 +100,7 @@ fn waits_for_one_pair_only_poll_as_was_set_for_it() {
     let contexts = group(3);
     let context = &contexts[0];
     let pair = context.pair(1).unwrap();
-    context.lock().unwrap().set_spin(Spin::of(Duration::ZERO));
+    context.lock().unwrap().waiters.set_spin(Spin::of(Duration::ZERO));
     // Includes current waits.
     check_bound(context, 1, false, || {
         while !is_asleep(context) {}
@@ -117,7 +117,7 @@ fn receives_count_from_when_none_was_under_way() {
     let context = &contexts[0];
     let (mut memory, mut theirs) = ([0u8; 8], [0u8; 1]);
     let (own, other) = (buffer(context, &mut memory), buffer(&contexts[1], &mut theirs));
-    context.lock().unwrap().set_spin(Spin::FOREVER);
+    context.lock().unwrap().waiters.set_spin(Spin::FOREVER);
     context.pair(1).unwrap().set_sync(true, false).unwrap();
     own.recv(&[0], 1, 0, 1).unwrap();
     own.recv(&[1], 7, 2, 1).unwrap();
@@ -153,7 +153,7 @@ fn check_barrier(context: &Context, sleeps: bool) {
 #[test]
 fn collectives_are_not_affected() {
     let contexts = group(2);
-    contexts[0].lock().unwrap().set_spin(Spin::FOREVER);
+    contexts[0].lock().unwrap().waiters.set_spin(Spin::FOREVER);
     contexts[0].pair(1).unwrap().set_sync(true, false).unwrap();
     check_barrier(&contexts[0], false);
 }

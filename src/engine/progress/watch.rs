@@ -22,10 +22,10 @@ impl Engine {
     /// Gives the lock back after a wait: another waiting thread polls from now on, or the watch takes over.
     pub fn hand_over(&self, mut guard: Guard<'_>) {
         self.notify(&mut guard);
-        if guard.polling {
+        if guard.waiters.polling {
             return;
         }
-        if !guard.waiting.is_empty() {
+        if guard.waiters.any_sleeps() {
             self.ended.notify_all();
         } else if let Some(watch) = self.watch.get() {
             // Where messages come and go, the next wait is likely to follow soon. To arm and to disarm the watch takes
@@ -60,7 +60,7 @@ impl Engine {
             // A thread of the program is here. It may have lost its core to the watch, which must not try again at once.
             Err(TryLockError::WouldBlock) => return self.visit(),
         };
-        if guard.polling {
+        if guard.waiters.polling {
             // That thread sees the same, and arms the watch at last. A descriptor that stays readable must not keep the
             // watch busy meanwhile.
             self.disarm();
@@ -80,7 +80,7 @@ impl Engine {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        if guard.polling {
+        if guard.waiters.polling {
             return;
         }
         if guard.turns == guard.seen_turns {

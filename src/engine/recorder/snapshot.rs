@@ -59,7 +59,7 @@ impl Core {
                 None if before != index => State::Scheduled,
                 None => State::Started(diagnosis.describe(index, self.now)),
             };
-            let mut run = self.runs[index as usize];
+            let mut run = *self.operations.run(index);
             if let Some(rank) = diagnosis.blame(|token| token.owner == before).rank {
                 run.waited_for = Awaited::from(Some(rank));
             }

@@ -302,7 +302,7 @@ pub fn contexts_on(devices: Vec<Arc<dyn Device>>, options: &ContextOptions) -> V
     let context = |(rank, device)| -> Result<Arc<Context>> {
         let context = Context::new(device, rank, size, options)?;
         // Virtual time passes only while a rank sleeps, so polling would not end.
-        context.lock()?.set_spin(Spin::of(Duration::ZERO));
+        context.lock()?.waiters.set_spin(Spin::of(Duration::ZERO));
         Ok(context)
     };
     let contexts: Vec<_> = devices.into_iter().enumerate().map(|of| context(of).expect("a context")).collect();
@@ -344,7 +344,7 @@ pub fn contexts_sharing(devices: Vec<Arc<dyn Device>>, options: &ContextOptions,
     for context in &contexts {
         context.lock().expect("the lock").messenger.connections_mut().share_memory(&found).expect("shared memory");
         context.adopt(tuner.inherit(options.max_segment_bytes), &addresses, &found).expect("a tuner");
-        context.lock().expect("the lock").set_spin(Spin::of(Duration::ZERO));
+        context.lock().expect("the lock").waiters.set_spin(Spin::of(Duration::ZERO));
     }
     contexts
 }
