@@ -1,5 +1,8 @@
 //! Collectives of shapes that were used before allocate nothing, nor do requests that were started before.
 
+#[path = "../src/testing/tier.rs"]
+mod tier;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -13,6 +16,7 @@ use gloo_rs::error::Result;
 use gloo_rs::rendezvous::in_process::InProcessStore;
 use gloo_rs::transport::device::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
+use tier::Tier;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 /// Whether an allocation is an error, whose backtrace is printed.
@@ -195,21 +199,22 @@ fn the_steady_state_allocates_nothing() {
                 let input = vec![1.5f32; 300_000];
                 let mut output = vec![0f32; 300_000];
                 let algorithms = ["auto", "ring_segmented", "ring_chunked", "recursive_doubling", "halving_doubling"];
-                let counts = [1, 1000, 20_000, 300_000];
+                // Only calls of the last length have several messages to a rank.
+                let counts = &[1, 1000, 20_000, 300_000][..Tier::from_environment().of(3, 4, 4)];
                 let mut others = vec![vec![0f32; 300_000]; 2];
                 let requests: Vec<Request> = others
                     .iter_mut()
                     .zip(1..)
                     .flat_map(|(other, tag)| {
-                        let request = |count| {
+                        let mut request = |&count: &usize| {
                             let (input, output) = (&input[..count], &mut other[..count]);
                             allreduce(&context, "ring_segmented", tag, input, output, Context::request)
                         };
-                        counts.map(request)
+                        counts.iter().map(&mut request).collect::<Vec<_>>()
                     })
                     .collect();
                 let mut round = || {
-                    for (n, count) in counts.into_iter().enumerate() {
+                    for (n, count) in counts.iter().copied().enumerate() {
                         // Two requests and a plain call at the same time.
                         let [one, other] = [&requests[n], &requests[counts.len() + n]];
                         for algorithm in algorithms {
@@ -238,7 +243,8 @@ fn the_steady_state_allocates_nothing() {
                 arrived.wait();
                 assert_eq!(after - before, 0, "allocations in {STEADY} rounds");
                 drop(requests);
-                assert!([output].iter().chain(&others).flatten().all(|v| *v == 4.5));
+                let used = counts[counts.len() - 1];
+                assert!([output].iter().chain(&others).all(|sums| sums[..used].iter().all(|sum| *sum == 4.5)));
             });
         }
     });

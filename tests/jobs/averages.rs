@@ -6,6 +6,7 @@ use std::time::Duration;
 use half::f16;
 
 use crate::support::Random;
+use crate::support::tier::Tier;
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
 use gloo_rs::rendezvous::in_process::InProcessStore;
@@ -33,6 +34,15 @@ fn threads(size: usize, shared_memory: bool, work: impl Fn(&Context) + Sync) {
     });
 }
 
+/// The elements of each rank's block.
+fn counts(size: usize) -> Vec<usize> {
+    (0..size).map(|rank| COUNT / size + rank).collect()
+}
+
+fn total(size: usize) -> usize {
+    counts(size).iter().sum()
+}
+
 /// Element `i` of input `n` of `rank`.
 type Value<'a> = &'a dyn Fn(usize, usize, usize) -> f16;
 
@@ -41,8 +51,7 @@ type Value<'a> = &'a dyn Fn(usize, usize, usize) -> f16;
 fn averages(context: &Context, shares: bool, inputs: usize, value: Value<'_>) -> Vec<(String, usize, Vec<f16>)> {
     let (rank, size) = (context.rank(), context.size());
     assert!((0..size).all(|other| other == rank || context.shares_memory(other).unwrap() == shares));
-    let counts: Vec<usize> = (0..size).map(|rank| COUNT / size + rank).collect();
-    let total: usize = counts.iter().sum();
+    let (counts, total) = (counts(size), total(size));
     let own: Vec<Vec<f16>> = (0..inputs.max(1)).map(|n| (0..total).map(|i| value(rank, n, i)).collect()).collect();
     let groups: Vec<u32> = (0..size as u32).map(|rank| rank % 2).collect();
     let mut results = Vec::new();
@@ -90,9 +99,10 @@ fn averages(context: &Context, shares: bool, inputs: usize, value: Value<'_>) ->
 }
 
 fn jobs() -> impl Iterator<Item = (usize, bool, usize)> {
+    let step = Tier::from_environment().of(3, 1, 1);
     let sizes = [(1, [2, 3]), (2, [1, 3]), (3, [0, 1]), (5, [1, 2]), (8, [0, 1])];
     let one = |(size, inputs): (usize, [usize; 2])| inputs.map(|inputs| [(size, false, inputs), (size, true, inputs)]);
-    sizes.into_iter().flat_map(one).flatten().filter(|(size, shares, _)| *size > 1 || *shares)
+    sizes.into_iter().flat_map(one).flatten().filter(|(size, shares, _)| *size > 1 || *shares).step_by(step)
 }
 
 /// Whatever their number, and however large they are.
@@ -101,7 +111,7 @@ fn the_average_of_equal_numbers_is_that_number() {
     for (size, shares, inputs) in jobs() {
         threads(size, shares, |context| {
             // Every number, among them infinities and subnormals; not a NaN.
-            for start in (0..0x7C01).step_by(COUNT) {
+            for start in (0..0x7C01).step_by(COUNT * Tier::from_environment().of(3, 1, 1)) {
                 let bits = |i: usize| ((start + i % COUNT).min(0x7C00) | (i & 1) << 15) as u16;
                 for (what, first, output) in averages(context, shares, inputs, &|_, _, i| f16::from_bits(bits(i))) {
                     for (i, value) in output.iter().enumerate() {
@@ -118,7 +128,8 @@ fn the_average_of_equal_numbers_is_that_number() {
 fn averages_are_near_the_exact_ones() {
     for (size, shares, inputs) in jobs() {
         threads(size, shares, |context| {
-            for exponent in [-24, -16, -14, 0, 15] {
+            let exponents = [-24, 0, 15, -16, -14];
+            for exponent in exponents.into_iter().take(Tier::from_environment().of(3, 5, 5)) {
                 for negative in [0, 1] {
                     let value = |rank: usize, n: usize, i: usize| {
                         let mut random = Random::new((rank * 1000 + n * 100_000 + i) as u64 * 31 + negative);
@@ -131,11 +142,11 @@ fn averages_are_near_the_exact_ones() {
                     // first `k` of `n`, which weighs `k / n`.
                     let distance = 2f64.powi((exponent - 10).max(-24));
                     let max = distance / 2.0 * (contributions + 1.0) / 2.0;
+                    let all: Vec<_> = (0..size).flat_map(|rank| (0..inputs.max(1)).map(move |n| (rank, n))).collect();
+                    let sum = |i| all.iter().map(|(rank, n)| value(*rank, *n, i).to_f64()).sum::<f64>();
+                    let exact: Vec<f64> = (0..total(size)).map(|i| sum(i) / contributions).collect();
                     for (what, first, output) in averages(context, shares, inputs, &value) {
-                        for (i, got) in output.iter().enumerate() {
-                            let all = (0..size).flat_map(|rank| (0..inputs.max(1)).map(move |n| (rank, n)));
-                            let exact =
-                                all.map(|(rank, n)| value(rank, n, first + i).to_f64()).sum::<f64>() / contributions;
+                        for (i, (got, exact)) in output.iter().zip(&exact[first..]).enumerate() {
                             let error = (got.to_f64() - exact).abs();
                             assert!(error <= max, "{what}, 2^{exponent}, element {i}: {got} for {exact}");
                         }

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::tier::Tier;
 use crate::support::{Case, Random};
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Connect, Context, ContextOptions, Reduction};
@@ -47,6 +48,7 @@ fn random_calls(context: &Context, seed: u64, calls: usize) {
 #[test]
 fn random_calls_with_threads_as_ranks() {
     for (size, calls) in [(1, 200), (2, 400), (3, 400), (4, 300), (5, 200), (7, 100), (8, 100), (13, 50)] {
+        let calls = calls / Tier::from_environment().of(5, 1, 1);
         let connect = if size % 2 == 0 { Connect::Lazy } else { Connect::Full };
         threads(size, connect, |context| random_calls(context, size as u64, calls));
     }
@@ -56,6 +58,7 @@ fn random_calls_with_threads_as_ranks() {
 #[test]
 fn random_calls_on_long_buffers() {
     for (size, calls) in [(2, 60), (3, 40), (4, 40), (7, 15)] {
+        let calls = calls / Tier::from_environment().of(5, 1, 1);
         threads(size, Connect::Full, |context| {
             let mut random = Random::new(size as u64);
             for number in 0..calls {
@@ -153,7 +156,7 @@ fn every_rank_gets_the_same_bits() {
 #[test]
 fn sums_in_shared_memory_are_in_the_order_of_ranks() {
     for size in [2, 3, 4, 7] {
-        for count in [1, 7, 3001, 300_001, 2_100_003] {
+        for count in [1, 7, 3001, 300_001, 2_100_003].into_iter().take(Tier::from_environment().of(4, 5, 5)) {
             let input = |rank: usize| -> Vec<f32> {
                 let mut random = Random::new((rank * 31 + count) as u64);
                 (0..count).map(|_| (random.below(2_000_001) as f32 - 1e6) / 3.0).collect()

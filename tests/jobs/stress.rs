@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::tier::Tier;
 use crate::support::{Case, Random};
 use gloo_rs::context::{Context, ContextOptions, UnboundBuffer};
 use gloo_rs::error::ErrorKind;
@@ -253,7 +254,8 @@ fn collectives(context: &Context, tag: u64, calls: usize) {
 #[test]
 fn everything_at_once() {
     // Under a sanitizer, all of it would take a thread longer than others have patience for it.
-    let part: usize = std::env::var("GLOO_RS_TEST_STRESS_PART").map_or(1, |part| part.parse().unwrap());
+    let part = Tier::from_environment().of(5, 1, 1);
+    let part: usize = std::env::var("GLOO_RS_TEST_STRESS_PART").map_or(part, |part| part.parse().unwrap());
     ranks(|context| {
         std::thread::scope(|scope| {
             for tag in 0..2 {

@@ -1,6 +1,9 @@
 //! Random collective calls and their expected results: the same on every rank that knows the seed.
 #![allow(dead_code)]
 
+#[path = "../../src/testing/tier.rs"]
+pub mod tier;
+
 use std::time::Duration;
 
 use gloo_rs::collective::{Collective, Shape};

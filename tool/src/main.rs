@@ -17,6 +17,9 @@ mod ranks;
 #[cfg(target_os = "linux")]
 mod run;
 mod simulate;
+#[cfg(test)]
+#[path = "../../src/testing/tier.rs"]
+mod tier;
 mod trace;
 mod tune;
 mod verbs;

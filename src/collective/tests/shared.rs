@@ -264,7 +264,7 @@ fn hosts_of_ranks_that_share_memory_exchange_messages_with_other_hosts_only() {
                     prove_schedules(shapes.iter().map(generate), &CollectiveContract::new(shapes))
                 };
                 let checked = verify_all(shapes, algorithm).and_then(|_| {
-                    if size <= Tier::from_environment().of(5, 9, 9) { of_functions().map(drop) } else { Ok(()) }
+                    if size <= Tier::from_environment().of(4, 9, 9) { of_functions().map(drop) } else { Ok(()) }
                 });
                 if let Err(error) = checked {
                     panic!("{name}, {size} ranks in {groups:?}, {:?}: {error}", shapes[0]);

@@ -508,7 +508,7 @@ fn a_call_of_the_driver_that_fails_is_named_on_all_ranks_and_leaves_nothing() {
         machine.assert_clean();
         machine.log(0)
     };
-    let step = Tier::from_environment().of(11, 1, 1);
+    let step = Tier::from_environment().of(3, 1, 1);
     let mut failed = std::collections::BTreeSet::new();
     for (call, name) in names.iter().enumerate().step_by(step) {
         for pace in [Pace::Any, Pace::Late] {

@@ -14,4 +14,6 @@ mod readers;
 mod run;
 mod simulate;
 mod status;
+#[path = "../../../src/testing/tier.rs"]
+mod tier;
 mod tune;

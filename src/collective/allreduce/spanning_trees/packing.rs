@@ -382,13 +382,14 @@ mod tests {
 
     #[test]
     fn large_graphs() {
-        let tier = Tier::from_environment();
-        for size in [64, 200].into_iter().take(tier.of(1, 2, 2)) {
+        let all = Tier::from_environment() > Tier::Check;
+        for size in [64, 200].into_iter().take(if all { 2 } else { 1 }) {
             let (packing, rate) = check(size, &complete(size, |_, _| u32::MAX));
             assert!(rate >= 0.93 * f64::from(u32::MAX) * size as f64 / 2.0);
             assert!(packing.trees.len() <= size);
         }
-        let size = tier.of(300, 1000, 1000);
-        assert!(check(size, &complete(size, |a, b| (a + b) as u32)).0.weight() <= 16, "fewer tries");
+        if all {
+            assert!(check(1000, &complete(1000, |a, b| (a + b) as u32)).0.weight() <= 16, "fewer tries");
+        }
     }
 }
