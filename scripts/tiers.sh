@@ -16,7 +16,7 @@ first=(setup test-format)
 rust=(test-lint test-seeds test-rust test-jobs)
 package=(prefix test-instructions test-c test-valgrind test-asan test-package test-readme test-demo test-header test-abi test-ibverbs)
 miri=(test-miri)
-models=(test-loom test-doc)
+models=(test-loom)
 
 # NAME: PARTS | PATHS. A change below one of the paths asks for the shard, and of several for the first.
 shards=(
@@ -26,7 +26,7 @@ shards=(
     scripts/test-aarch64.sh scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch-extension.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
   "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/gloo_compat/CMakeLists.txt c_tests/gloo_compat/headers.sh
     c_tests/gloo_compat/mpi.sh c_tests/launchers.sh c_tests/rxe c_tests/with_tls.sh c_tests/with_redis.sh cmake examples/tls scripts"
-  "systems: test-systems test-features test-deny test-ptx | src/sys src/cuda Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
+  "systems: test-systems test-features test-doc test-deny test-ptx | src/sys src/cuda Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
   "pytorch-gloo: test-torch-gloo |"
   "torch: test-torch-extension test-bench | examples/torch include/gloo benches"
   "links: setup test-ibverbs-two test-ibverbs-more test-c-more | src/transport/ibverbs c_tests"
