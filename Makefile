@@ -33,6 +33,9 @@ export CARGO_PROFILE_TEST_OPT_LEVEL := 2
 export CARGO_PROFILE_TEST_DEBUG := false
 # Nothing is built a second time after a change, and what that needs is gigabytes.
 export CARGO_INCREMENTAL := 0
+else
+# Some tests wait for most of their time. In `make test`, other lanes use the cores meanwhile.
+export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 endif
 # Which tests of a part: a part of their names; for C tests a regular expression.
 T ?=

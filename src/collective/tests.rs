@@ -25,11 +25,15 @@ fn max_ranks() -> usize {
     Tier::from_environment().of(16, 64, 64)
 }
 
-/// Numbers of ranks, unless a test says otherwise. `make test` takes some of the larger ones, since [`sweep`] takes all
-/// up to 128.
+/// Numbers of ranks, unless a test says otherwise. `make check` and `make test` take some of the larger ones, since
+/// [`sweep`] takes all up to 16 and 128.
 fn ranks() -> impl Iterator<Item = usize> {
-    let all = Tier::from_environment() == Tier::More;
-    (1..=max_ranks()).filter(move |size| all || *size <= 24 || matches!(size, 31..=33 | 64))
+    let tier = Tier::from_environment();
+    (1..=max_ranks()).filter(move |size| match tier {
+        Tier::Check => *size <= 9 || *size == 16,
+        Tier::Test => *size <= 24 || matches!(size, 31..=33 | 64),
+        Tier::More => true,
+    })
 }
 
 /// The shape on rank 0 of a call with one input, one output and no average.

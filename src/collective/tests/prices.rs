@@ -178,8 +178,9 @@ fn flat(bytes: usize, x: f64, reduction: f64) -> Network {
 }
 
 /// Runs every algorithm for every number of ranks for which its schedules have at most `steps` steps in total,
-/// estimated from the last rank's schedule. Without those on shared memory; the tests in `shared` are about these.
+/// estimated from the last rank's schedule; in `make check` a sixth of that. Without those on shared memory; the tests in `shared` are about these.
 pub(super) fn every(sizes: &[usize], elements: usize, steps: usize, mut run: impl FnMut(&Calls, &'static Algorithm)) {
+    let steps = steps / Tier::from_environment().of(6, 1, 1);
     for &collective in Collective::ALL {
         let runs = |algorithm: &&Algorithm| algorithm.name != "local" && !algorithm.uses.needs_shared_memory();
         for algorithm in collective.algorithms().iter().filter(runs) {

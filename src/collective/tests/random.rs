@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: Tier::from_environment().of(50, 50, 200), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: Tier::from_environment().of(20, 50, 200), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn uneven_blocks(counts in prop::collection::vec(prop_oneof![Just(0), 0..8usize, 20..40usize], 1..14), seed: prop::sample::Index, in_place: bool) {

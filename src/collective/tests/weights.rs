@@ -11,7 +11,7 @@ fn every_average_can_be_a_mean_of_means() {
     let mut reductions = 0;
     for collective in [Collective::Allreduce, Collective::Reduce, Collective::ReduceScatter] {
         for algorithm in collective.algorithms() {
-            for size in (1..=13).chain([16, 24, 31, 33, 64]).take(Tier::from_environment().of(5, 17, 18)) {
+            for size in (1..=13).chain([16, 24, 31, 33, 64]).take(Tier::from_environment().of(4, 17, 18)) {
                 for form in forms(collective, algorithm, size) {
                     if size > 8 && (form.elements <= size || form.topology != 0 && algorithm.uses == Uses::Links) {
                         continue;

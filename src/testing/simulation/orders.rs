@@ -76,7 +76,7 @@ fn play_all(counts: [usize; REQUESTS], contexts: impl Fn(&Network, usize) -> Vec
     for size in 2..=4 {
         let number = all.len().pow(size as u32 - 1);
         // Numbers that are prime to that of the orders meet all orders of each rank.
-        let every = if size == 2 { 1 } else { tier.of([19, 211], [5, 101], [1, 1])[size - 3] };
+        let every = if size == 2 { 1 } else { tier.of([61, 1009], [5, 101], [1, 1])[size - 3] };
         for number in (0..number).step_by(every) {
             let network = Network::new(number as u64, reliable());
             let contexts = contexts(&network, size);
