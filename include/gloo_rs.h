@@ -943,6 +943,21 @@ typedef struct gloo_rs_queue_entry_t {
   size_t bytes;
 } gloo_rs_queue_entry_t;
 
+/// A function that is called when the call of a request, or an operation of an unbound buffer, has ended: once for each
+/// end, with what gloo_rs_queue_wait_entry would have given. `entry->status` is what the wait would have returned; if it
+/// is not GLOO_RS_OK, that failure is the calling thread's last error. `entry->user` is 0. The entry is valid during the
+/// call. The buffers are the program's again, and the request is inactive.
+///
+/// It is called on a thread of the device, with all signals blocked and no lock held, also while no thread of the program
+/// is in the library. It may call any function: it may wait, start the request again, free it, abort or close its context,
+/// and destroy what it has ended for, the device included. Callbacks of a device are called one after the other, in the
+/// order of the ends, as long as each returns within a millisecond. If one has not, and there are more, another thread
+/// calls these, so callbacks may wait for each other and for other ranks; if the system has no more threads, the others
+/// have to wait. Threads that are not needed end after a second.
+///
+/// It must not throw, nor longjmp. A child that it forks must not return from it.
+typedef void (*gloo_rs_callback_fn_t)(const struct gloo_rs_queue_entry_t *entry, void *user);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -2088,6 +2103,38 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_queue_close(struct gloo_rs_queue
 /// Closes a queue as gloo_rs_queue_close does, and destroys it; refused as that is. Waits in other threads have
 /// returned before this does. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_queue_destroy(struct gloo_rs_queue_t *queue);
+
+/// Has `callback` called with `user` at the end of each call of a request from now on: of the one that is in progress or
+/// has ended, if the request is active, and of those that gloo_rs_start or a group starts later. It is set once, in place
+/// of waits, tests and queues, which are refused with GLOO_RS_ERROR_INVALID_OPERATION. Calls go on while nobody waits, and
+/// their own timeouts run. Reduction functions of the caller are called by the same threads.
+///
+/// gloo_rs_request_free of an active request detaches it: the call goes on, and the callback says when the buffers are
+/// the program's again. gloo_rs_context_close ends calls with GLOO_RS_ERROR_CLOSED, and gloo_rs_context_abort with
+/// GLOO_RS_ERROR_ABORTED, of which the callbacks are told; a context that is destroyed lives on as long as its requests.
+/// No call waits for a callback that runs, not even the destruction of the device. A child by fork has no callbacks, nor
+/// the threads: there, this is refused as all calls are.
+///
+/// `destroy` is NULL, or called once with `user` when the callback has returned and will not be called any more: after
+/// the request was freed and its last call has ended. It may call what a callback may. It is not called if this call
+/// fails: with GLOO_RS_ERROR_INVALID_OPERATION if the request has a callback or is attached to a queue, and with
+/// GLOO_RS_ERROR_IO if the device cannot start a thread.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_request_set_callback(struct gloo_rs_request_t *request,
+                                                   gloo_rs_callback_fn_t callback,
+                                                   void *user,
+                                                   void (*destroy)(void *user));
+
+/// Has `callback` called with `user` at the end of each send, put, get and receive of an unbound buffer from now on, as
+/// gloo_rs_request_set_callback does; also of those that have begun or ended before, if no wait has returned for them.
+/// `entry->kind` tells which it is, and `entry->rank` the peer. Waits for the buffer and queues are refused meanwhile. When
+/// the buffer has been destroyed, the callback is called no more, except for ends that its threads had taken before: after
+/// the last one, `destroy` is called. Operations have no timeout; a lost connection, or the end of the context, ends them.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_set_callback(struct gloo_rs_unbound_buffer_t *buffer,
+                                                          gloo_rs_callback_fn_t callback,
+                                                          void *user,
+                                                          void (*destroy)(void *user));
 
 /// Makes an empty group of starts on a context, which must be connected when the group ends. Does not communicate. The
 /// caller ends `*group` with gloo_rs_group_end, or gives it up with gloo_rs_group_cancel; it is NULL on failure.

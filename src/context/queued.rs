@@ -17,7 +17,13 @@ pub trait Queued: Send + Sync {
 
     /// The queue is closed.
     fn leave_queue(&self);
+
+    /// What is called with each end, in the queue of a device's callbacks.
+    fn callback(&self) -> Option<&Callback>;
 }
+
+/// A function of the program that is called with an end.
+pub type Callback = Arc<dyn Fn(Completion) + Send + Sync>;
 
 /// What a queue has.
 pub type Queue = CompletionQueue<Arc<dyn Queued>, Context>;

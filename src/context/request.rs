@@ -10,6 +10,7 @@ pub use attachment::HasRequest;
 pub use body::Progressed;
 pub(super) use body::Times;
 pub(super) use grouped::Joined;
+pub(super) use state::SET_CALLBACK;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -384,6 +385,11 @@ impl Request {
         &self.body.context
     }
 
+    /// Whether a function of the caller reduces.
+    pub(super) fn has_function(&self) -> bool {
+        self.body.function.is_some()
+    }
+
     /// Whether the request is active, or a thread is in a call on it.
     pub fn is_active(&self) -> bool {
         self.state.get().is_active()
@@ -445,7 +451,7 @@ impl Request {
 
     #[cold]
     fn refuse(&self, state: State, doing: &str) -> Error {
-        self.refused(doing, state.why_refused(doing))
+        self.refused(doing, state.why_refused(doing, self.attachment.calls_back()))
     }
 
     #[cold]

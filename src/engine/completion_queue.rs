@@ -8,10 +8,12 @@
 //! The lock of the queue is taken after that of an engine, never before.
 
 mod looks;
+mod pool;
 mod state;
 mod waiting;
 
 pub use looks::Looks;
+pub use pool::{Pool, Work};
 
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -62,8 +64,11 @@ pub struct After<C> {
 impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
     /// An empty queue. Its threads, and those of all contexts, wait by `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let state = Mutex::new(State::new());
-        Self { state, clock }
+        Self::of_state(State::new(false), clock)
+    }
+
+    fn of_state(state: State<T, C>, clock: Arc<dyn Clock>) -> Self {
+        Self { state: Mutex::new(state), clock }
     }
 
     /// The time.
@@ -253,7 +258,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         state.next_look = next;
         let is_any = !due.is_empty();
         due.into_iter().for_each(|number| state.note(number));
-        After { remind_at: next.filter(|_| state.bell.is_some()), ..state.after(false, is_any) }
+        After { remind_at: state.remind_at(), ..state.after(false, is_any) }
     }
 
     /// What a thread that waits has to know.

@@ -2,6 +2,7 @@
 //! loom's, which has no timeouts. So a thread that nobody wakes is a deadlock, and loom reports it. `scripts/loom.sh`
 //! runs it.
 
+mod pool;
 mod queue;
 
 use std::collections::VecDeque;

@@ -67,6 +67,8 @@ mod requests;
 
 mod queue;
 
+mod callback;
+
 mod group;
 
 mod progress;
@@ -83,6 +85,7 @@ mod tests;
 
 pub use alloc::*;
 pub use buffer::*;
+pub use callback::*;
 pub use collective::*;
 pub use context::*;
 pub use device::*;

@@ -202,16 +202,22 @@ pub unsafe extern "C" fn gloo_rs_queue_wait_entry(
         // Nothing is taken that could not be told.
         // SAFETY: the header demands that `entry` is NULL or valid for reads and writes of its `struct_size` bytes.
         unsafe { options::fill(entry, "entry", to_c(0, GLOO_RS_ENTRY_REQUEST, GLOO_RS_OK, None)?) }?;
-        let Completion { user, kind, result } = take(&queue, time)?;
-        let kind = match kind {
-            CompletionKind::Request => GLOO_RS_ENTRY_REQUEST,
-            CompletionKind::Send => GLOO_RS_ENTRY_SEND,
-            CompletionKind::Recv => GLOO_RS_ENTRY_RECV,
-        };
-        let status = result.as_ref().map_or_else(|error| remember(NAME, error), |_| GLOO_RS_OK);
+        let taken = entry_of(NAME, take(&queue, time)?)?;
         // SAFETY: as above.
-        unsafe { options::fill(entry, "entry", to_c(user, kind, status, result.ok().flatten())?) }
+        unsafe { options::fill(entry, "entry", taken) }
     })
+}
+
+/// The entry with an end. A failure becomes the last error of this thread, of the call with this `name`.
+pub(super) fn entry_of(name: &str, completion: Completion) -> Result<gloo_rs_queue_entry_t> {
+    let Completion { user, kind, result } = completion;
+    let kind = match kind {
+        CompletionKind::Request => GLOO_RS_ENTRY_REQUEST,
+        CompletionKind::Send => GLOO_RS_ENTRY_SEND,
+        CompletionKind::Recv => GLOO_RS_ENTRY_RECV,
+    };
+    let status = result.as_ref().map_or_else(|error| remember(name, error), |_| GLOO_RS_OK);
+    to_c(user, kind, status, result.ok().flatten())
 }
 
 fn to_c(

@@ -26,10 +26,11 @@ pub use connector::{
 pub use local::{LocalRanks, Sharing};
 pub use shm::Allocations;
 
+use std::any::Any;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -300,9 +301,17 @@ pub trait Device: Send + Sync {
     /// Whether the device was created by a parent process before fork. It cannot be used in the child.
     fn is_inherited(&self) -> bool;
 
+    /// What the layers above keep with the device: it is dropped with it. `None` if they cannot.
+    fn layer_data(&self) -> Option<&LayerData> {
+        None
+    }
+
     /// The error of the last attempt to accept a connection, if that failed.
     fn accept_error(&self) -> Option<io::Error>;
 }
+
+/// See [`Device::layer_data`].
+pub type LayerData = Mutex<Option<Arc<dyn Any + Send + Sync>>>;
 
 /// A clock and a way to wait: the system's, or that of a simulation.
 pub trait Clock: Send + Sync {

@@ -1,12 +1,13 @@
 //! Requests that a completion queue reports: their ends are taken from there, in place of waits.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Request;
 use super::body::Body;
-use super::state::State;
+use super::state::{ATTACH, SET_CALLBACK, State};
 use crate::context::Context;
-use crate::context::queued::{CompletionKind, Queue, Queued};
+use crate::context::queued::{Callback, CompletionKind, Queue, Queued};
 use crate::engine::completion_queue::{After, Looks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Rank;
@@ -18,7 +19,12 @@ pub trait HasRequest: Send + Sync {
 }
 
 /// A request in a queue.
-struct Attached(Arc<dyn HasRequest>);
+struct Attached {
+    own: Arc<dyn HasRequest>,
+    callback: Option<Callback>,
+    /// What else lasts as long as that.
+    _kept: Option<Box<dyn Send + Sync>>,
+}
 
 impl Queued for Attached {
     fn kind(&self) -> CompletionKind {
@@ -26,25 +32,37 @@ impl Queued for Attached {
     }
 
     fn end_in(&self, queue: &Arc<Queue>, number: u32) -> Option<Result<Option<(Rank, usize)>>> {
-        self.0.request().end_in(queue, number).map(|ended| ended.map(|()| None))
+        self.own.request().end_in(queue, number).map(|ended| ended.map(|()| None))
     }
 
     fn leave_queue(&self) {
-        self.0.request().leave_queue();
+        self.own.request().leave_queue();
+    }
+
+    fn callback(&self) -> Option<&Callback> {
+        self.callback.as_ref()
     }
 }
 
 /// Where the ends of a request are reported.
 #[derive(Default)]
-pub(super) struct Attachment(Mutex<Option<(Arc<Queue>, u32)>>);
+pub(super) struct Attachment {
+    place: Mutex<Option<(Arc<Queue>, u32)>>,
+    calls_back: AtomicBool,
+}
 
 impl Attachment {
     fn get(&self) -> Option<(Arc<Queue>, u32)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set(&self, place: Option<(Arc<Queue>, u32)>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = place;
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    }
+
+    /// Whether a callback is called with the ends, which the program does not take from the queue itself.
+    pub fn calls_back(&self) -> bool {
+        self.calls_back.load(Ordering::Relaxed)
     }
 }
 
@@ -52,16 +70,31 @@ impl Request {
     /// Has `queue` report the end of the call that was started, and of all calls that this request starts. `own` is who
     /// has this request.
     pub(in crate::context) fn attach(&self, own: Arc<dyn HasRequest>, queue: &Arc<Queue>, user: u64) -> Result<()> {
+        self.attach_to(queue, user, Attached { own, callback: None, _kept: None }, ATTACH)
+    }
+
+    /// The same, to the `queue` of a device's callbacks. `kept` lasts as long as `callback` does.
+    pub(in crate::context) fn call_back(
+        &self,
+        own: Arc<dyn HasRequest>,
+        queue: &Arc<Queue>,
+        callback: Callback,
+        kept: Option<Box<dyn Send + Sync>>,
+    ) -> Result<()> {
+        self.attach_to(queue, 0, Attached { own, callback: Some(callback), _kept: kept }, SET_CALLBACK)
+    }
+
+    fn attach_to(&self, queue: &Arc<Queue>, user: u64, attached: Attached, doing: &str) -> Result<()> {
         let states = [State::Inactive, State::Active, State::Complete];
         let from = states.into_iter().find(|state| self.state.occupy(*state).is_ok());
-        let from = from.ok_or_else(|| self.refuse_now("attach"))?;
-        let context = self.context();
-        let Some(number) = queue.insert(Arc::new(Attached(own)), context, user, !matches!(from, State::Inactive))
-        else {
+        let from = from.ok_or_else(|| self.refuse_now(doing))?;
+        let (context, calls_back) = (self.context(), attached.callback.is_some());
+        let Some(number) = queue.insert(Arc::new(attached), context, user, !matches!(from, State::Inactive)) else {
             self.state.leave(from);
             return Err(Error::new(ErrorKind::Closed, "the queue is closed"));
         };
         self.attachment.set(Some((queue.clone(), number)));
+        self.attachment.calls_back.store(calls_back, Ordering::Relaxed);
         match from {
             State::Active => self.leave_queued(queue, number, false),
             State::Complete => self.leave_queued(queue, number, true),
@@ -111,6 +144,9 @@ impl Request {
             Looks::new(self.body.deadline().unwrap_or(now), now, is_quiet)
         });
         self.state.leave(if has_ended { State::QueuedComplete } else { State::Queued });
+        if self.attachment.calls_back() {
+            self.context().engine().leave_to_watch();
+        }
         finish(self.context(), queue.started(number, looks));
     }
 

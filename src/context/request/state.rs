@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+/// What calls do that have the ends of a request reported, for errors.
+pub(super) const ATTACH: &str = "attach";
+pub(in crate::context) const SET_CALLBACK: &str = "set a callback";
+
 /// What a request does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -63,14 +67,19 @@ impl State {
         matches!(self, Self::Active | Self::Queued) || self.is_complete()
     }
 
-    /// Why a request in this state refuses to do this.
-    pub fn why_refused(self, doing: &str) -> &'static str {
+    /// Why a request in this state refuses to do this. If it is attached, it may have a callback.
+    pub fn why_refused(self, doing: &str, has_callback: bool) -> &'static str {
+        let attaches = self.is_attached() && [ATTACH, SET_CALLBACK].contains(&doing);
         match self {
-            _ if self.is_attached() && doing == "attach" => "the request is attached to a queue already",
+            _ if attaches && has_callback => "the request has a callback already",
+            _ if attaches => "the request is attached to a queue already",
             Self::Inactive | Self::Attached => "the request is inactive: start it first",
             Self::Busy => "another thread is in a call on the request",
             Self::Retired => "the request was freed",
             Self::Grouped => "the request is in a group: end the group first",
+            Self::Queued | Self::QueuedComplete if has_callback => {
+                "the request is active: its callback is called when its call has ended"
+            }
             Self::Queued | Self::QueuedComplete => {
                 "the request is active, and attached to a queue: take its entry from there first"
             }

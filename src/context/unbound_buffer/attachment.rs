@@ -1,10 +1,11 @@
 //! Buffers that a completion queue reports: the ends of their operations are taken from there, in place of waits.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{UnboundBuffer, doing};
 use crate::context::Context;
-use crate::context::queued::{CompletionKind, Queue, Queued};
+use crate::context::queued::{Callback, CompletionKind, Queue, Queued};
 use crate::engine::completion_queue::After;
 use crate::engine::ready::{Ends, Entry};
 use crate::engine::requests::{Ended, Side};
@@ -14,9 +15,16 @@ use crate::types::Rank;
 /// The queue of a buffer, and the numbers of its sides there.
 type Place = Option<(Arc<Queue>, [u32; 2])>;
 
+const HAS_QUEUE: &str = "the buffer is attached to a queue";
+const HAS_CALLBACK: &str = "the buffer has a callback";
+
 /// Where the ends of a buffer are reported.
 #[derive(Clone, Default)]
-pub(super) struct Attachment(Arc<Mutex<Place>>);
+pub(super) struct Attachment {
+    place: Arc<Mutex<Place>>,
+    /// Whether a callback is called with the ends, which the program does not take from the queue itself.
+    calls_back: Arc<AtomicBool>,
+}
 
 impl Attachment {
     /// An operation of one side is about to be posted by the thread that has the engine's lock. What is returned is to
@@ -31,8 +39,19 @@ impl Attachment {
         if self.place().is_none() {
             return Ok(());
         }
-        let text = "the buffer is attached to a queue: take its entries from there";
+        let text = match self.what() {
+            HAS_CALLBACK => format!("{HAS_CALLBACK}, which is called instead"),
+            _ => format!("{HAS_QUEUE}: take its entries from there"),
+        };
         Err(Error::new(ErrorKind::InvalidOperation, text))
+    }
+
+    fn refuse(&self) -> Error {
+        Error::new(ErrorKind::InvalidOperation, format!("{} already", self.what()))
+    }
+
+    fn what(&self) -> &'static str {
+        if self.calls_back.load(Ordering::Relaxed) { HAS_CALLBACK } else { HAS_QUEUE }
     }
 
     /// Ends it. Returns the queue, and the numbers of the sides there.
@@ -41,7 +60,7 @@ impl Attachment {
     }
 
     fn place(&self) -> std::sync::MutexGuard<'_, Place> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -52,19 +71,28 @@ struct BufferSide {
     bytes: usize,
     side: Side,
     attachment: Attachment,
+    callback: Option<Callback>,
 }
 
 impl UnboundBuffer {
     /// Has `queue` report each end of an operation from now on, those included that no wait has reported.
     pub(in crate::context) fn attach(&self, queue: &Arc<Queue>, user: u64) -> Result<()> {
+        self.attach_to(queue, user, None)
+    }
+
+    /// The same, to the `queue` of a device's callbacks.
+    pub(in crate::context) fn call_back(&self, queue: &Arc<Queue>, callback: Callback) -> Result<()> {
+        self.attach_to(queue, 0, Some(callback))
+    }
+
+    fn attach_to(&self, queue: &Arc<Queue>, user: u64, callback: Option<Callback>) -> Result<()> {
         self.context.check_process()?;
-        let attached = || Error::new(ErrorKind::InvalidOperation, "the buffer is attached to a queue already");
         if self.attachment.place().is_some() {
-            return Err(attached());
+            return Err(self.attachment.refuse());
         }
         let side = |side| {
-            let (context, attachment) = (self.context.clone(), self.attachment.clone());
-            let own = BufferSide { context, owner: self.owner, bytes: self.bytes, side, attachment };
+            let (context, attachment, callback) = (self.context.clone(), self.attachment.clone(), callback.clone());
+            let own = BufferSide { context, owner: self.owner, bytes: self.bytes, side, attachment, callback };
             let number = queue.insert_several(Arc::new(own), &self.context, user);
             number.ok_or_else(|| Error::new(ErrorKind::Closed, "the queue is closed"))
         };
@@ -74,9 +102,10 @@ impl UnboundBuffer {
         if self.attachment.place().is_some() {
             drop(guard);
             numbers.into_iter().for_each(|number| queue.remove(number));
-            return Err(attached());
+            return Err(self.attachment.refuse());
         }
         *self.attachment.place() = Some((queue.clone(), numbers));
+        self.attachment.calls_back.store(callback.is_some(), Ordering::Relaxed);
         let counted = [(Side::Send, numbers[0]), (Side::Recv, numbers[1])].map(|(side, number)| {
             let entry = Entry { ends: queue.clone(), number: number as usize };
             let (under_way, ended) = guard.requests.attach(self.owner, side, Some(entry));
@@ -109,6 +138,10 @@ impl Queued for BufferSide {
             Ended::Failed(error) => Some(Err(self.context.with_versions(during(error)))),
             Ended::Written { .. } | Ended::Aborted => None,
         }
+    }
+
+    fn callback(&self) -> Option<&Callback> {
+        self.callback.as_ref()
     }
 
     fn leave_queue(&self) {

@@ -28,6 +28,8 @@ pub(super) struct State<T, C> {
     pub bell: Option<Waker>,
     /// When a call in progress is to be looked at though nobody has noted it.
     pub next_look: Option<Instant>,
+    /// Contexts remind the queue of that time; its threads, which are those of a [`Pool`](super::Pool), sleep on.
+    pub is_reminded: bool,
     pub is_closed: bool,
 }
 
@@ -68,7 +70,7 @@ pub(super) enum Stage {
 
 impl<T, C> State<T, C> {
     /// That of an empty queue.
-    pub fn new() -> Self {
+    pub fn new(is_reminded: bool) -> Self {
         Self {
             calls: Slab::default(),
             noted: VecDeque::new(),
@@ -79,6 +81,7 @@ impl<T, C> State<T, C> {
             awaited: Vec::new(),
             bell: None,
             next_look: None,
+            is_reminded,
             is_closed: false,
         }
     }
@@ -156,7 +159,7 @@ impl<T, C> State<T, C> {
     /// Wakes all threads that sleep, if they are to look `anew` for what they wait; and says whose threads are to be
     /// woken, `if_any` are.
     pub fn after(&mut self, anew: bool, if_any: bool) -> After<C> {
-        if anew {
+        if anew && (self.is_closed || !self.is_reminded) {
             self.sleepers.drain(..).for_each(|sleeper| sleeper.wake());
         }
         let mut wake = Vec::<Arc<C>>::new();
@@ -165,6 +168,11 @@ impl<T, C> State<T, C> {
                 wake.push(context.clone());
             }
         }
-        After { wake, remind_at: self.next_look.filter(|_| anew && self.bell.is_some()) }
+        After { wake, remind_at: if anew { self.remind_at() } else { None } }
+    }
+
+    /// When contexts remind the queue, if no thread may wait.
+    pub fn remind_at(&self) -> Option<Instant> {
+        self.next_look.filter(|_| self.is_reminded || self.bell.is_some())
     }
 }

@@ -48,22 +48,42 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
     }
 
     fn sleep(&self, view: &View<C>, until: Instant) -> io::Result<()> {
-        let spare = self.state().spare.pop();
-        let waker = spare.map_or_else(|| Waker::new().map(Arc::new), Ok)?;
-        waker.clear();
+        let waker = self.spare_waker()?;
         view.contexts.iter().for_each(|context| context.engine().listen(&waker));
         view.contexts.iter().for_each(|context| context.engine().call_functions());
-        let mut state = self.state();
-        if !state.has_news(view.changes) {
-            state.sleepers.push(waker.clone());
-            drop(state);
-            self.clock.sleep(&[Pollable::from(&*waker)], until);
-            state = self.state();
-            state.sleepers.retain(|other| !Arc::ptr_eq(other, &waker));
-        }
-        drop(state);
+        self.sleep_by(&waker, view.changes, |until| self.clock.sleep(&[Pollable::from(&*waker)], until), until);
         view.contexts.iter().for_each(|context| context.engine().ignore(&waker));
         self.state().spare.push(waker);
         Ok(())
+    }
+
+    /// A waker for a thread that is about to sleep.
+    pub(super) fn spare_waker(&self) -> io::Result<Arc<Waker>> {
+        let spare = self.state().spare.pop();
+        let waker = spare.map_or_else(|| Waker::new().map(Arc::new), Ok)?;
+        waker.clear();
+        Ok(waker)
+    }
+
+    /// Has `sleep` wait for `waker` until the queue is not as it was after `changes`, a call is to be looked at, or until
+    /// `until`. Returns what it does; `None` if there is nothing to wait for.
+    pub(super) fn sleep_by<R>(
+        &self,
+        waker: &Arc<Waker>,
+        changes: u64,
+        sleep: impl FnOnce(Instant) -> R,
+        until: Instant,
+    ) -> Option<R> {
+        let mut state = self.state();
+        if state.has_news(changes) {
+            return None;
+        }
+        // A call may have been started since this thread last looked.
+        let until = state.next_look.filter(|_| !state.is_reminded).map_or(until, |at| at.min(until));
+        state.sleepers.push(waker.clone());
+        drop(state);
+        let slept = sleep(until);
+        self.state().sleepers.retain(|other| !Arc::ptr_eq(other, waker));
+        Some(slept)
     }
 }

@@ -174,6 +174,11 @@ impl Engine {
         self.visits.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The threads that were here do not come again soon: the watch need not wait for them.
+    pub fn leave_to_watch(&self) {
+        self.seen_visits.store(self.visits.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// A thread of the program waits for a request as long as the result exists, and meanwhile does what the watch would
     /// otherwise do.
     #[inline]

@@ -34,7 +34,7 @@ use crate::secret::JobToken;
 use crate::sys::{self, ForkMark, Pollable, Poller, Registration, Waker};
 use crate::transport::connections::Linger;
 use crate::transport::options::DeviceOptions;
-use crate::transport::{self, BackgroundProgress, Clock, Connections, Provider, SystemClock, Watch};
+use crate::transport::{self, BackgroundProgress, Clock, Connections, LayerData, Provider, SystemClock, Watch};
 use crate::types::Rank;
 use crate::wait_mode::WaitMode;
 
@@ -61,6 +61,7 @@ fn streams(option: Option<u32>) -> Result<u8> {
 pub struct Device {
     pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    layer_data: LayerData,
 }
 
 /// An identity to which connections are taken, though its context is not made yet.
@@ -141,7 +142,7 @@ impl Device {
             let work = move || Thread::new(shared).run();
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
-        Ok(Arc::new(Device { shared, thread: Some(thread) }))
+        Ok(Arc::new(Device { shared, thread: Some(thread), layer_data: LayerData::default() }))
     }
 
     /// The addresses at which the device listens, in order of preference: at most one per family, unless contexts have
@@ -271,6 +272,10 @@ impl transport::Device for Device {
     #[inline]
     fn is_inherited(&self) -> bool {
         self.shared.mark.is_child()
+    }
+
+    fn layer_data(&self) -> Option<&LayerData> {
+        Some(&self.layer_data)
     }
 
     fn accept_error(&self) -> Option<io::Error> {
