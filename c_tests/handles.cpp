@@ -3,6 +3,8 @@
 
 #include <gloo_rs.hpp>
 
+#include <atomic>
+#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -265,6 +267,46 @@ void queues() {
   }
 }
 
+// What a callback refers to lives as long as the callback, which lives as long as it may be called.
+void callbacks() {
+  Context context = connect();
+  std::vector<double> values(1000, test_rank);
+  std::atomic<int> ended{0}, sent{0};
+  const auto kept = std::make_shared<int>(0);
+  const auto await = [](std::atomic<int> &count, int expected) {
+    for (const int64_t until = now_ms() + test_timeout_ms(); count < expected; sleep_ms(1)) CHECK(now_ms() < until);
+  };
+  {
+    Request request = Request::create(context, GLOO_RS_ALLREDUCE, gloo_rs::CollectiveOptions(values.data(), values.size()));
+    request.set_callback([&ended, kept](const gloo_rs_queue_entry_t &entry) {
+      gloo_rs::check(entry.status);
+      ++ended;
+    });
+    CHECK_INT(kept.use_count(), 2);
+    expect_as(gloo_rs_request_set_callback(request.get(), [](const gloo_rs_queue_entry_t *, void *) {}, nullptr, nullptr),
+              [&] { request.set_callback([kept](const gloo_rs_queue_entry_t &) {}); });
+    request.start();
+    await(ended, 1);
+    CHECK((values[0] == 1));
+    request.start();
+    // The destructor leaves it to its callback.
+  }
+  await(ended, 2);
+  CHECK((values[0] == 2));
+  for (const int64_t until = now_ms() + test_timeout_ms(); kept.use_count() > 1; sleep_ms(1)) CHECK(now_ms() < until);
+  int cell = test_rank;
+  UnboundBuffer buffer = UnboundBuffer::create(context, &cell, sizeof cell);
+  buffer.set_callback([&sent](const gloo_rs_queue_entry_t &entry) {
+    gloo_rs::check(entry.status);
+    CHECK_INT(entry.rank, 1 - test_rank);
+    ++sent;
+  });
+  if (test_rank == 0) buffer.send(1, 9, 0, sizeof cell);
+  if (test_rank == 1) buffer.recv(0, 9, 0, sizeof cell);
+  await(sent, 1);
+  CHECK_INT(cell, 0);
+}
+
 void groups() {
   Context context = connect();
   std::vector<double> values(1000, test_rank), others(1000, 3);
@@ -376,7 +418,7 @@ void lost() {
 
 int main(int argc, char **argv) {
   static const test tests[] = {
-      {"collectives", 3, collectives, -1}, {"contexts", 3, contexts, -1}, {"stores", 1, stores, -1}, {"requests", 2, requests, -1}, {"queues", 2, queues, -1}, {"groups", 2, groups, -1},
+      {"collectives", 3, collectives, -1}, {"contexts", 3, contexts, -1}, {"stores", 1, stores, -1}, {"requests", 2, requests, -1}, {"queues", 2, queues, -1}, {"callbacks", 2, callbacks, -1}, {"groups", 2, groups, -1},
       {"messages", 2, messages, -1},       {"errors", 2, errors, -1},     {"lost", 2, lost, 1},
   };
   return RUN_TESTS(argc, argv, tests);

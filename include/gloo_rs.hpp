@@ -35,6 +35,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace gloo_rs {
@@ -394,6 +395,17 @@ struct FreeRequest {
   }
 };
 
+// Has `callback` called, which the library owns from then on.
+template <class H, class F>
+void set_callback(gloo_rs_status_t (*set)(H *, gloo_rs_callback_fn_t, void *, void (*)(void *)), H *handle, F callback) {
+  auto own = std::make_unique<F>(std::move(callback));
+  check(set(
+      handle, [](const gloo_rs_queue_entry_t *entry, void *user) noexcept { (*static_cast<F *>(user))(*entry); }, own.get(),
+      [](void *user) noexcept { delete static_cast<F *>(user); }));
+  // It may have been called and deleted by then.
+  static_cast<void>(own.release());
+}
+
 }  // namespace detail
 
 // A persistent request. If it is active, the destructor waits for the end of the call, at most until its timeout; to
@@ -417,6 +429,13 @@ class Request : public detail::Handle<gloo_rs_request_t, detail::FreeRequest> {
   }
   // Fails with GLOO_RS_ERROR_TIMEOUT if the call has not ended after this time; it goes on.
   void wait_for(int64_t timeout_ms) { check(gloo_rs_wait_for(get(), timeout_ms)); }
+  // Has callback(const gloo_rs_queue_entry_t &) called at the end of each call, in place of waits, on a thread of the
+  // device: gloo_rs::check(entry.status) throws there what the wait would have. An exception that leaves it ends the
+  // process. The destructor of an active request does not wait then: its buffers must live until the callback is called.
+  template <class F>
+  void set_callback(F callback) {
+    detail::set_callback(gloo_rs_request_set_callback, get(), std::move(callback));
+  }
   [[nodiscard]] gloo_rs_request_info_t query() const {
     gloo_rs_request_info_t info{};
     gloo_rs_request_info_init(&info, sizeof info);
@@ -450,6 +469,11 @@ class UnboundBuffer : public detail::Handle<gloo_rs_unbound_buffer_t, detail::De
     Received received{};
     check(gloo_rs_unbound_buffer_wait_recv(get(), timeout_ms, &received.rank, &received.bytes));
     return received;
+  }
+  // As that of a request, for each send, put, get and receive.
+  template <class F>
+  void set_callback(F callback) {
+    detail::set_callback(gloo_rs_unbound_buffer_set_callback, get(), std::move(callback));
   }
 };
 
