@@ -443,6 +443,8 @@ pub struct gloo_rs_queue_entry_t {
     pub rank: i32,
     pub bytes: usize,
 }
+pub type gloo_rs_callback_fn_t =
+    ::core::option::Option<unsafe extern "C" fn(entry: *const gloo_rs_queue_entry_t, user: *mut core::ffi::c_void)>;
 unsafe extern "C" {
     pub fn gloo_rs_status_name(status: gloo_rs_status_t) -> *const core::ffi::c_char;
 }
@@ -1294,6 +1296,22 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn gloo_rs_queue_destroy(queue: *mut gloo_rs_queue_t) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_request_set_callback(
+        request: *mut gloo_rs_request_t,
+        callback: gloo_rs_callback_fn_t,
+        user: *mut core::ffi::c_void,
+        destroy: ::core::option::Option<unsafe extern "C" fn(user: *mut core::ffi::c_void)>,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_unbound_buffer_set_callback(
+        buffer: *mut gloo_rs_unbound_buffer_t,
+        callback: gloo_rs_callback_fn_t,
+        user: *mut core::ffi::c_void,
+        destroy: ::core::option::Option<unsafe extern "C" fn(user: *mut core::ffi::c_void)>,
+    ) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
     pub fn gloo_rs_group_begin(context: *mut gloo_rs_context_t, group: *mut *mut gloo_rs_group_t) -> gloo_rs_status_t;

@@ -7,6 +7,7 @@
 #[allow(missing_docs, non_camel_case_types, dead_code, clippy::all)]
 mod abi;
 mod arguments;
+mod callback;
 mod collective;
 mod context;
 mod custom_store;

@@ -210,6 +210,12 @@ impl UnboundBuffer {
         check(py, detached(py, put))
     }
 
+    /// Has `callback` called with an Entry at the end of each send, receive, put and get from now on, on a thread of the
+    /// device: in place of waits.
+    fn set_callback(slf: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
+        BufferAttachment::call_back(slf, callback)
+    }
+
     /// Starts to read bytes of the buffer that `key` names to `offset`.
     #[pyo3(signature = (key, *, offset = 0, remote_offset = 0, bytes = None))]
     fn get(

@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::arguments::milliseconds;
+use crate::callback::Source;
 use crate::error::{check, detached, ended_with};
 use crate::interrupt::{is_main_thread, waiting_on};
 use crate::message::UnboundBuffer;
@@ -36,33 +37,78 @@ unsafe impl Sync for Shared {}
 
 /// Where a request is attached.
 pub struct Attachment {
-    shared: Arc<Shared>,
-    number: u64,
-    /// What the entries are to have; none for the request itself, which would keep itself alive.
+    place: Place,
+    /// What the entries are to have; none for the request itself, which would keep itself alive. Or the callback.
     pub value: Option<Py<PyAny>>,
+}
+
+enum Place {
+    /// With this number.
+    Queue(Arc<Shared>, u64),
+    Callback(Arc<Source>),
 }
 
 impl Attachment {
     /// Runs `start`, which starts the call of `request`. It is active from then on, until its entry is taken.
     pub fn start(&self, request: &Bound<'_, Request>, start: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
-        let is_new = self.shared.enter(request, self.number);
+        let is_new = match &self.place {
+            Place::Queue(shared, number) => shared.enter(request, *number),
+            Place::Callback(source) => source.enter(request),
+        };
         let started = start();
         if started.is_err() && is_new {
-            drop(self.shared.leave(request.py(), self.number));
+            drop(match &self.place {
+                Place::Queue(shared, number) => shared.leave(request.py(), *number),
+                Place::Callback(source) => source.leave(request.py()),
+            });
         }
         started
+    }
+
+    /// Has `callback` called with the ends of a request, that of the call in progress included.
+    pub fn call_back(request: &Bound<'_, Request>, callback: Py<PyAny>) -> PyResult<()> {
+        let (py, own) = (request.py(), request.get());
+        let source = Source::request();
+        // Whoever is called at once finds the callback.
+        let mut attachment = own.attachment(py);
+        if own.is_active(py)? {
+            source.enter(request);
+        }
+        // SAFETY: the request lives, and the functions are those of the header.
+        source.set(py, |callback, user, destroy| unsafe {
+            gloo_rs_request_set_callback(own.handle(), callback, user, destroy)
+        })?;
+        *attachment = Some(Arc::new(Self { place: Place::Callback(source), value: Some(callback) }));
+        Ok(())
     }
 }
 
 /// Where an unbound buffer is attached.
 pub struct BufferAttachment {
-    shared: Arc<Shared>,
-    number: u64,
-    /// What the program gets with each entry.
+    /// The queue, and its number there; none if it has a callback.
+    place: Option<(Arc<Shared>, u64)>,
+    /// What the program gets with each entry, or the callback.
     value: Option<Py<PyAny>>,
 }
 
 impl BufferAttachment {
+    /// Has `callback` called with the ends of a buffer's messages.
+    pub fn call_back(buffer: &Bound<'_, UnboundBuffer>, callback: Py<PyAny>) -> PyResult<()> {
+        let (py, own) = (buffer.py(), buffer.get());
+        let source = Arc::new(Source::Buffer(PyWeakrefReference::new(buffer)?.unbind()));
+        let mut attachment = own.attachment(py);
+        // SAFETY: the buffer lives, and the functions are those of the header.
+        source.set(py, |callback, user, destroy| unsafe {
+            gloo_rs_unbound_buffer_set_callback(own.handle(), callback, user, destroy)
+        })?;
+        *attachment = Some(Self { place: None, value: Some(callback) });
+        Ok(())
+    }
+
+    pub fn value(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.value.as_ref().map(|value| value.clone_ref(py))
+    }
+
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.value.as_ref().map_or(Ok(()), |value| visit.call(value))
     }
@@ -75,7 +121,9 @@ impl BufferAttachment {
 
 impl Drop for BufferAttachment {
     fn drop(&mut self) {
-        Python::attach(|py| drop(self.shared.buffers(py).remove(&self.number)));
+        if let Some((shared, number)) = &self.place {
+            Python::attach(|py| drop(shared.buffers(py).remove(number)));
+        }
     }
 }
 
@@ -96,8 +144,8 @@ impl Shared {
             || py.None(),
             |buffer| {
                 let attachment = buffer.get().attachment(py);
-                let value = attachment.as_ref().and_then(|attachment| attachment.value.as_ref());
-                value.map_or_else(|| buffer.clone().into_any().unbind(), |value| value.clone_ref(py))
+                let value = attachment.as_ref().and_then(|attachment| attachment.value(py));
+                value.unwrap_or_else(|| buffer.clone().into_any().unbind())
             },
         )
     }
@@ -147,6 +195,13 @@ pub struct Entry {
     rank: Option<i32>,
     /// The bytes of a message.
     bytes: usize,
+}
+
+impl Entry {
+    pub fn of(entry: &gloo_rs_queue_entry_t, value: Py<PyAny>, error: Option<Py<PyAny>>) -> Self {
+        let rank = (entry.rank >= 0).then_some(entry.rank);
+        Self { value, error, kind: entry.kind, rank, bytes: entry.bytes }
+    }
 }
 
 #[pymethods]
@@ -209,9 +264,7 @@ impl Queue {
             py.check_signals()?;
         }
         let error = ended_with(py, entry.status);
-        let value = self.0.value(py, entry.user);
-        let rank = (entry.rank >= 0).then_some(entry.rank);
-        Ok(Entry { value, error, kind: entry.kind, rank, bytes: entry.bytes })
+        Ok(Entry::of(&entry, self.0.value(py, entry.user), error))
     }
 
     /// A descriptor that is readable while an entry is there, for select and event loops.
@@ -251,7 +304,9 @@ impl Queue {
         // SAFETY: both live.
         let attached = check(py, detached(py, || unsafe { gloo_rs_queue_attach(self.0.queue, own.handle(), number) }));
         match attached {
-            Ok(()) => *attachment = Some(Arc::new(Attachment { shared: self.0.clone(), number, value })),
+            Ok(()) => {
+                *attachment = Some(Arc::new(Attachment { place: Place::Queue(self.0.clone(), number), value }));
+            }
             Err(_) if is_active => drop(self.0.leave(py, number)),
             Err(_) => {}
         }
@@ -268,7 +323,7 @@ impl Queue {
         let weak = PyWeakrefReference::new(buffer)?.unbind();
         // Before the library knows of it, as above: whoever takes an entry finds the value.
         self.0.buffers(py).insert(number, weak);
-        let new = BufferAttachment { shared: self.0.clone(), number, value };
+        let new = BufferAttachment { place: Some((self.0.clone(), number)), value };
         let mut attachment = buffer.get().attachment(py);
         // SAFETY: both live.
         let attach = || unsafe { gloo_rs_queue_attach_buffer(self.0.queue, buffer.get().handle(), number) };

@@ -111,7 +111,7 @@ impl Request {
 
     /// The value with which it is attached to a queue, if there is one.
     #[getter(_attached)]
-    fn attached(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+    pub fn attached(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         let attachment = self.attachment(py).clone();
         attachment.and_then(|attachment| attachment.value.as_ref().map(|value| value.clone_ref(py)))
     }
@@ -139,6 +139,12 @@ impl Request {
         let timeout = milliseconds(timeout)?;
         // SAFETY: the request lives.
         waiting(py, &self.context, || unsafe { gloo_rs_wait_for(self.request, timeout) })
+    }
+
+    /// Has `callback` called with an Entry at the end of each call from now on, that of the call in progress included, on
+    /// a thread of the device: in place of waits.
+    fn set_callback(slf: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
+        Attachment::call_back(slf, callback)
     }
 
     /// Whether the call is complete on this rank; if so, the request can be started again.
