@@ -4,6 +4,7 @@
 #include "members.h"
 
 #define HANDLE_BYTES 64
+#define KEY_BYTES 64
 /* For how long a process that does not come is waited for. */
 static int64_t short_ms(void) { return test_is_slow() ? 30000 : 3000; }
 
@@ -136,6 +137,19 @@ static void *wait_in_barrier(void *context) {
   return NULL;
 }
 
+/* Sets `keys` to the remote keys of the buffers of both ranks. */
+static void exchange_keys(gloo_rs_unbound_buffer_t *buffer, gloo_rs_store_t *store, char keys[2][KEY_BYTES]) {
+  const char *const names[2] = {"key/0", "key/1"};
+  void *value = NULL;
+  size_t bytes = 0;
+  CHECK_OK(gloo_rs_unbound_buffer_remote_key(buffer, keys[test_rank], KEY_BYTES, &bytes));
+  CHECK_OK(gloo_rs_store_set(store, names[test_rank], keys[test_rank], bytes));
+  CHECK_OK(gloo_rs_store_get(store, names[1 - test_rank], test_timeout_ms(), &value, &bytes));
+  CHECK(bytes <= KEY_BYTES);
+  memcpy(keys[1 - test_rank], value, bytes);
+  gloo_rs_free(value);
+}
+
 /* What runs is aborted, what is old is refused, and what does not depend on the membership stays. */
 static void what_runs_ends_and_what_is_old_is_refused(void) {
   gloo_rs_context_t *context = connected_context(), *part = NULL;
@@ -144,7 +158,7 @@ static void what_runs_ends_and_what_is_old_is_refused(void) {
   gloo_rs_unbound_buffer_t *buffer = NULL;
   gloo_rs_pair_t *pair = NULL;
   gloo_rs_store_t *store = open_store();
-  char other[256];
+  char other[256], keys[2][KEY_BYTES];
   size_t needed = 0;
   int32_t *memory = NULL, cell = 1;
   const void *inputs[1] = {&cell};
@@ -155,6 +169,7 @@ static void what_runs_ends_and_what_is_old_is_refused(void) {
   memory = (int32_t *)allocated;
   memory[0] = memory[(1 << 18) - 1] = 77 + test_rank;
   CHECK_OK(gloo_rs_unbound_buffer_create(context, &cell, sizeof cell, &buffer));
+  exchange_keys(buffer, store, keys);
   CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
   CHECK_OK(gloo_rs_pair_address(pair, other, sizeof other, &needed));
   gloo_rs_collective_options_init(&options, sizeof options);
@@ -178,6 +193,12 @@ static void what_runs_ends_and_what_is_old_is_refused(void) {
   CHECK_OK(gloo_rs_request_free(prepared));
   if (gloo_rs_unbound_buffer_send(buffer, 1 - test_rank, 1, 0, sizeof cell) == GLOO_RS_OK)
     CHECK_FAILS(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), NULL), GLOO_RS_ERROR_INVALID_OPERATION, "earlier membership");
+  gloo_rs_unbound_buffer_destroy(buffer);
+  CHECK_OK(gloo_rs_unbound_buffer_create(context, &cell, sizeof cell, &buffer));
+  for (int i = 0; i < 2; i++) {
+    CHECK_FAILS(gloo_rs_unbound_buffer_put(buffer, keys[i], 1, 0, 0, sizeof cell), GLOO_RS_ERROR_INVALID_OPERATION, "earlier membership");
+    CHECK_FAILS(gloo_rs_unbound_buffer_get(buffer, keys[i], 1, 0, 0, sizeof cell), GLOO_RS_ERROR_INVALID_OPERATION, "earlier membership");
+  }
   gloo_rs_unbound_buffer_destroy(buffer);
   CHECK_FAILS(gloo_rs_pair_connect(pair, other, needed), GLOO_RS_ERROR_INVALID_OPERATION, "earlier membership");
   gloo_rs_pair_destroy(pair);

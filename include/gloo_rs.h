@@ -1481,11 +1481,11 @@ enum gloo_rs_status_t gloo_rs_context_handle(const struct gloo_rs_context_t *con
 /// it: its call fails with GLOO_RS_ERROR_TIMEOUT or GLOO_RS_ERROR_IO and a message that says so, and its context is
 /// broken.
 ///
-/// On success, requests, pairs and buffers of the earlier membership fail with GLOO_RS_ERROR_INVALID_OPERATION: free or
-/// destroy them. Remote keys are exchanged anew, since one of an earlier membership may name another buffer. Memory of
-/// gloo_rs_alloc stays, and so do contexts that were split off. Slots, tags and the recorder begin anew. Options,
-/// device and the timeout are those that the context has. Calls that other threads begin meanwhile run in the one
-/// membership or in the other, and their buffers must have room for both.
+/// On success, requests, pairs, buffers and remote keys of the earlier membership fail with
+/// GLOO_RS_ERROR_INVALID_OPERATION: free or destroy them, and exchange keys anew. Memory of gloo_rs_alloc stays, and so
+/// do contexts that were split off. Slots, tags and the recorder begin anew. Options, device and the timeout are those
+/// that the context has. Calls that other threads begin meanwhile run in the one membership or in the other, and their
+/// buffers must have room for both.
 ///
 /// Fails with GLOO_RS_ERROR_TIMEOUT if not all have come and connected within `timeout_ms` milliseconds, of which a
 /// quarter, and at most 4 s, is for the outcome; GLOO_RS_TIMEOUT_DEFAULT for the context's. The `rank` of
@@ -1717,7 +1717,8 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_remote_key_parse(const char *key
 
 /// Starts to write `bytes` bytes at `offset` of this buffer into the buffer that `key` names, at `remote_offset` there.
 /// The owner of that buffer calls nothing. When the bytes have been written, one gloo_rs_unbound_buffer_wait_send
-/// returns. `slot` has no meaning yet.
+/// returns. `slot` has no meaning yet. Fails with GLOO_RS_ERROR_INVALID_OPERATION if the key is of another context, or
+/// of an earlier membership of this one.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t *buffer,
                                                  const char *key,
@@ -1728,7 +1729,8 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t
 
 /// Starts to read `bytes` bytes at `remote_offset` of the buffer that `key` names to `offset` of this buffer. The owner
 /// of that buffer calls nothing. When the bytes have arrived, one gloo_rs_unbound_buffer_wait_send returns. `slot` has
-/// no meaning yet.
+/// no meaning yet. Fails with GLOO_RS_ERROR_INVALID_OPERATION if the key is of another context, or of an earlier
+/// membership of this one.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buffer,
                                                  const char *key,

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::types::Rank;
 
 /// Identifies an unbound buffer of another rank, for [`UnboundBuffer::put`](super::UnboundBuffer::put) and
-/// [`UnboundBuffer::get`](super::UnboundBuffer::get). As text it is `rkey1:RANK:BYTES:ID`, in decimal digits; `1` is
-/// the version of this form.
+/// [`UnboundBuffer::get`](super::UnboundBuffer::get). As text it is `rkey2:RANK:BYTES:ID:CONTEXT`, in decimal digits;
+/// `2` is the version of this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteKey {
     /// The rank that owns the buffer.
@@ -17,16 +17,18 @@ pub struct RemoteKey {
     pub id: u32,
     /// Length of the buffer.
     pub bytes: usize,
+    /// Identifies the context of that rank, and its membership.
+    pub context: u32,
 }
 
-const VERSION: &str = "rkey1";
+const VERSION: &str = "rkey2";
 /// Longest part of an invalid text in an error.
 const SHOWN: usize = 64;
 
 impl fmt::Display for RemoteKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, id, bytes } = self;
-        write!(f, "{VERSION}:{rank}:{bytes}:{id}")
+        let Self { rank, id, bytes, context } = self;
+        write!(f, "{VERSION}:{rank}:{bytes}:{id}:{context}")
     }
 }
 
@@ -37,7 +39,9 @@ impl FromStr for RemoteKey {
         parse(text).ok_or_else(|| {
             let shown: String = text.chars().take(SHOWN).collect();
             let more = if shown.len() < text.len() { "…" } else { "" };
-            Error::invalid(format!("{shown:?}{more} is not a remote key, which is {VERSION}:RANK:BYTES:ID in digits"))
+            Error::invalid(format!(
+                "{shown:?}{more} is not a remote key, which is {VERSION}:RANK:BYTES:ID:CONTEXT in digits"
+            ))
         })
     }
 }
@@ -48,9 +52,9 @@ fn parse(text: &str) -> Option<RemoteKey> {
         return None;
     }
     let rank: i32 = number(fields.next()?)?;
-    let (bytes, id) = (number(fields.next()?)?, number(fields.next()?)?);
+    let (bytes, id, context) = (number(fields.next()?)?, number(fields.next()?)?, number(fields.next()?)?);
     let rank = Rank::try_from(rank).ok()?;
-    fields.next().is_none().then_some(RemoteKey { rank, id, bytes })
+    fields.next().is_none().then_some(RemoteKey { rank, id, bytes, context })
 }
 
 /// Parses decimal digits without sign or leading zero.
@@ -66,8 +70,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_survive_the_way(rank in 0..=i32::MAX as Rank, id: u32, bytes: usize) {
-            let (key, longest) = (RemoteKey { rank, id, bytes }, RemoteKey { rank: i32::MAX as Rank, id: u32::MAX, bytes: usize::MAX });
+        fn keys_survive_the_way(rank in 0..=i32::MAX as Rank, id: u32, bytes: usize, context: u32) {
+            let key = RemoteKey { rank, id, bytes, context };
+            let longest = RemoteKey { rank: i32::MAX as Rank, id: u32::MAX, bytes: usize::MAX, context: u32::MAX };
             let text = key.to_string();
             prop_assert!(text.len() <= longest.to_string().len() && longest.to_string().len() < 64);
             prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
@@ -76,7 +81,7 @@ mod tests {
 
         /// Each key has one text.
         #[test]
-        fn any_text_is_a_key_or_an_error(text in "\\PC*|rkey1(:[0-9+-]{0,12}){2,4}|rkey[0-9]:[0-9]{1,10}:[0-9]{1,20}:[0-9]{1,10}") {
+        fn any_text_is_a_key_or_an_error(text in "\\PC*|rkey2(:[0-9+-]{0,12}){3,5}|rkey[0-9]:[0-9]{1,10}:[0-9]{1,20}(:[0-9]{1,10}){2}") {
             match text.parse::<RemoteKey>() {
                 Ok(key) => prop_assert_eq!(key.to_string(), text),
                 Err(error) => prop_assert!(error.message().contains("is not a remote key"), "{}", error),
@@ -86,27 +91,29 @@ mod tests {
 
     #[test]
     fn a_key_shows_whose_memory_it_is_and_how_much() {
-        assert_eq!(RemoteKey { rank: 3, id: 0, bytes: 4096 }.to_string(), "rkey1:3:4096:0");
+        assert_eq!(RemoteKey { rank: 3, id: 0, bytes: 4096, context: 7 }.to_string(), "rkey2:3:4096:0:7");
     }
 
     #[test]
     fn what_is_no_key_is_shown() {
         for text in [
             "",
-            "rkey1",
-            "rkey1:1:2",
-            "rkey1:1:2:3:4",
-            "rkey1:1:2:3 ",
-            " rkey1:1:2:3",
+            "rkey2",
             "rkey2:1:2:3",
-            "RKEY1:1:2:3",
-            "rkey1:-1:2:3",
-            "rkey1:+1:2:3",
-            "rkey1:01:2:3",
-            "rkey1:1:2:",
-            "rkey1:2147483648:2:3",
-            "rkey1:1:18446744073709551616:3",
-            "rkey1:1:2:4294967296",
+            "rkey2:1:2:3:4:5",
+            "rkey2:1:2:3:4 ",
+            " rkey2:1:2:3:4",
+            "rkey1:1:2:3",
+            "rkey1:1:2:3:4",
+            "RKEY2:1:2:3:4",
+            "rkey2:-1:2:3:4",
+            "rkey2:+1:2:3:4",
+            "rkey2:01:2:3:4",
+            "rkey2:1:2:3:",
+            "rkey2:2147483648:2:3:4",
+            "rkey2:1:18446744073709551616:3:4",
+            "rkey2:1:2:4294967296:4",
+            "rkey2:1:2:3:4294967296",
             "gloorsK1\u{1}\u{7f}\u{10ffff}",
         ] {
             let error = text.parse::<RemoteKey>().unwrap_err();

@@ -113,13 +113,16 @@ impl UnboundBuffer {
     /// Runs `post`, which posts an operation of one side, and counts its end in the queue to which the buffer is
     /// attached: both with the lock, so that [`UnboundBuffer::attach`] counts each operation once.
     fn start(&self, side: Side, post: impl FnOnce(&mut Guard<'_>)) -> Result<()> {
-        self.context.check_process()?;
-        let mut guard = self.context.lock()?;
+        self.start_in(self.context.lock()?, side, post);
+        Ok(())
+    }
+
+    /// [`UnboundBuffer::start`] with the lock, which it releases.
+    fn start_in(&self, mut guard: Guard<'_>, side: Side, post: impl FnOnce(&mut Guard<'_>)) {
         let after = self.attachment.count(side);
         post(&mut guard);
         self.context.engine().leave(guard);
         after.iter().for_each(|after| after.wake());
-        Ok(())
     }
 
     /// The context of its messages.
@@ -288,12 +291,27 @@ impl UnboundBuffer {
                 *self.region.get_or_init(|| id)
             }
         };
+        let context = guard.messenger.connections().address().context_number();
         self.context.engine().leave(guard);
-        Ok(RemoteKey { rank: self.context.rank, id, bytes: self.bytes })
+        Ok(RemoteKey { rank: self.context.rank, id, bytes: self.bytes, context })
     }
 
-    fn remote(&self, key: &RemoteKey, remote_offset: usize, bytes: usize) -> Result<Remote> {
-        self.context.check_rank(key.rank)?;
+    /// What an access by `key` accesses. Fails if the key is not of this context.
+    fn remote(&self, guard: &Guard<'_>, key: &RemoteKey, remote_offset: usize, bytes: usize) -> Result<Remote> {
+        let connections = guard.messenger.connections();
+        let is_of_another = match key.rank {
+            rank if rank == self.context.rank => connections.address().context_number() != key.context,
+            rank if rank < self.context.size => {
+                connections.peers().context_number(rank).is_some_and(|number| number != key.context)
+            }
+            _ => true,
+        };
+        if is_of_another {
+            let text = format!(
+                "the remote key {key} is of another context, or of an earlier membership of this one: exchange it anew"
+            );
+            return Err(Error::new(ErrorKind::InvalidOperation, text));
+        }
         if remote_offset.checked_add(bytes).is_none_or(|end| end > key.bytes) {
             return Err(Error::invalid(format!(
                 "{bytes} bytes at offset {remote_offset} are not inside the buffer of {} bytes of rank {}",
@@ -307,24 +325,30 @@ impl UnboundBuffer {
     /// there. `slot` is accepted for compatibility with Gloo, and ignored.
     pub fn put(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
-        let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
-        self.start(Side::Send, |guard| {
+        let from = self.at(offset, bytes)?;
+        let guard = self.context.lock()?;
+        let remote = self.remote(&guard, key, remote_offset, bytes)?;
+        self.start_in(guard, Side::Send, |guard| {
             let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
             // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
             unsafe { guard.messenger.put(remote, from, bytes, token) };
-        })
+        });
+        Ok(())
     }
 
     /// Starts to read `bytes` at `remote_offset` of the remote buffer into `offset`; `wait_send` returns when they are
     /// here. `slot` is accepted for compatibility with Gloo, and ignored.
     pub fn get(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
-        let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
-        self.start(Side::Send, |guard| {
+        let into = self.at(offset, bytes)?;
+        let guard = self.context.lock()?;
+        let remote = self.remote(&guard, key, remote_offset, bytes)?;
+        self.start_in(guard, Side::Send, |guard| {
             let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
             // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
             unsafe { guard.messenger.get(remote, into, bytes, token) };
-        })
+        });
+        Ok(())
     }
 }
 

@@ -174,11 +174,11 @@ pub unsafe extern "C" fn gloo_rs_context_handle(
 /// it: its call fails with GLOO_RS_ERROR_TIMEOUT or GLOO_RS_ERROR_IO and a message that says so, and its context is
 /// broken.
 ///
-/// On success, requests, pairs and buffers of the earlier membership fail with GLOO_RS_ERROR_INVALID_OPERATION: free or
-/// destroy them. Remote keys are exchanged anew, since one of an earlier membership may name another buffer. Memory of
-/// gloo_rs_alloc stays, and so do contexts that were split off. Slots, tags and the recorder begin anew. Options,
-/// device and the timeout are those that the context has. Calls that other threads begin meanwhile run in the one
-/// membership or in the other, and their buffers must have room for both.
+/// On success, requests, pairs, buffers and remote keys of the earlier membership fail with
+/// GLOO_RS_ERROR_INVALID_OPERATION: free or destroy them, and exchange keys anew. Memory of gloo_rs_alloc stays, and so
+/// do contexts that were split off. Slots, tags and the recorder begin anew. Options, device and the timeout are those
+/// that the context has. Calls that other threads begin meanwhile run in the one membership or in the other, and their
+/// buffers must have room for both.
 ///
 /// Fails with GLOO_RS_ERROR_TIMEOUT if not all have come and connected within `timeout_ms` milliseconds, of which a
 /// quarter, and at most 4 s, is for the outcome; GLOO_RS_TIMEOUT_DEFAULT for the context's. The `rank` of

@@ -257,7 +257,8 @@ pub unsafe extern "C" fn gloo_rs_remote_key_parse(
 
 /// Starts to write `bytes` bytes at `offset` of this buffer into the buffer that `key` names, at `remote_offset` there.
 /// The owner of that buffer calls nothing. When the bytes have been written, one gloo_rs_unbound_buffer_wait_send
-/// returns. `slot` has no meaning yet.
+/// returns. `slot` has no meaning yet. Fails with GLOO_RS_ERROR_INVALID_OPERATION if the key is of another context, or
+/// of an earlier membership of this one.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
@@ -277,7 +278,8 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
 
 /// Starts to read `bytes` bytes at `remote_offset` of the buffer that `key` names to `offset` of this buffer. The owner
 /// of that buffer calls nothing. When the bytes have arrived, one gloo_rs_unbound_buffer_wait_send returns. `slot` has
-/// no meaning yet.
+/// no meaning yet. Fails with GLOO_RS_ERROR_INVALID_OPERATION if the key is of another context, or of an earlier
+/// membership of this one.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_get(

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::error::{Error, Result, first_few};
-use crate::net::handshake::Identity;
+use crate::net::handshake::{self, Identity};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::process::Descriptor;
 use crate::sys::topology::{Place, affinity, domain};
@@ -51,6 +51,12 @@ impl Address {
         let proof = derived.prove("identity", &[]);
         let identity = std::array::from_fn(|i| proof[i]);
         Self { identity, segment: None, ibverbs: false, streams: 1, ..self.clone() }
+    }
+
+    /// Tells this context, and this membership of it, from others in remote keys. The identity does not follow from it.
+    pub fn context_number(&self) -> u32 {
+        let [a, b, c, d, ..] = handshake::handle(&self.identity);
+        u32::from_le_bytes([a, b, c, d])
     }
 
     /// Encodes the address for other ranks. The length is constant; an unused socket is all zeros.

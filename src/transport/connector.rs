@@ -23,7 +23,8 @@ pub struct Peers {
     pub streams: u8,
     /// The numbers of the ranks in errors, if they are others.
     pub names: Vec<Rank>,
-    addresses: QuickMap<u32, Address>,
+    /// With the number of the context there.
+    addresses: QuickMap<u32, (Address, u32)>,
 }
 
 impl Peers {
@@ -34,17 +35,23 @@ impl Peers {
 
     /// Sets the address of `rank`.
     pub fn set(&mut self, rank: Rank, address: Address) {
-        self.addresses.insert(rank as u32, address);
+        let number = address.context_number();
+        self.addresses.insert(rank as u32, (address, number));
     }
 
     /// The address of `rank`, if it is known.
     pub fn get(&self, rank: Rank) -> Option<&Address> {
-        self.addresses.get(&(rank as u32))
+        self.addresses.get(&(rank as u32)).map(|(address, _)| address)
+    }
+
+    /// [`Address::context_number`] of `rank`, if its address is known.
+    pub fn context_number(&self, rank: Rank) -> Option<u32> {
+        self.addresses.get(&(rank as u32)).map(|(_, number)| *number)
     }
 
     /// The ranks whose addresses are known, with these.
     pub fn known(&self) -> impl Iterator<Item = (Rank, &Address)> {
-        self.addresses.iter().map(|(rank, address)| (*rank as Rank, address))
+        self.addresses.iter().map(|(rank, (address, _))| (*rank as Rank, address))
     }
 
     /// Whether `rank` is known to be on this host.

@@ -8,7 +8,7 @@ use super::reconfigure::{ID, change, members};
 use super::split::{gather, link_model, never_poll};
 use super::store::{Table, VirtualStore};
 use super::{Body, idle, run};
-use crate::context::Member;
+use crate::context::{Member, RemoteKey};
 use crate::error::ErrorKind;
 use crate::testing::loopback::Network;
 
@@ -130,6 +130,41 @@ fn what_runs_ends_first_and_what_is_old_is_refused() {
             assert_eq!(error.kind(), ErrorKind::InvalidOperation, "{at}: {error}");
         }
         never_poll(member.context().unwrap());
+        assert_eq!(gather(member.context().unwrap(), 3).unwrap(), [3, 3]);
+    });
+}
+
+#[test]
+fn keys_of_the_old_membership_are_refused() {
+    let keys: [RefCell<Option<RemoteKey>>; 2] = Default::default();
+    each(2, 2, |network, table, process, members| {
+        let (member, store) = (&members[process], VirtualStore::new(table, network, process, None));
+        let all = handles(members);
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let mut memory = [[0u8; 4]; 2];
+        let [old, new] = memory.each_mut().map(|memory| memory.as_mut_ptr());
+        // SAFETY: the memory outlives the buffer.
+        let buffer_at = |memory| unsafe { member.shared().unwrap().unbound_buffer(memory, 4).unwrap() };
+        let buffer = buffer_at(old);
+        *keys[process].borrow_mut() = Some(buffer.remote_key().unwrap());
+        idle(network, Duration::from_millis(1));
+        let olds = [0, 1].map(|rank| keys[rank].borrow().unwrap());
+        change(member, &store, ID, &all, true).unwrap();
+        never_poll(member.context().unwrap());
+        // It has the number that the old one had.
+        let buffer = buffer_at(new);
+        let key = buffer.remote_key().unwrap();
+        assert_eq!((key.id, key.rank), (olds[process].id, process));
+        for old in olds {
+            for refused in [buffer.put(&old, 0, 0, 0, 4), buffer.get(&old, 0, 0, 0, 4)] {
+                let error = refused.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidOperation, "{old}: {error}");
+            }
+        }
+        *keys[process].borrow_mut() = Some(key);
+        assert_eq!(gather(member.context().unwrap(), 3).unwrap(), [3, 3]);
+        buffer.put(&keys[1 - process].borrow().unwrap(), 0, 0, 0, 4).unwrap();
+        assert_eq!(buffer.wait_send(None).unwrap(), Some(1 - process));
         assert_eq!(gather(member.context().unwrap(), 3).unwrap(), [3, 3]);
     });
 }
