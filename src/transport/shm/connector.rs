@@ -220,6 +220,9 @@ impl Connector for ShmConnector {
             if slept {
                 group.clear_doorbell();
             }
+        } else if let Some(own) = self.own.as_ref().filter(|_| slept) {
+            // Peers that know earlier that memory is shared may have rung already.
+            own.clear_doorbell();
         }
     }
 
