@@ -7,6 +7,7 @@
 //! [`store`], by an [allgather of the caller](oob), or over a connected [context](parent), whose hosts and tuning are
 //! known.
 
+pub(super) mod known;
 mod oob;
 pub(super) mod parent;
 pub(super) mod record;
@@ -30,6 +31,7 @@ use crate::reserve::check_room;
 use crate::sys::{control_group, topology};
 use crate::transport::Sharing;
 use crate::tuner::Tuner;
+use crate::tuner::file::Tuning;
 use crate::tuner::source::Source;
 use crate::types::Rank;
 use oob::ByAllgather;
@@ -97,18 +99,22 @@ impl Context {
         let _operation = self.begin_setup(TAG)?;
         let (server, agreed) = (exchange.server(), exchange.agreed());
         // Read first: if rank 0 fails here, the other ranks are notified by the exchange.
-        let source = if agreed.is_none() { self.source() } else { Ok(None) };
+        let source = if agreed.is_none() { self.source(exchange.earlier()) } else { Ok(None) };
         let wants = source.as_ref().map_or(0, |source| source.as_ref().map_or(0, tuning::wants));
         let provisional = || {
             self.check_open()?;
             let text = format_args!("{}: a context of {} ranks", self.own(), self.size);
             check_room(self.size.saturating_mul(BYTES_PER_RANK), text)?;
             source.as_ref().map_err(Error::clone)?;
-            self.set_own_address(self.device().provisional_sockets(server)?, wants)
+            let sockets = exchange.sockets().map_or_else(|| self.device().provisional_sockets(server), Ok);
+            self.set_own_address(sockets?, wants)
         };
         let everyone = exchange.provisional_addresses(provisional());
-        let listen =
-            |everyone: Vec<Address>| self.set_own_address(self.device().listen(server, &everyone, self.rank)?, wants);
+        let listen = |everyone: Vec<Address>| {
+            let sockets = exchange.sockets();
+            let sockets = sockets.map_or_else(|| self.device().listen(server, &everyone, self.rank), Ok);
+            self.set_own_address(sockets?, wants)
+        };
         let listed = exchange.addresses(everyone.and_then(listen)).and_then(|(own, list)| {
             let addresses = self.parse(&list, &own)?;
             // The last byte of rank 0's content.
@@ -157,7 +163,7 @@ impl Context {
 
     /// Sets the addresses of this rank. Returns its content for a round: its version, its address, and which links rank
     /// 0 measures.
-    fn set_own_address(&self, sockets: Vec<SocketAddr>, wants: u8) -> Result<Vec<u8>> {
+    pub(super) fn set_own_address(&self, sockets: Vec<SocketAddr>, wants: u8) -> Result<Vec<u8>> {
         self.lock()?.messenger.connections_mut().set_sockets(sockets);
         self.content(wants)
     }
@@ -169,8 +175,8 @@ impl Context {
     }
 
     /// Rank 0: the source of the tuning. What it published when it connected before, without success on all ranks, it
-    /// publishes again.
-    fn source(&self) -> Result<Option<Source>> {
+    /// publishes again. That of an `earlier` context counts before its own.
+    pub(super) fn source(&self, earlier: Option<&Tuner>) -> Result<Option<Source>> {
         if self.rank != 0 {
             return Ok(None);
         }
@@ -179,7 +185,9 @@ impl Context {
             (None, Some(text)) => Source::read(text).map_err(|error| error.context("the context's options")),
             (None, None) => Source::from_environment(),
         };
-        source.map(Some)
+        // Bandwidths between other ranks do not apply to these.
+        let earlier = earlier.map(|earlier| Tuning { links: Vec::new(), ..earlier.tuning().clone() });
+        source.map(|source| Some(Source { tuning: earlier.unwrap_or(source.tuning), ..source }))
     }
 
     /// Parses the contents of all ranks; `own` is this rank's.
@@ -256,11 +264,13 @@ impl Context {
 
     /// How long a waiting thread polls before it sleeps.
     fn spin(&self, addresses: &[Address], constants: &Constants) -> Spin {
-        let here = || addresses.iter().filter(|address| address.host == addresses[self.rank].host);
-        let own = topology::affinity().map_or(0, |own| own.len());
-        let (ranks, cores) = (here().count(), address::count_cores(here()));
-        let whose = Cores::of(ranks, cores, own, control_group::processor_quota());
-        Spin::new(self.options.wait.unwrap_or_default(), whose, constants)
+        let whose = || {
+            let here = || addresses.iter().filter(|address| address.host == addresses[self.rank].host);
+            let own = topology::affinity().map_or(0, |own| own.len());
+            let (ranks, cores) = (here().count(), address::count_cores(here()));
+            Cores::of(ranks, cores, own, control_group::processor_quota())
+        };
+        Spin::new(self.options.wait.unwrap_or_default(), *self.cores.get_or_init(whose), constants)
     }
 
     /// Makes all connections, if the options say so.

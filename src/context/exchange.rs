@@ -15,6 +15,16 @@ pub(super) trait Exchange {
         None
     }
 
+    /// The sockets at which this rank listens, if it is not to choose them.
+    fn sockets(&self) -> Option<Vec<SocketAddr>> {
+        None
+    }
+
+    /// Rank 0: the tuning of its earlier context. Only what it lacks is measured.
+    fn earlier(&self) -> Option<&Tuner> {
+        None
+    }
+
     /// The tuning, if all ranks know it already.
     fn agreed(&self) -> Option<Tuner> {
         None

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::exchange::Limit;
+use super::handle::{arrange, text_of};
 use super::reconfigure::{Change, Outcome};
 use super::{Context, ContextOptions, FOREVER};
 use crate::error::{Error, ErrorKind, Result, after};
@@ -14,7 +15,6 @@ use crate::net::handshake::Identity;
 use crate::rendezvous::Store;
 use crate::sys;
 use crate::transport::Device;
-use crate::types::Rank;
 
 /// The operation that errors name.
 const RECONFIGURE: &str = "reconfigure";
@@ -23,9 +23,6 @@ const RECONFIGURE: &str = "reconfigure";
 const ENDING_TIME: Duration = Duration::from_secs(1);
 /// How long between two looks.
 const ENDING_LOOK: Duration = Duration::from_micros(50);
-
-/// What a handle begins with; `1` is the version of this form.
-const HANDLE: &str = "member1:";
 
 /// What stays while the contexts come and go: what the handle of a context refers to in C. Thread-safe.
 pub struct Member {
@@ -85,34 +82,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn without_members() -> Error {
     Error::new(ErrorKind::InvalidOperation, "the context has no members: reconfigure it first")
-}
-
-fn text_of(identity: &Identity) -> String {
-    let digits: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{HANDLE}{digits}")
-}
-
-fn is_handle(text: &str) -> bool {
-    let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
-    text.strip_prefix(HANDLE)
-        .is_some_and(|digits| digits.len() == 2 * size_of::<Identity>() && digits.bytes().all(is_digit))
-}
-
-/// The members in the order of their ranks, and the rank of `own`.
-fn arrange<'a>(own: &str, handles: &[&'a str], ordered: bool) -> Result<(Vec<&'a str>, Rank)> {
-    if let Some(at) = handles.iter().position(|handle| !is_handle(handle)) {
-        return Err(Error::invalid(format!("handles[{at}] is not the handle of a context: {:?}", handles[at])));
-    }
-    let mut sorted = handles.to_vec();
-    sorted.sort_unstable();
-    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(Error::invalid(format!("{} is twice among the handles", pair[0])));
-    }
-    let members = if ordered { handles.to_vec() } else { sorted };
-    match members.iter().position(|handle| *handle == own) {
-        Some(rank) => Ok((members, rank)),
-        None => Err(Error::invalid(format!("the handle of this context, {own}, is not among the {}", members.len()))),
-    }
 }
 
 impl Member {
@@ -307,9 +276,9 @@ impl Member {
             present.end_calls("it reconfigures the context")?;
         }
         let limit = Limit { deadline, timeout, by_default: false };
-        let change = Change { context: &coming, store, id, members: &members, limit };
+        let change = Change { context: &coming, present: present.as_deref(), store, id, members: &members, limit };
         match change.run() {
-            Outcome::Committed => {
+            Outcome::Committed(_) => {
                 // SAFETY: by the contract.
                 unsafe { self.adopt(coming.clone(), uses) };
                 // It may have been aborted or closed meanwhile.
@@ -397,7 +366,7 @@ impl Context {
     }
 
     /// Breaks the context with `error`.
-    fn give_up(&self, error: &Error) {
+    pub(super) fn give_up(&self, error: &Error) {
         if let Ok(mut guard) = self.lock() {
             guard.break_with(error, Some(error));
             self.finish_closing(guard);
@@ -411,30 +380,6 @@ impl Context {
             for (start, bytes) in memory {
                 guard.messenger.connections_mut().retain_memory(start, bytes);
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_order_is_that_of_the_list_or_of_the_handles() {
-        let [a, b, c] = [1, 2, 3].map(|byte| text_of(&[byte; 16]));
-        let (members, rank) = arrange(&c, &[&c, &a, &b], true).unwrap();
-        assert_eq!((members, rank), (vec![&*c, &a, &b], 0));
-        let (members, rank) = arrange(&c, &[&c, &a, &b], false).unwrap();
-        assert_eq!((members, rank), (vec![&*a, &b, &c], 2));
-        for (handles, text) in [
-            (vec![&*a, &c, &a], "is twice among the handles"),
-            (vec![&*a, &b], "is not among the 2"),
-            (vec![], "is not among the 0"),
-            (vec![&*c, "member1:"], "handles[1] is not the handle of a context"),
-            (vec!["member1:0123456789abcdef0123456789abcdeF", &c], "handles[0] is not the handle of a context"),
-        ] {
-            let error = arrange(&c, &handles, true).unwrap_err();
-            assert!(error.kind() == ErrorKind::InvalidArgument && error.message().contains(text), "{error}");
         }
     }
 }

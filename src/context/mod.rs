@@ -11,6 +11,7 @@ mod claim;
 mod digest;
 mod exchange;
 mod group;
+mod handle;
 mod lent;
 mod measure;
 mod member;
@@ -179,6 +180,8 @@ pub struct Context {
     slots: AtomicU64,
     /// The host number of each rank; empty until all hosts are known.
     hosts: OnceLock<Box<[u32]>>,
+    /// Whose the cores are on which this rank runs. To find that out takes many reads of files.
+    cores: OnceLock<Cores>,
     /// The shared memory of all ranks, if they are on one host. Collectives on nothing else run in line.
     shared_memory: OnceLock<Arc<SharedMemory>>,
     /// Memory for data of the caller.
@@ -241,6 +244,7 @@ impl Context {
             built_in: OnceLock::new(),
             slots: AtomicU64::new(0),
             hosts: OnceLock::new(),
+            cores: OnceLock::new(),
             shared_memory: OnceLock::new(),
             allocations,
             cache: Mutex::default(),

@@ -5,8 +5,10 @@
 //!
 //! 1. The new rank 0 claims the id: it appends the list of members to `claim`, whose first entry counts. So an id is
 //!    used once, and the others find out if their lists differ.
-//! 2. All connect the new context, over the store as any other.
-//! 3. Each of the others says at `ready/RANK` that it is connected.
+//! 2. All connect the new context: over the store as any other, or in fewer rounds if the claim says what is
+//!    [`known`](super::bootstrap::known) of them, because all are members of one present membership.
+//! 3. Each of the others says at `ready/RANK` that it is connected. Known members that share memory say there what they
+//!    have found of it, as they would in a round before, and the outcome has the list.
 //! 4. When all have, rank 0 appends to `outcome` that the change is committed. A member that fails, or whose time is
 //!    up, appends its error there. The first entry counts, so whoever reads it knows what all know.
 //! 5. The new context takes the place of the old one, or is dropped.
@@ -16,15 +18,21 @@
 //!
 //! [`Member::reconfigure`]: super::Member::reconfigure
 
+use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::Context;
+use super::bootstrap::known::{self, Known, OfKnown};
 use super::bootstrap::record;
 use super::bootstrap::store::OverStore;
-use super::exchange::Limit;
+use super::exchange::{Exchange, Limit};
+use super::{Connect, Context};
 use crate::error::{Error, ErrorKind, Result, after, first_few};
+use crate::net::address::Address;
 use crate::rendezvous::Store;
 use crate::sys;
+use crate::transport::Sharing;
+use crate::tuner::Tuner;
 use crate::types::Rank;
 
 /// What a reconfigure leaves for the outcome, of its whole time.
@@ -49,12 +57,15 @@ const OUTCOME: &str = "outcome";
 /// In place of the kind of an error: the change is committed.
 const COMMITTED: u8 = 0;
 
-/// Random bytes at the beginning of a claim, which tell apart two claims of one process.
+/// Random bytes at the beginning of a claim, which tell apart two claims of one process. The list of members follows.
 const CLAIM_ID_BYTES: usize = 16;
+/// Follows the list of members in a claim. The rest is what rank 0 tells the others, or nothing.
+const END_OF_LIST: u8 = b'\n';
 
 /// What has become of a change.
 pub(super) enum Outcome {
-    Committed,
+    /// With what all have found of the memory that they share, if they were asked.
+    Committed(Vec<u8>),
     /// Nothing has changed, for any member.
     Failed(Error),
     /// This member does not know.
@@ -65,6 +76,8 @@ pub(super) enum Outcome {
 pub(super) struct Change<'a> {
     /// The context of the new membership, which is not connected.
     pub context: &'a Context,
+    /// That of the present membership, if there is one.
+    pub present: Option<&'a Context>,
     /// The part of the store for this id.
     pub store: &'a dyn Store,
     pub id: i64,
@@ -88,16 +101,25 @@ impl Change<'_> {
     /// Takes part until the outcome is known, or the time is up.
     pub fn run(&self) -> Outcome {
         // Without a word to the others: the change may be another one, which works.
-        if let Err(error) = self.claim() {
-            return Outcome::Failed(error);
+        let (told, is_renewed) = match self.meet() {
+            Ok(met) => met,
+            Err(error) => return Outcome::Failed(error),
+        };
+        let (connected, outcome) = self.connect(&told, is_renewed);
+        match (connected, outcome) {
+            (Ok(()), None) => self.conclude(&[]),
+            (Err(error), Some(Outcome::Committed(found))) => {
+                self.context.give_up(&error);
+                Outcome::Committed(found)
+            }
+            (_, Some(outcome)) => outcome,
+            (Err(error), None) => {
+                // The others need not wait for this one. If the store does not take it, they do.
+                let left = self.left().max(MIN_TURN);
+                let _ = self.append(OUTCOME, &self.failure(&error), left.min(TURN));
+                Outcome::Failed(error)
+            }
         }
-        if let Err(error) = self.connect() {
-            // The others need not wait for this one. If the store does not take it, they do.
-            let left = self.left().max(MIN_TURN);
-            let _ = self.append(OUTCOME, &self.failure(&error), left.min(TURN));
-            return Outcome::Failed(error);
-        }
-        if self.rank() == 0 { self.decide() } else { self.follow() }
     }
 
     fn rank(&self) -> Rank {
@@ -167,23 +189,46 @@ impl Change<'_> {
         }
     }
 
-    /// Rank 0 claims the id; the others wait for that. Fails if the id was used, or has another list of members.
-    fn claim(&self) -> Result<()> {
-        let list = self.members.join(",");
-        if self.rank() == 0 {
-            let own: [u8; CLAIM_ID_BYTES] =
-                sys::random().map_err(|error| Error::io("cannot get random bytes", &error))?;
-            let claim = entry(&[&own[..], list.as_bytes()].concat());
-            self.append(CLAIM, &claim, self.left())?;
-            let claims = self.store.get(CLAIM, self.left().max(MIN_TURN))?;
-            let is_own = first_entry(&claims).is_some_and(|first| first.starts_with(&own));
-            return if is_own { Ok(()) } else { Err(self.used()) };
+    /// Meets the others. Returns what rank 0 knows of them, and whether this member has written its address.
+    fn meet(&self) -> Result<(Vec<u8>, bool)> {
+        let present = self.present.and_then(|present| Some((present, known::ranks_in(present, self.members)?)));
+        if let Some((_, (_, addresses))) = &present {
+            let (own, sockets) = (self.members[self.rank()], addresses[self.rank()].sockets.clone());
+            known::renew(self.context, self.store, own, sockets, self.left())?;
         }
+        let is_renewed = present.is_some();
+        let told = if self.rank() == 0 {
+            // Connections to all are made before the change is committed, in the rounds of any context.
+            let present = present.filter(|_| self.context.options.connect == Connect::Lazy);
+            let told = present.and_then(|(present, found)| known::describe(self.context, present, &found));
+            self.claim(told.as_deref().unwrap_or_default())?;
+            told.unwrap_or_default()
+        } else {
+            self.follow_claim()?
+        };
+        Ok((told, is_renewed))
+    }
+
+    /// Rank 0 claims the id. The others are `told` this besides. Fails if the id was used.
+    fn claim(&self, told: &[u8]) -> Result<()> {
+        let own: [u8; CLAIM_ID_BYTES] = sys::random().map_err(|error| Error::io("cannot get random bytes", &error))?;
+        let claim = entry(&[&own[..], self.members.join(",").as_bytes(), &[END_OF_LIST], told].concat());
+        self.append(CLAIM, &claim, self.left())?;
+        let claims = self.store.get(CLAIM, self.left().max(MIN_TURN))?;
+        let is_own = first_entry(&claims).is_some_and(|first| first.starts_with(&own));
+        if is_own { Ok(()) } else { Err(self.used()) }
+    }
+
+    /// Another rank waits until rank 0 has claimed the id. Returns what it tells. Fails if the id was used, or is that
+    /// of other members.
+    fn follow_claim(&self) -> Result<Vec<u8>> {
         let late = || self.late("rank 0 of the new membership has not come").with_rank(0);
         let get = |turn| self.store.get(CLAIM, turn);
         let claims = self.wait(self.until(1), get, late)?;
-        let theirs = first_entry(&claims).and_then(|first| first.get(CLAIM_ID_BYTES..)).unwrap_or_default();
-        if theirs != list.as_bytes() {
+        let claim = first_entry(&claims).and_then(|first| first.get(CLAIM_ID_BYTES..)).unwrap_or_default();
+        let end = claim.iter().position(|byte| *byte == END_OF_LIST).unwrap_or(claim.len());
+        let (theirs, told) = (&claim[..end], claim.get(end + 1..).unwrap_or_default());
+        if theirs != self.members.join(",").as_bytes() {
             let others = theirs.split(|byte| *byte == b',').count();
             let (id, own) = (self.id, self.members.len());
             let text = format!(
@@ -195,7 +240,7 @@ impl Change<'_> {
         match self.store.wait(&[OUTCOME], Duration::ZERO) {
             Ok(()) => Err(self.ended().unwrap_or_else(|| self.used())),
             // Some stores cannot look without waiting.
-            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unsupported) => Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unsupported) => Ok(told.to_vec()),
             Err(error) => Err(error),
         }
     }
@@ -205,21 +250,44 @@ impl Change<'_> {
         Error::new(ErrorKind::Mismatch, text)
     }
 
-    fn connect(&self) -> Result<()> {
+    /// Connects the context; rank 0 has `told` this. Also returns the outcome if that has come with it.
+    fn connect(&self, told: &[u8], is_renewed: bool) -> (Result<()>, Option<Outcome>) {
         let until = self.until(1);
         let limit = Limit { deadline: until, ..self.limit };
         let ended = || self.ended();
-        let exchange = OverStore::new(self.context, self.store, limit).ending(&ended);
-        self.context.bootstrap(&exchange, limit)
+        let earlier = self.present.and_then(|present| present.agreed.get());
+        let over = OverStore::new(self.context, self.store, limit).ending(&ended).of_members(self.members, earlier);
+        if told.is_empty() {
+            return (self.context.bootstrap(&over, limit), None);
+        }
+        let known = match Known::parse(self.context, told) {
+            Ok(known) => OfKnown { over, known, is_renewed },
+            Err(error) => return (Err(error), None),
+        };
+        let exchange = Committing { known, change: self, outcome: RefCell::default() };
+        (self.context.bootstrap(&exchange, limit), exchange.outcome.into_inner())
+    }
+
+    /// Says that this member is ready, with what it has `found` of the memory that ranks share, and waits for the
+    /// outcome.
+    fn conclude(&self, found: &[u8]) -> Outcome {
+        if self.rank() == 0 { self.decide(found) } else { self.follow(found) }
     }
 
     /// Rank 0: commits once all are ready.
-    fn decide(&self) -> Outcome {
+    fn decide(&self, found: &[u8]) -> Outcome {
         let keys: Vec<String> = (1..self.members.len()).map(ready).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let all_ready = |turn| if keys.is_empty() { Ok(()) } else { self.store.wait(&keys, turn) };
-        match self.wait(self.until(2), all_ready, || self.not_ready()) {
-            Ok(()) => self.settle(&entry(&[COMMITTED])),
+        let all_ready = |turn| if keys.is_empty() { Ok(Vec::new()) } else { self.store.multi_get(&keys, turn) };
+        let others = self.wait(self.until(2), all_ready, || self.not_ready());
+        let found = others.map(|others| [found, &others.concat()[..]].concat()).and_then(|found| {
+            if !found.is_empty() {
+                Sharing::check_room(Sharing::parse(&found, self.members.len())?.into_iter().enumerate())?;
+            }
+            Ok(found)
+        });
+        match found {
+            Ok(found) => self.settle(&entry(&[&[COMMITTED], &found[..]].concat())),
             Err(error) => {
                 let left = self.left().max(MIN_TURN);
                 let _ = self.append(OUTCOME, &self.failure(&error), left);
@@ -237,11 +305,11 @@ impl Change<'_> {
     }
 
     /// Another rank: says that it is ready, and waits for the outcome.
-    fn follow(&self) -> Outcome {
+    fn follow(&self, found: &[u8]) -> Outcome {
         let until = self.until(2);
         let left = until.saturating_duration_since(self.now()).max(MIN_TURN);
         let late = || self.late("rank 0 of the new membership has not said whether all are connected").with_rank(0);
-        let outcome = self.store.set_within(&ready(self.rank()), b"", left).and_then(|()| {
+        let outcome = self.store.set_within(&ready(self.rank()), found, left).and_then(|()| {
             let get = |turn| self.store.get(OUTCOME, turn);
             self.wait(until, get, late)
         });
@@ -275,7 +343,7 @@ impl Change<'_> {
 
     fn read_outcome(&self, list: &[u8]) -> Outcome {
         match first_entry(list).and_then(<[u8]>::split_first) {
-            Some((&COMMITTED, _)) => Outcome::Committed,
+            Some((&COMMITTED, found)) => Outcome::Committed(found.to_vec()),
             Some((kind, told)) => {
                 let (rank, told) = told.split_at(told.len().min(size_of::<u32>()));
                 let rank = rank.try_into().map_or(0, u32::from_le_bytes) as Rank;
@@ -283,6 +351,46 @@ impl Change<'_> {
             }
             None => Outcome::Unknown(Error::new(ErrorKind::Mismatch, "what the store has as outcome is none")),
         }
+    }
+}
+
+/// The exchange of known members, for whom the round about memory is the last one: who has opened that of the others is
+/// connected.
+struct Committing<'a> {
+    known: OfKnown<'a>,
+    change: &'a Change<'a>,
+    outcome: RefCell<Option<Outcome>>,
+}
+
+impl Exchange for Committing<'_> {
+    fn sockets(&self) -> Option<Vec<SocketAddr>> {
+        self.known.sockets()
+    }
+
+    fn agreed(&self) -> Option<Tuner> {
+        self.known.agreed()
+    }
+
+    fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
+        self.known.provisional_addresses(own)
+    }
+
+    fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
+        self.known.addresses(own)
+    }
+
+    fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
+        let outcome = self.change.conclude(&own?);
+        let found = match &outcome {
+            Outcome::Committed(found) => Ok(found.clone()),
+            Outcome::Failed(error) | Outcome::Unknown(error) => Err(error.clone()),
+        };
+        self.outcome.replace(Some(outcome));
+        found
+    }
+
+    fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        self.known.broadcast(own)
     }
 }
 

@@ -16,6 +16,7 @@ mod functions;
 mod leaving;
 mod listening;
 mod malformed;
+mod membership;
 mod numbers;
 mod oob;
 mod pollers;

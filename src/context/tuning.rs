@@ -78,17 +78,31 @@ impl Context {
         }
         let own = source.map(|source| self.publish(source, links, until).into_bytes());
         let text = exchange.broadcast(own)?;
+        let tuner = self.published_tuner(&text, addresses)?;
+        let is_known = |known: &Tuner| (known.tuning(), known.overrides()) == (tuner.tuning(), tuner.overrides());
+        if !self.agreed.get().is_none_or(is_known) {
+            return Err(other_ranks());
+        }
+        Ok(tuner)
+    }
+
+    /// The tuner of a context of ranks with these `addresses` from what rank 0 has published.
+    pub(super) fn published_tuner(&self, text: &[u8], addresses: &[Address]) -> Result<Tuner> {
         let published = |error: Error| error.context("what rank 0 has published as tuning");
-        let text = str::from_utf8(&text)
+        let text = str::from_utf8(text)
             .map_err(|error| published(Error::new(ErrorKind::Mismatch, error.to_string())).with_rank(0))?;
         let (overrides, tuning) = text.split_once('\n').unwrap_or_default();
         let tuning = Tuning::parse(tuning).map_err(published)?;
         let overrides = Overrides::parse(overrides).map_err(published)?;
-        let is_known = |known: &Tuner| (known.tuning(), known.overrides()) == (&tuning, &overrides);
-        if !self.agreed.get().is_none_or(is_known) {
-            return Err(other_ranks());
-        }
         Ok(Tuner::new(tuning, overrides, topology(addresses), self.options.max_segment_bytes))
+    }
+
+    /// Rank 0: what it publishes if it need not measure, because `earlier` has all that is measured between ranks with
+    /// these `addresses`.
+    pub(super) fn complete_tuning(&self, earlier: &Tuner, addresses: &[Address]) -> Option<String> {
+        let source = self.source(Some(earlier)).ok()??;
+        let lacks = Links::wanted(wants(&source), addresses);
+        (lacks == Links::default()).then(|| as_text(earlier.overrides(), earlier.tuning()))
     }
 
     /// Rank 0: measures what `source` lacks. Returns the result as text: the overrides in one line, then a tuning file.
@@ -114,6 +128,11 @@ impl Context {
             tuning.gamma = tuning.gamma.or_else(measure::gamma);
         }
         let overrides = self.agreed.get().map_or(&self.overrides, Tuner::overrides);
-        format!("{overrides}\n{}", tuning.to_toml())
+        as_text(overrides, &tuning)
     }
+}
+
+/// What rank 0 publishes: the overrides in one line, then a tuning file.
+fn as_text(overrides: &Overrides, tuning: &Tuning) -> String {
+    format!("{overrides}\n{}", tuning.to_toml())
 }

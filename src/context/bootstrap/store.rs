@@ -20,12 +20,13 @@ use crate::error::{Error, ErrorKind, Result, after};
 use crate::net::address::Address;
 use crate::rendezvous::Store;
 use crate::reserve::try_reserve;
+use crate::tuner::Tuner;
 use crate::types::Rank;
 use crate::version::VERSION_BYTES;
 
 /// One exchange between all ranks.
-struct Round {
-    /// Prefix of the keys of contents; the rank follows.
+pub(super) struct Round {
+    /// Prefix of the keys of contents; the rank follows, or its handle (see [`OverStore::members`]).
     key: &'static str,
     /// Key of the list.
     list: &'static str,
@@ -57,6 +58,15 @@ const ADDRESSES: Round =
 const MEMORY: Round =
     Round { key: "memory", list: "shared-memory", missing: "have not said whether they share memory", next: None };
 
+/// In place of the first two, where all know each other.
+pub(super) const RENEWED: Round =
+    Round { key: "renewed", list: "all-renewed", missing: "have not arrived", next: Some(&MEMORY) };
+
+/// The key of what the member with this `handle` writes in [`RENEWED`].
+pub(super) fn named_key(handle: &str) -> String {
+    format!("{}/{handle}", RENEWED.key)
+}
+
 /// Key of rank 0's tuning.
 const TUNING: &str = "tuning";
 
@@ -67,21 +77,15 @@ const LONG_REFUSAL: &str = "refusal";
 /// what [`record::of_error`] returns. None of these begins with it.
 const REFUSAL: &[u8] = b"\0refused: ";
 
-impl Round {
-    fn rank_key(&self, rank: usize) -> String {
-        format!("{}/{rank}", self.key)
-    }
-
-    fn rank_keys(&self, ranks: Range<usize>) -> Vec<String> {
-        ranks.map(|rank| self.rank_key(rank)).collect()
-    }
-}
-
 /// An exchange over `store`.
 pub(in crate::context) struct OverStore<'a> {
     pub context: &'a Context,
     pub store: &'a dyn Store,
     pub limit: Limit,
+    /// The handles of all ranks, where all know each other: then ranks whose lists differ do not write to one key.
+    members: &'a [&'a str],
+    /// Rank 0: see [`Exchange::earlier`].
+    earlier: Option<&'a Tuner>,
     /// Other ranks have been told of a failure, know it themselves, or are not to be told.
     failed: Cell<bool>,
     /// Why the exchange has ended, if it has.
@@ -93,6 +97,10 @@ impl Exchange for OverStore<'_> {
         self.store.server()
     }
 
+    fn earlier(&self) -> Option<&Tuner> {
+        self.earlier
+    }
+
     fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
         let own = own.inspect_err(|error| self.refuse(&HOSTS, error))?;
         // A process that has no claim to this rank says nothing: the other ranks may be those of another, working job.
@@ -101,11 +109,11 @@ impl Exchange for OverStore<'_> {
     }
 
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
-        self.publish(&ADDRESSES, own)
+        self.publish(&ADDRESSES, own, false)
     }
 
     fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
-        self.publish(&MEMORY, own).map(|(_, list)| list)
+        self.publish(&MEMORY, own, false).map(|(_, list)| list)
     }
 
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
@@ -125,12 +133,26 @@ impl Exchange for OverStore<'_> {
 
 impl<'a> OverStore<'a> {
     pub fn new(context: &'a Context, store: &'a dyn Store, limit: Limit) -> Self {
-        Self { context, store, limit, failed: Cell::new(false), ended: &|| None }
+        let (members, earlier, failed) = (&[], None, Cell::new(false));
+        Self { context, store, limit, members, earlier, failed, ended: &|| None }
+    }
+
+    /// This exchange, between the members with these handles. `earlier`: see [`Exchange::earlier`].
+    pub fn of_members(self, members: &'a [&'a str], earlier: Option<&'a Tuner>) -> Self {
+        Self { members, earlier, ..self }
     }
 
     /// This exchange, which ends at any moment with the error that `ended` returns.
     pub fn ending(self, ended: &'a dyn Fn() -> Option<Error>) -> Self {
         Self { ended, ..self }
+    }
+
+    fn rank_key(&self, round: &Round, rank: usize) -> String {
+        if round.list == RENEWED.list { named_key(self.members[rank]) } else { format!("{}/{rank}", round.key) }
+    }
+
+    fn rank_keys(&self, round: &Round, ranks: Range<usize>) -> Vec<String> {
+        ranks.map(|rank| self.rank_key(round, rank)).collect()
     }
 
     fn now(&self) -> Instant {
@@ -143,7 +165,7 @@ impl<'a> OverStore<'a> {
 
     /// Publishes `error` where the other ranks wait for what this rank gives in `round`, unless another failure came
     /// before it. The error to report is `error`, even if the store does not answer either.
-    fn refuse(&self, round: &Round, error: &Error) {
+    pub(super) fn refuse(&self, round: &Round, error: &Error) {
         if self.failed.replace(true) {
             return;
         }
@@ -159,7 +181,7 @@ impl<'a> OverStore<'a> {
                 }
             }
             rank if round.list == HOSTS.list => drop(self.claim_refusal(rank, refusal)),
-            rank => tell(&round.rank_key(rank)),
+            rank => tell(&self.rank_key(round, rank)),
         }
     }
 
@@ -173,7 +195,7 @@ impl<'a> OverStore<'a> {
         }
         refusal.resize(bytes, 0);
         let claim = claim::make(self.context.own_version().1, self.context.size, &refusal)?;
-        claim::put(self.store, &HOSTS.rank_key(rank), &claim, self.left())
+        claim::put(self.store, &self.rank_key(&HOSTS, rank), &claim, self.left())
     }
 
     /// The error that `rank` has published as `value`, if it has.
@@ -195,7 +217,8 @@ impl<'a> OverStore<'a> {
     /// The first round: claims this rank, with the content `own`. Returns the contents of all ranks in their order.
     fn claim_rank(&self, own: &[u8]) -> Result<Vec<u8>> {
         let (store, rank) = (self.store, self.context.rank);
-        let (key, claim) = (HOSTS.rank_key(rank), claim::make(self.context.own_version().1, self.context.size, own)?);
+        let key = self.rank_key(&HOSTS, rank);
+        let claim = claim::make(self.context.own_version().1, self.context.size, own)?;
         claim::put(store, &key, &claim, self.left())?;
         let value = self.wait_for(|wait| store.get(&key, wait))?;
         let claims = Claims::read(rank, &value, claim.len(), self.context.own_version())?;
@@ -223,12 +246,12 @@ impl<'a> OverStore<'a> {
         })
     }
 
-    /// One round: writes `own`, or the error for which this rank fails. Returns `own`, and the contents of all ranks in
-    /// their order.
-    fn publish(&self, round: &Round, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
+    /// One round: writes `own`, unless it `is_written`, or the error for which this rank fails. Returns `own`, and the
+    /// contents of all ranks in their order.
+    pub(super) fn publish(&self, round: &Round, own: Result<Vec<u8>>, is_written: bool) -> Result<(Vec<u8>, Vec<u8>)> {
         let own = own.inspect_err(|error| self.refuse(round, error))?;
-        let key = round.rank_key(self.context.rank);
-        let written = self.store.set_within(&key, &own, self.left());
+        let key = self.rank_key(round, self.context.rank);
+        let written = if is_written { Ok(()) } else { self.store.set_within(&key, &own, self.left()) };
         let list = written.and_then(|()| self.exchange(round, |_, value| Ok(value)));
         list.inspect_err(|_| self.failed.set(true)).map(|list| (own, list))
     }
@@ -255,7 +278,7 @@ impl<'a> OverStore<'a> {
         }
         let mut values = Vec::new();
         for first in (0..size).step_by(BATCH) {
-            let keys = round.rank_keys(first..(first + BATCH).min(size));
+            let keys = self.rank_keys(round, first..(first + BATCH).min(size));
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
             let more = self.wait_for(|wait| store.multi_get(&keys, wait)).map_err(missing)?;
             try_reserve(&mut values, more.len(), "what all ranks have published")?;
@@ -328,7 +351,7 @@ impl<'a> OverStore<'a> {
         let asked = self.now();
         let in_time = || self.now().duration_since(asked) < LATE;
         let all_present = |ranks: Range<usize>| {
-            let keys = round.rank_keys(ranks);
+            let keys = self.rank_keys(round, ranks);
             match self.store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), Duration::ZERO) {
                 Ok(()) => Some(true),
                 Err(e) if e.kind() == ErrorKind::Timeout && in_time() => Some(false),

@@ -1,33 +1,47 @@
 //! What programs see of a change of their membership: which calls are refused, and what ends.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::job::TIMEOUT;
-use super::reconfigure::{ID, change, members};
+use super::reconfigure::{ID, change, members, options};
 use super::split::{gather, link_model, never_poll};
 use super::store::{Table, VirtualStore};
-use super::{Body, idle, run};
-use crate::context::{Member, RemoteKey};
+use super::{Body, idle, run, sleep};
+use crate::context::{Context, Member, RemoteKey};
+use crate::engine::Spin;
 use crate::error::ErrorKind;
-use crate::testing::loopback::Network;
+use crate::testing::loopback::{Network, Node};
 
 /// Runs `program` for each of `processes`, of which those below `old` have a common context.
 fn each<T>(old: usize, processes: usize, program: impl Fn(&Network, &Table, usize, &[Member]) -> T) -> Vec<T> {
     let network = Network::new(5, link_model());
-    let (members, table) = (members(&network, old, processes), Table::default());
+    let members = members(&network, old, processes, false);
+    each_of(&network, &members, |network, table, process, members| {
+        if process < old {
+            never_poll(members[process].context().unwrap());
+        }
+        program(network, table, process, members)
+    })
+}
+
+/// Runs `program` for each of these processes.
+fn each_of<T>(
+    network: &Network,
+    members: &[Member],
+    program: impl Fn(&Network, &Table, usize, &[Member]) -> T,
+) -> Vec<T> {
+    let table = Table::default();
     let ended: Vec<RefCell<Option<T>>> = members.iter().map(|_| RefCell::default()).collect();
     let bodies = ended.iter().enumerate().map(|(process, ended)| -> Body<'_> {
-        let (network, members, table, program) = (&network, &members, &table, &program);
+        let (table, program) = (&table, &program);
         Box::new(move || {
-            if process < old {
-                never_poll(members[process].context().unwrap());
-            }
             let own = program(network, table, process, members);
             *ended.borrow_mut() = Some(own);
         })
     });
-    run(&network, bodies.collect(), |process| members[process].close());
+    run(network, bodies.collect(), |process| members[process].close());
     ended.into_iter().map(|ended| ended.into_inner().expect("the process has ended")).collect()
 }
 
@@ -167,4 +181,36 @@ fn keys_of_the_old_membership_are_refused() {
         assert_eq!(buffer.wait_send(None).unwrap(), Some(1 - process));
         assert_eq!(gather(member.context().unwrap(), 3).unwrap(), [3, 3]);
     });
+}
+
+/// The others know it.
+#[test]
+fn a_member_that_has_not_connected_learns_who_the_others_are() {
+    for stranger in 0..3 {
+        let network = Network::new(5, link_model());
+        let devices = [(); 3].map(|()| Node::new(&network, sleep));
+        let context = |rank: usize| {
+            let context = Context::new(devices[rank].clone(), rank, 3, &options()).unwrap();
+            context.lock().unwrap().waiters.set_spin(Spin::of(Duration::ZERO));
+            context
+        };
+        let contexts: Vec<Arc<Context>> = (0..3).map(context).collect();
+        let addresses: Vec<_> = contexts.iter().map(|context| context.lock().unwrap().messenger.address()).collect();
+        for context in contexts.iter().filter(|context| context.rank() != stranger) {
+            for (rank, address) in addresses.iter().enumerate() {
+                context.lock().unwrap().messenger.set_peer(rank, address).unwrap();
+            }
+            never_poll(context);
+        }
+        let members: Vec<Member> = contexts.into_iter().map(Member::from).collect();
+        each_of(&network, &members, |network, table, process, members| {
+            let (member, store) = (&members[process], VirtualStore::new(table, network, process, None));
+            let all = handles(members);
+            let all: Vec<&str> = all.iter().map(String::as_str).collect();
+            idle(network, Duration::from_millis(1));
+            change(member, &store, ID, &all, true).unwrap();
+            never_poll(member.context().unwrap());
+            assert_eq!(gather(member.context().unwrap(), process as u64).unwrap(), [0, 1, 2]);
+        });
+    }
 }
