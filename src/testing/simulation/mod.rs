@@ -5,6 +5,7 @@
 mod abort;
 mod agreements;
 mod calls;
+mod changes;
 mod concurrent;
 #[cfg(all(target_os = "linux", not(any(miri, loom))))]
 mod cuda;
