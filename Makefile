@@ -53,7 +53,7 @@ heading = @printf '\n==> %s\n'
 levels := $(addprefix setup-,build demo bench torch python systems aarch64 threads fuzz deny fresh test-more)
 
 .PHONY: help setup build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network \
-  wheel wheels python-abi bench-streams bench-reads bench-recovery bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
+  wheel wheels python-abi bench-streams bench-reads bench-recovery bench-membership bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
   $(shell sed -n 's/^\(test-[a-z0-9-]*\):.*/\1/p' Makefile) $(levels)
 
 help: ## lists these targets
@@ -115,6 +115,10 @@ bench-reads: setup-bench prefix ## times allreduce where no process may read ano
 bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS times, and records how soon the others know and go on in docs/benchmarks
 	$(heading) "Ranks that are killed"
 	@benches/recovery.py docs/benchmarks --kills $(KILLS)
+
+bench-membership: setup-build prefix ## times a new membership by a reconfigure beside one by a new context, and records it in docs/benchmarks
+	$(heading) "A new membership"
+	@benches/membership.py $(local_prefix) docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-gloo: setup-bench prefix ## times a program written for Gloo over Gloo and over gloo_rs, and records it in docs/benchmarks
 	$(heading) "A program written for Gloo, over Gloo and over gloo_rs"
@@ -348,6 +352,7 @@ test-bench: setup-bench prefix ## the benchmark's records, at small sizes and wi
 	@benches/record.py programs $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2 --quick --sizes 1Ki
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
 	@benches/recovery.py build/bench-test --kills 12 --ranks 2,4 --dev
+	@benches/membership.py $(local_prefix) build/bench-test --ranks 2,3 --rounds 1
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
 	@benches/streams.py $(local_prefix)/bin/gloo-rs build/bench-test --quick
 	@benches/reads.py $(local_prefix)/bin/gloo-rs build/bench-test --quick
