@@ -39,9 +39,8 @@ class Backend(Messages):
         if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
             return self.allreduce_sparse(tensors, opts)
         (tensor,) = self._one("all_reduce", tensors)
-        op, data = self._op(opts.reduceOp, tensor)
-        data = _tensors.dense(data)
-        keywords = {"op": op, **_dtype(data)}
+        data = _tensors.dense(tensor)
+        keywords = self._reduction(opts.reduceOp, data)
         finish = None if data is tensor else lambda: tensor.detach().copy_(data)
         return self._call("allreduce", "all_reduce", opts, [tensors], _tensors.view(data), None, keywords, data, finish)
 
@@ -71,18 +70,16 @@ class Backend(Messages):
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         opts = opts or c10d.AllreduceCoalescedOptions()
         _tensors.check("all_reduce", tensors)
-        op, flat = self._op(opts.reduceOp, _tensors.flatten(tensors))
+        flat = _tensors.flatten(tensors)
+        keywords = self._reduction(opts.reduceOp, flat)
         finish = lambda: _tensors.unflatten(flat, tensors)
-        return self._call(
-            "allreduce", "all_reduce", opts, [tensors], _tensors.view(flat), None, {"op": op, **_dtype(flat)}, flat, finish
-        )
+        return self._call("allreduce", "all_reduce", opts, [tensors], _tensors.view(flat), None, keywords, flat, finish)
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
         opts = opts or c10d.ReduceOptions()
         (tensor,) = self._one("reduce", tensors)
-        op, data = self._op(opts.reduceOp, tensor)
-        data = _tensors.dense(data)
-        keywords = {"op": op, "root": opts.rootRank, **_dtype(data)}
+        data = _tensors.dense(tensor)
+        keywords = {"root": opts.rootRank, **self._reduction(opts.reduceOp, data)}
         finish = None if data is tensor or opts.rootRank != self._rank else lambda: tensor.detach().copy_(data)
         return self._call("reduce", "reduce", opts, [tensors], _tensors.view(data), None, keywords, data, finish)
 
@@ -96,14 +93,14 @@ class Backend(Messages):
                 f"{outputs[self._rank].numel()}"
             )
         data = _tensors.dense(tensor)
-        flat, out, finish = _gathered(outputs)
+        blocks, finish = _results(outputs)
         counts = _counts(outputs)
         keywords = _dtype(data)
         collective = "allgather"
         if any(count != counts[0] for count in counts):
             collective, keywords = "allgatherv", {"counts": counts, **keywords}
         return self._call(
-            collective, "all_gather", opts, output_lists, _tensors.view(data), out, keywords, (data, flat), finish, inputs
+            collective, "all_gather", opts, output_lists, _tensors.view(data), _views(blocks), keywords, (data, blocks), finish, inputs
         )
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
@@ -142,43 +139,46 @@ class Backend(Messages):
         (tensor,) = self._one("gather", inputs)
         data = _tensors.dense(tensor)
         keywords = {"root": opts.rootRank, **_dtype(data)}
-        flat = out = finish = None
+        blocks = out = finish = None
         if opts.rootRank == self._rank:
             (outputs,) = self._lists("gather", output_lists, 1, inputs)
             for output in outputs:
                 self._fits("gather", "an output", output, tensor.numel())
-            flat, out, finish = _gathered(outputs)
+            blocks, finish = _results(outputs)
+            out = _views(blocks)
         elif output_lists:
             raise ValueError(f"[{self._name}] gather: only the root, rank {opts.rootRank}, has outputs")
-        return self._call("gather", "gather", opts, output_lists, _tensors.view(data), out, keywords, (data, flat), finish, inputs)
+        return self._call("gather", "gather", opts, output_lists, _tensors.view(data), out, keywords, (data, blocks), finish, inputs)
 
     def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None) -> Work:
         opts = opts or c10d.ScatterOptions()
         (output,) = self._one("scatter", outputs)
-        flat, given = None, None
+        blocks = given = None
         if opts.rootRank == self._rank:
             (inputs,) = self._lists("scatter", input_lists, 1, outputs)
             for tensor in inputs:
                 self._fits("scatter", "an input", tensor, output.numel())
-            flat, given = _given(inputs)
+            blocks = [_tensors.dense(tensor) for tensor in inputs]
+            given = _views(blocks)
         elif input_lists:
             raise ValueError(f"[{self._name}] scatter: only the root, rank {opts.rootRank}, has inputs")
         data = _tensors.dense(output)
         keywords = {"root": opts.rootRank, **_dtype(data)}
         finish = None if data is output else lambda: output.detach().copy_(data)
-        return self._call("scatter", "scatter", opts, [outputs], given, _tensors.view(data), keywords, (data, flat), finish)
+        return self._call("scatter", "scatter", opts, [outputs], given, _tensors.view(data), keywords, (data, blocks), finish)
 
     def reduce_scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None) -> Work:
         opts = opts or c10d.ReduceScatterOptions()
         (output,) = self._one("reduce_scatter", outputs)
         (inputs,) = self._lists("reduce_scatter", input_lists, 1, outputs)
         self._fits("reduce_scatter", "this rank's input", inputs[self._rank], output.numel())
-        op, flat = self._op(opts.reduceOp, _tensors.flatten(inputs))
-        data = _tensors.dense(output)
-        keywords = {"op": op, "counts": _tensors.counts(inputs), **_dtype(data)}
+        data, blocks = _tensors.dense(output), [_tensors.dense(tensor) for tensor in inputs]
+        keywords = self._reduction(opts.reduceOp, data)
+        parts = 2 if data.is_complex() and "factor" in keywords else 1
+        keywords["counts"] = [parts * count for count in _tensors.counts(inputs)]
         finish = None if data is output else lambda: output.detach().copy_(data)
         return self._call(
-            "reduce_scatter", "reduce_scatter", opts, [outputs], _tensors.view(flat), _tensors.view(data), keywords, (data, flat),
+            "reduce_scatter", "reduce_scatter", opts, [outputs], _views(blocks), _tensors.view(data), keywords, (data, blocks),
             finish, inputs,
         )  # fmt: skip
 
@@ -186,12 +186,11 @@ class Backend(Messages):
         opts = opts or c10d.ReduceScatterOptions()
         _tensors.check("_reduce_scatter_base", [output, input])
         self._fits("_reduce_scatter_base", "input", input, output.numel() * self._size)
-        op, given = self._op(opts.reduceOp, input)
-        given, data = _tensors.dense(given), _tensors.dense(output)
+        given, data = _tensors.dense(input), _tensors.dense(output)
         finish = None if data is output else lambda: output.detach().copy_(data)
         return self._call(
             "reduce_scatter", "_reduce_scatter_base", opts, [[output]], _tensors.view(given), _tensors.view(data),
-            {"op": op, **_dtype(data)}, (given, data), finish, [input],
+            self._reduction(opts.reduceOp, data), (given, data), finish, [input],
         )  # fmt: skip
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
@@ -221,10 +220,12 @@ class Backend(Messages):
             raise ValueError(
                 f"[{self._name}] all_to_all: there are {len(outputs)} outputs and {len(inputs)} inputs for {self._size} ranks"
             )
-        flat, given = _given(inputs)
-        received, out, finish = _gathered(outputs)
+        given = [_tensors.dense(tensor) for tensor in inputs]
+        received, finish = _results(outputs)
         keywords = {"send_counts": _counts(inputs), "recv_counts": _counts(outputs), **_dtype(inputs[0])}
-        return self._call("alltoallv", "all_to_all", opts, [outputs], given, out, keywords, (flat, received), finish, inputs)
+        return self._call(
+            "alltoallv", "all_to_all", opts, [outputs], _views(given), _views(received), keywords, (given, received), finish, inputs
+        )
 
     def barrier(self, opts: Any = None) -> Work:
         opts = opts or c10d.BarrierOptions()
@@ -314,17 +315,18 @@ def _counts(tensors: Tensors) -> list[int]:
     return [tensor.nbytes for tensor in tensors]
 
 
-def _gathered(outputs: Tensors) -> tuple[object, object, Callable[[], None] | None]:
-    """Where the blocks of all ranks go: what has the memory, its view, and what moves them to the outputs in the end."""
-    if _tensors.are_one(outputs):
-        return outputs, _tensors.block(outputs), None
-    flat = _tensors.flat_like(outputs)
-    return flat, _tensors.view(flat), lambda: _tensors.unflatten(flat, outputs)
+def _views(tensors: Tensors) -> list[object]:
+    """The memory of a block for each rank."""
+    return [_tensors.view(tensor) for tensor in tensors]
 
 
-def _given(inputs: Tensors) -> tuple[object, object]:
-    """Where the blocks for all ranks are: what has the memory, and its view."""
-    if _tensors.are_one(inputs):
-        return inputs, _tensors.block(inputs)
-    flat = _tensors.flatten(inputs)
-    return flat, _tensors.view(flat)
+def _results(outputs: Tensors) -> tuple[Tensors, Callable[[], None] | None]:
+    """Where the blocks of all ranks go, and what moves those that are not there yet to the outputs in the end."""
+    blocks = [_tensors.dense(output) for output in outputs]
+    moved = [(output, block) for output, block in zip(outputs, blocks, strict=True) if block is not output]
+
+    def move() -> None:
+        for output, block in moved:
+            output.detach().copy_(block)
+
+    return blocks, move if moved else None

@@ -292,16 +292,21 @@ class Core(c10d.Backend):
 
     # Starts.
 
-    def _op(self, reduce_op: dist.ReduceOp, tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """The library's operation, and what is combined."""
+    def _reduction(self, reduce_op: dist.ReduceOp, data: torch.Tensor) -> dict[str, Any]:
+        """What names the operation and the type of the elements."""
+        dtype = _tensors.NAMES.get(data.dtype)
+        if dtype is None:
+            raise ValueError(f"[{self._name}] the library does not compute with elements of {data.dtype}")
         number = int(reduce_op.op if type(reduce_op) is dist.ReduceOp else reduce_op)
         own = _OPS.get(number)
         if own is not None:
-            return own, tensor
-        if number == _PREMUL_SUM:
-            factor = reduce_op.__getstate__()[1]
-            return int(gloo_rs.Op.SUM), tensor.detach() * factor
-        raise ValueError(f"[{self._name}] there is no operation {reduce_op}")
+            return {"op": own, "dtype": dtype}
+        if number != _PREMUL_SUM:
+            raise ValueError(f"[{self._name}] there is no operation {reduce_op}")
+        # A real factor: of complex numbers, it multiplies both parts.
+        real = data.dtype.to_real() if data.is_complex() else data.dtype
+        factor = torch.as_tensor(reduce_op.__getstate__()[1], dtype=real).detach()
+        return {"dtype": _tensors.NAMES[real], "factor": factor}
 
     def _call(
         self,

@@ -63,21 +63,6 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().contiguous()
 
 
-def are_one(tensors: list[torch.Tensor]) -> bool:
-    """Whether each tensor begins in memory where the one before it ends, so that all together are one block."""
-    end = tensors[0].data_ptr()
-    for tensor in tensors:
-        if tensor.data_ptr() != end or not tensor.is_contiguous():
-            return False
-        end += tensor.nbytes
-    return True
-
-
-def block(tensors: list[torch.Tensor]) -> ctypes.Array:
-    """The memory of tensors that are one block."""
-    return _bytes(sum(tensor.nbytes for tensor in tensors)).from_address(tensors[0].data_ptr())
-
-
 def flat_like(tensors: list[torch.Tensor]) -> torch.Tensor:
     """Memory for the elements of all tensors."""
     return torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
