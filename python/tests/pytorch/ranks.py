@@ -16,9 +16,9 @@ import torch.distributed as dist
 LIMIT_S = 120
 TIMEOUT = datetime.timedelta(seconds=60)
 
-# So that torch is loaded once.
+# So that torch is loaded once, and what DistributedDataParallel loads.
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["torch", "torch.distributed", "gloo_rs.torch"])
+_processes.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "gloo_rs.torch"])
 
 
 def start(function, rank, size, path, args, environment, limit_s):
