@@ -51,8 +51,13 @@ def replace_gloo() -> None:
 def _register(name: str, backend_class: type[Backend], group_class: type[Group]) -> None:
     def create(options: Any, _backend_options: Any) -> Backend | Group:
         rank, size, store = options.group_rank, options.group_size, options.store
-        backend = backend_class(store, rank, size, options.timeout, name)
-        if _is_alone(options.process_group):
+        is_alone = _is_alone(options.process_group)
+        # PyTorch 2.14 has no such option.
+        reconfigured = getattr(options, "enable_reconfigure", False)
+        if reconfigured and not is_alone:
+            raise ValueError(f"[{name}] enable_reconfigure=True: a group that also has other backends cannot be reconfigured")
+        backend = backend_class(store, rank, size, options.timeout, name, reconfigured)
+        if is_alone:
             return group_class(backend, store, rank, size)
         return backend
 

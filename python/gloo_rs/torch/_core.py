@@ -80,15 +80,21 @@ def _device() -> gloo_rs.Device:
 class Core(c10d.Backend):
     """A rank's membership in a group."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta, name: str = "gloo_rs") -> None:
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: datetime.timedelta,
+        name: str = "gloo_rs",
+        enable_reconfigure: bool = False,
+    ) -> None:
         super().__init__(rank, size)
         self._name = name
-        self._rank = rank
-        self._size = size
-        self._place = f"on rank {rank} of {size}"
         self._timeout_s = timeout.total_seconds()
-        self._sequence = 0
-        self._monitored = itertools.count()
+        self._begin(rank, size)
+        # The context has no members until it is reconfigured, and survives aborts.
+        self._is_reconfigurable = enable_reconfigure
         self._completer: Completer | None = None
         self._lock = threading.Lock()
         # Started and not known to have ended; with the number of each collective among them.
@@ -97,21 +103,33 @@ class Core(c10d.Backend):
         self._is_shut_down = False
         # What torch's programs have asked to be told of.
         self._abort_hooks: dict[int, Callable[[], None]] = {}
-        self._has_run_abort_hooks = False
         self._on_completion: Callable[[WorkInfo], None] | None = None
         # Seconds by which the timeouts of new works are longer, and the first of these works.
         self._extensions: list[tuple[float, Work | None]] = []
         self._store = store
         self._collecting: dict[int, list[Work]] = {}
-        own_store = TorchStore(store)
+        if enable_reconfigure:
+            self._context = gloo_rs.Context.without_members(device=_device(), timeout=self._timeout_s)
+        else:
+            self._context = self._connected(rank, size)
+        _live.add(self)
+
+    def _connected(self, rank: int, size: int) -> gloo_rs.Context:
+        own_store = TorchStore(self._store)
         try:
-            own_store = TorchStore(dist.PrefixStore(own_store.meet(rank, size, self._timeout_s), store))
-            self._context = gloo_rs.Context(
-                gloo_rs.Store.custom(own_store), rank, size, device=_device(), timeout=self._timeout_s
-            )
+            own_store = TorchStore(dist.PrefixStore(own_store.meet(rank, size, self._timeout_s), self._store))
+            return gloo_rs.Context(gloo_rs.Store.custom(own_store), rank, size, device=_device(), timeout=self._timeout_s)
         except (gloo_rs.Error, TimeoutError) as error:
             raise self.failure("connecting", error, self._timeout_s) from (own_store.error or error)
-        _live.add(self)
+
+    def _begin(self, rank: int, size: int) -> None:
+        """Begins as this rank of so many, all of which count from here."""
+        self._rank = rank
+        self._size = size
+        self._place = f"on rank {rank} of {size}"
+        self._sequence = 0
+        self._monitored = itertools.count()
+        self._has_run_abort_hooks = False
 
     # What torch asks about a backend.
 
@@ -132,6 +150,20 @@ class Core(c10d.Backend):
 
     @property
     def supports_coalescing(self) -> bool:
+        return False
+
+    # torch's own properties of these names call themselves without end, if they are those of a backend in Python.
+
+    @property
+    def supports_window(self) -> bool:
+        return False
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return False
+
+    @property
+    def _supports_time_estimate(self) -> bool:
         return False
 
     @property
@@ -168,6 +200,21 @@ class Core(c10d.Backend):
         store = dist.PrefixStore(f"shrunk/{','.join(map(str, left))}", self._store)
         timeout = (opts_override or self.options)._timeout
         return type(self)(store, left.index(self._rank), len(left), timeout, self._name)
+
+    def reconfigure_over(self, store: dist.Store, id: int, contexts: list[str] | set[str], seconds: float) -> Work:
+        """Gives the context these members. What was started before fails, and what all ranks count begins anew. If it fails, the
+        members are those of before."""
+        began = time.monotonic()
+        own_store = TorchStore(store)
+        try:
+            self._context.reconfigure(gloo_rs.Store.custom(own_store), id, contexts, timeout=seconds)
+        except gloo_rs.Error as error:
+            self.has_failed(error)
+            raise self.failure("reconfigure", error, seconds) from (own_store.error or error)
+        self._begin(self._context.rank, self._context.size)
+        for work in list(self._pending):
+            work.is_completed()
+        return Done(self, "reconfigure", [[]], seconds, time.monotonic() - began)
 
     # Timeouts.
 
@@ -258,11 +305,13 @@ class Core(c10d.Backend):
         self._close()
 
     def abort(self) -> None:
-        """Ends the calls of this group, on all ranks."""
+        """Ends the calls of this group, on all ranks; and the group, unless it was made to be reconfigured."""
         self._run_abort_hooks()
-        self._is_shut_down = True
-        self._context.abort("its program has aborted the group")
-        self._close()
+        if self._context.size > 0:
+            self._context.abort("its program has aborted the group")
+        if not self._is_reconfigurable:
+            self._is_shut_down = True
+            self._close()
 
     def _close(self) -> None:
         self._context.close()
@@ -427,3 +476,4 @@ def _leave() -> None:
     """Ends what threads wait for, before the interpreter goes away under them."""
     for backend in list(_live):
         backend.abort()
+        backend._close()

@@ -14,6 +14,7 @@ from torch._C import _distributed_c10d as c10d
 from ._backend import Backend
 from ._compiler import not_compiled
 from ._core import WorkInfo
+from ._membership import Handle
 from ._work import Work
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -59,18 +60,16 @@ class Group(dist.ProcessGroup):
     def __init__(self, backend: Backend, store: dist.Store, rank: int, size: int) -> None:
         super().__init__(store, rank, size)
         self._backend = backend
-        self._rank = rank
-        self._size = size
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
         # Who looks at torch's operators.
         self._observers: set[object] = _observers_by_environment()
 
     def rank(self) -> int:
-        return self._rank
+        return self._backend._rank
 
     def size(self) -> int:
-        return self._size
+        return self._backend._size
 
     getRank = rank
     getSize = size
@@ -99,7 +98,7 @@ class Group(dist.ProcessGroup):
     # Other groups. C++ makes them of other backends that this one's makes; so they have one of this class, too.
 
     def split_group(self, ranks: list[int], *arguments: Any, **keywords: Any) -> Group | None:
-        if self._rank not in ranks:
+        if self.rank() not in ranks:
             return None
         return self.like(super().split_group(ranks, *arguments, **keywords))
 
@@ -113,6 +112,35 @@ class Group(dist.ProcessGroup):
         group._set_group_name(other.group_name)
         group._set_group_desc(other.group_desc)
         return group
+
+    # Another membership. Groups have this and backends do not: what C++ takes for a backend's rank cannot change.
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return True
+
+    def _handle(self) -> Handle:
+        return Handle.of(self._backend._context.handle, self._backend._store, self.group_name)
+
+    def get_reconfigure_handle(self) -> str:
+        return str(self._handle())
+
+    def reconfigure(self, opts: c10d.ReconfigureOptions) -> Work:
+        """Gives the group the members whose handles these are, in this order, or, of a set, in one that the library makes."""
+        if opts.hints:
+            raise ValueError(f"[{self.name()}] reconfigure: there are no hints, and these were given: {', '.join(sorted(opts.hints))}")
+        members = [Handle.parse(text) for text in opts.handles]
+        if not members:
+            raise ValueError(f"[{self.name()}] reconfigure: there are no handles")
+        is_list = isinstance(opts.handles, list)
+        first = members[0] if is_list else min(members)
+        contexts = [member.context for member in members]
+        timeout = opts.timeout or self._backend.options._timeout
+        store = first.meeting_store(self._handle(), self._backend._store, timeout)
+        work = self._backend.reconfigure_over(store, opts.uuid, contexts if is_list else set(contexts), timeout.total_seconds())
+        if self is dist.GroupMember.WORLD:
+            dist.distributed_c10d._world.pg_group_ranks[self] = {rank: rank for rank in range(self.size())}
+        return work
 
     # Hooks.
 
