@@ -38,6 +38,8 @@ FEWEST, MOST = 3, 400
 # The most that the time over gloo_rs may be of that over gloo: of an all_reduce with two ranks, by its bytes, and of a step.
 OF_ALL_REDUCE = {4: 0.08, 64 << 10: 0.1, 4 << 20: 0.2}
 OF_STEP = {"a step of FSDP2": 0.4}
+# The most that Python may take of a call, in microseconds.
+SHARE_US = 3.0
 # The model whose steps are timed: so many layers, and the numbers of each.
 LAYERS, WIDTH, BATCH = 8, 512, 16
 FIELDS = ["ranks", "call", "bytes", "round", "gloo", "gloo_rs"]
@@ -152,6 +154,8 @@ def share(rank, size, store):
         "the group's allreduce of a backend that does nothing, by torch's dispatcher": best(lambda: nothing.allreduce([value], options)),
         "the context's allreduce": best(lambda: context.allreduce(memory, dtype="float32")),
     }
+    _, group, dispatcher, library = figures.values()
+    figures[f"Python's share of the group's allreduce, above the two below it (at most {SHARE_US:.2f})"] = group - dispatcher - library
     for name, figure in figures.items():
         print(f"{name:80} {figure:6.2f} µs", flush=True)
 

@@ -26,7 +26,7 @@ class Backend(Messages):
 
     # Collectives. Their names are those by which torch looks for them.
 
-    def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Work | None:
         opts = opts or c10d.BroadcastOptions()
         (tensor,) = self._one("broadcast", tensors)
         data = _tensors.dense(tensor)
@@ -34,7 +34,7 @@ class Backend(Messages):
         finish = None if data is tensor else lambda: tensor.detach().copy_(data)
         return self._call("broadcast", "broadcast", opts, [tensors], _tensors.view(data), None, keywords, data, finish)
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work | None:
         opts = opts or c10d.AllreduceOptions()
         if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
             return self.allreduce_sparse(tensors, opts)
@@ -67,7 +67,7 @@ class Backend(Messages):
             tensor.copy_(total)
         return Done(self, "all_reduce", [tensors], self._timeout_s)
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work | None:
         opts = opts or c10d.AllreduceCoalescedOptions()
         _tensors.check("all_reduce", tensors)
         flat = _tensors.flatten(tensors)
@@ -75,7 +75,7 @@ class Backend(Messages):
         finish = lambda: _tensors.unflatten(flat, tensors)
         return self._call("allreduce", "all_reduce", opts, [tensors], _tensors.view(flat), None, keywords, flat, finish)
 
-    def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
+    def reduce(self, tensors: Tensors, opts: Any = None) -> Work | None:
         opts = opts or c10d.ReduceOptions()
         (tensor,) = self._one("reduce", tensors)
         data = _tensors.dense(tensor)
@@ -83,7 +83,7 @@ class Backend(Messages):
         finish = None if data is tensor or opts.rootRank != self._rank else lambda: tensor.detach().copy_(data)
         return self._call("reduce", "reduce", opts, [tensors], _tensors.view(data), None, keywords, data, finish)
 
-    def allgather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+    def allgather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> Work | None:
         opts = opts or c10d.AllgatherOptions()
         (tensor,) = self._one("all_gather", inputs)
         (outputs,) = self._lists("all_gather", output_lists, 1, inputs)
@@ -103,7 +103,7 @@ class Backend(Messages):
             collective, "all_gather", opts, output_lists, _tensors.view(data), _views(blocks), keywords, (data, blocks), finish, inputs
         )
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work | None:
         opts = opts or c10d.AllgatherOptions()
         _tensors.check("_allgather_base", [output, input])
         self._fits("_allgather_base", "output", output, input.numel() * self._size)
@@ -118,7 +118,7 @@ class Backend(Messages):
         opts = opts or c10d.AllgatherOptions()
         return self._several(outputs, [self.all_gather_single(*pair, _Started(opts)) for pair in zip(outputs, inputs, strict=True)])
 
-    def allgather_coalesced(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+    def allgather_coalesced(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> Work | None:
         opts = opts or c10d.AllgatherOptions()
         _tensors.check("all_gather", inputs)
         if len(output_lists) != self._size:
@@ -134,7 +134,7 @@ class Backend(Messages):
             finish, inputs,
         )  # fmt: skip
 
-    def gather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+    def gather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> Work | None:
         opts = opts or c10d.GatherOptions()
         (tensor,) = self._one("gather", inputs)
         data = _tensors.dense(tensor)
@@ -150,7 +150,7 @@ class Backend(Messages):
             raise ValueError(f"[{self._name}] gather: only the root, rank {opts.rootRank}, has outputs")
         return self._call("gather", "gather", opts, output_lists, _tensors.view(data), out, keywords, (data, blocks), finish, inputs)
 
-    def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None) -> Work:
+    def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None) -> Work | None:
         opts = opts or c10d.ScatterOptions()
         (output,) = self._one("scatter", outputs)
         blocks = given = None
@@ -167,7 +167,7 @@ class Backend(Messages):
         finish = None if data is output else lambda: output.detach().copy_(data)
         return self._call("scatter", "scatter", opts, [outputs], given, _tensors.view(data), keywords, (data, blocks), finish)
 
-    def reduce_scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None) -> Work:
+    def reduce_scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None) -> Work | None:
         opts = opts or c10d.ReduceScatterOptions()
         (output,) = self._one("reduce_scatter", outputs)
         (inputs,) = self._lists("reduce_scatter", input_lists, 1, outputs)
@@ -182,7 +182,7 @@ class Backend(Messages):
             finish, inputs,
         )  # fmt: skip
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work | None:
         opts = opts or c10d.ReduceScatterOptions()
         _tensors.check("_reduce_scatter_base", [output, input])
         self._fits("_reduce_scatter_base", "input", input, output.numel() * self._size)
@@ -199,7 +199,7 @@ class Backend(Messages):
 
     def all_to_all_single(
         self, output: torch.Tensor, input: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
-    ) -> Work:
+    ) -> Work | None:
         opts = opts or c10d.AllToAllOptions()
         _tensors.check("all_to_all", [output, input])
         given, data = _tensors.dense(input), _tensors.dense(output)
@@ -213,7 +213,7 @@ class Backend(Messages):
             collective, "all_to_all", opts, [[output]], _tensors.view(given), _tensors.view(data), keywords, (given, data), finish, [input]
         )
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
         opts = opts or c10d.AllToAllOptions()
         _tensors.check("all_to_all", [*outputs, *inputs])
         if len(outputs) != self._size or len(inputs) != self._size:
@@ -227,7 +227,7 @@ class Backend(Messages):
             "alltoallv", "all_to_all", opts, [outputs], _views(given), _views(received), keywords, (given, received), finish, inputs
         )
 
-    def barrier(self, opts: Any = None) -> Work:
+    def barrier(self, opts: Any = None) -> Work | None:
         opts = opts or c10d.BarrierOptions()
         # A barrier ends after what was started before it.
         self._end_collectives()

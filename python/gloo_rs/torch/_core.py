@@ -29,19 +29,19 @@ from ._work import Collective, Done, Message, Work, end_record, until_ended
 # Works that nobody has waited for are looked at when there are this many.
 _PENDING_WORKS = 64
 
-# The library's operations by the numbers of torch's.
+# The library's operations by the hashes of torch's, which are their numbers: all else that tells one from another is slower.
 _OPS = {
-    int(dist.ReduceOp.SUM): int(gloo_rs.Op.SUM),
-    int(dist.ReduceOp.AVG): int(gloo_rs.Op.AVERAGE),
-    int(dist.ReduceOp.PRODUCT): int(gloo_rs.Op.PRODUCT),
-    int(dist.ReduceOp.MIN): int(gloo_rs.Op.MIN),
-    int(dist.ReduceOp.MAX): int(gloo_rs.Op.MAX),
-    int(dist.ReduceOp.BAND): int(gloo_rs.Op.AND),
-    int(dist.ReduceOp.BOR): int(gloo_rs.Op.OR),
-    int(dist.ReduceOp.BXOR): int(gloo_rs.Op.XOR),
+    hash(dist.ReduceOp.SUM): int(gloo_rs.Op.SUM),
+    hash(dist.ReduceOp.AVG): int(gloo_rs.Op.AVERAGE),
+    hash(dist.ReduceOp.PRODUCT): int(gloo_rs.Op.PRODUCT),
+    hash(dist.ReduceOp.MIN): int(gloo_rs.Op.MIN),
+    hash(dist.ReduceOp.MAX): int(gloo_rs.Op.MAX),
+    hash(dist.ReduceOp.BAND): int(gloo_rs.Op.AND),
+    hash(dist.ReduceOp.BOR): int(gloo_rs.Op.OR),
+    hash(dist.ReduceOp.BXOR): int(gloo_rs.Op.XOR),
 }
 
-_PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
+_profiles = torch.autograd._profiler_enabled
 
 Tensors = list[torch.Tensor]
 
@@ -346,11 +346,10 @@ class Core(c10d.Backend):
         dtype = _tensors.NAMES.get(data.dtype)
         if dtype is None:
             raise ValueError(f"[{self._name}] the library does not compute with elements of {data.dtype}")
-        number = int(reduce_op.op if type(reduce_op) is dist.ReduceOp else reduce_op)
-        own = _OPS.get(number)
+        own = _OPS.get(hash(reduce_op))
         if own is not None:
             return {"op": own, "dtype": dtype}
-        if number != _PREMUL_SUM:
+        if hash(reduce_op) != hash(dist.ReduceOp.PREMUL_SUM):
             raise ValueError(f"[{self._name}] there is no operation {reduce_op}")
         # A real factor: of complex numbers, it multiplies both parts.
         real = data.dtype.to_real() if data.is_complex() else data.dtype
@@ -369,8 +368,9 @@ class Core(c10d.Backend):
         keep: object,
         finish: Callable[[], None] | None = None,
         given: Tensors | None = None,
-    ) -> Work:
-        """One collective: made, if the caller waits for it anyway, or started. `given` are the inputs, if the outputs are others."""
+    ) -> Work | None:
+        """One collective: started; or made, if the caller waits for it anyway: then there is no work, as with torch's own backends.
+        `given` are the inputs, if the outputs are others."""
         self._sequence += 1
         seconds = self._timeout_s
         timeout = options.timeout
@@ -379,9 +379,9 @@ class Core(c10d.Backend):
         if self._extensions:
             seconds = keywords["timeout"] = self._extended(seconds)
         record = None
-        if torch.autograd._profiler_enabled():
+        if _profiles():
             record = torch.autograd._record_function_with_args_enter(f"{self._name}:{operation}", *(given or itertools.chain(*outputs)))
-        began = time.monotonic()
+        began = 0.0 if self._on_completion is None else time.monotonic()
         buffers = (input, out) if out is not None else (input,) if input is not None else ()
         try:
             # A plain call cannot run beside one that was started.
@@ -393,13 +393,11 @@ class Core(c10d.Backend):
                     finish()
                 if record is not None:
                     end_record(record)
-                work = Done(self, operation, outputs, seconds, time.monotonic() - began)
                 if self._extensions or self._on_completion is not None:
+                    work = Done(self, operation, outputs, seconds, time.monotonic() - began)
                     self._first_of_extensions(work)
                     self.has_ended(work)
-                if self._collecting:
-                    self._collect(work)
-                return work
+                return None
         except gloo_rs.Error as error:
             if record is not None:
                 end_record(record)
@@ -465,10 +463,10 @@ class Core(c10d.Backend):
                 until_ended(work)
 
     def _one(self, operation: str, tensors: Tensors) -> Tensors:
+        if len(tensors) == 1 and tensors[0].is_cpu and tensors[0].layout is torch.strided:
+            return tensors
         _tensors.check(operation, tensors)
-        if len(tensors) != 1:
-            raise ValueError(f"[{self._name}] {operation}: it takes one tensor per rank, and there are {len(tensors)}")
-        return tensors
+        raise ValueError(f"[{self._name}] {operation}: it takes one tensor per rank, and there are {len(tensors)}")
 
 
 @atexit.register

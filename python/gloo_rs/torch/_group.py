@@ -191,7 +191,7 @@ class Group(dist.ProcessGroup):
         self._backend.shutdown()
 
 
-def _override(name: str, base: Callable[..., Any], direct: Callable[..., Work], options: type | None) -> Callable[..., Any]:
+def _override(name: str, base: Callable[..., Any], direct: Callable[..., Work | None], options: type | None) -> Callable[..., Any]:
     """The method `name` of a group: `direct`, unless somebody looks at torch's operators, or the arguments are not those that
     torch.distributed passes. Then it goes the way of torch's own groups, through the dispatcher, to the same backend. That gives a work
     which can only be waited for, so that the backend's is returned instead."""
@@ -201,7 +201,7 @@ def _override(name: str, base: Callable[..., Any], direct: Callable[..., Work], 
             if options is None:
                 return direct(self._backend, *arguments, **keywords)
             opts = keywords.get("opts") if keywords else arguments[-1] if arguments else None
-            if type(opts) is options and not (opts.asyncOp and _registers_works()):
+            if type(opts) is options and not (_registers_works() and opts.asyncOp):
                 return direct(self._backend, *arguments, **keywords)
         with self._backend.collected() as works:
             wrapped = base(self, *arguments, **keywords)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import operator
 
 import torch
@@ -29,9 +28,17 @@ _ARITHMETIC = [
 NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in _ARITHMETIC}
 
 
-@functools.lru_cache(maxsize=4096)
-def _bytes(n: int) -> type[ctypes.Array]:
-    return ctypes.c_ubyte * n
+class _Arrays(dict):
+    """The types of so many bytes."""
+
+    def __missing__(self, n: int) -> type[ctypes.Array]:
+        if len(self) == 4096:
+            self.clear()
+        self[n] = ctypes.c_ubyte * n
+        return self[n]
+
+
+_arrays = _Arrays()
 
 
 def view(tensor: torch.Tensor) -> ctypes.Array:
@@ -39,7 +46,7 @@ def view(tensor: torch.Tensor) -> ctypes.Array:
 
     Faster than DLPack, and it takes tensors that require gradients.
     """
-    return _bytes(tensor.nbytes).from_address(tensor.data_ptr())
+    return _arrays[tensor.nbytes].from_address(tensor.data_ptr())
 
 
 def check(operation: str, tensors: list[torch.Tensor]) -> None:

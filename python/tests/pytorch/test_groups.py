@@ -129,6 +129,12 @@ def observed(rank, size, store):
     assert backend.get_error() == c10d.ErrorType.SUCCESS
     dist.all_reduce(torch.ones(1))
     before = group._get_sequence_number_for_group()
+    # A call that its caller waits for has no work, and is counted.
+    options = c10d.AllreduceOptions()
+    options.asyncOp = False
+    assert group.allreduce([value := torch.ones(1)], options) is None
+    assert value.item() == 2 and group._get_sequence_number_for_group() == before + 1
+    before += 1
     works = [dist.all_reduce(torch.ones(3), async_op=True), dist.broadcast(torch.ones(3), 0, async_op=True)]
     assert [work._get_sequence_number() for work in works] == [before + 1, before + 2] == [before + 1, group._get_sequence_number_for_group()]
     assert [work._get_op_type() for work in works] == [c10d.OpType.ALLREDUCE, c10d.OpType.BROADCAST]
