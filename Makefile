@@ -21,7 +21,7 @@ KILLS ?= 10000
 NETWORK ?=
 # More arguments for benches/algorithms.py.
 ALGORITHMS ?=
-# More arguments for benches/torch.py.
+# More arguments for benches/peers/pytorch.py.
 TORCH ?=
 # How much the Rust tests prove: check, test or more (src/tier.rs).
 TIER ?= check
@@ -125,9 +125,9 @@ bench-gloo: setup-bench prefix ## times a program written for Gloo over Gloo and
 	@benches/peers/build.sh build/peers gloo gloo_headers floor bare
 	@benches/record.py gloo $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
 
-bench-torch: setup-bench prefix ## times allreduce of torch.distributed beside its own backend over Gloo, and records it in docs/benchmarks
+bench-torch: wheel ## times collectives of torch.distributed and steps of training beside its own backend over Gloo, and records them in docs/benchmarks
 	$(heading) "torch.distributed, over gloo_rs and over Gloo"
-	@benches/torch.py $(local_prefix) docs/benchmarks $(TORCH)
+	@scripts/test-torch.sh bench --record docs/benchmarks $(TORCH)
 
 peers:
 	@benches/peers/build.sh build/peers
@@ -324,9 +324,9 @@ test-torch-gloo: wheel ## PyTorch's own tests over gloo_rs under the name gloo
 	$(heading) "PyTorch's torch.distributed, as gloo"
 	@scripts/test-torch.sh gloo
 
-test-torch-extension: setup-torch prefix ## the extension of PyTorch 1.13 in examples/torch, beside PyTorch's own backend over Gloo
-	$(heading) "PyTorch's torch.distributed, by the extension"
-	@scripts/test-torch-extension.sh $(local_prefix)
+test-beside-torch: setup-torch prefix ## the headers of Gloo's API in programs that use PyTorch's own Gloo
+	$(heading) "Gloo's API beside PyTorch"
+	@scripts/test-beside-torch.sh $(local_prefix)
 
 test-python: wheel ## Python's package, installed in a virtual environment in build/; T=PATTERN
 	$(heading) "Python"
@@ -346,7 +346,6 @@ test-bench: setup-bench prefix ## the benchmark's records, at small sizes and wi
 	@benches/peers/build.sh build/peers openmpi gloo gloo_headers floor bare
 	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
 	@benches/record.py gloo $(local_prefix)/bin/gloo-rs build/peers build/bench-test --rounds 1 --sizes 4
-	@benches/torch.py $(local_prefix) build/bench-test --rounds 1 --sizes 4
 	@benches/record.py host $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --quick --sizes 1Ki
 	@benches/record.py tls $(local_prefix)/bin/gloo-rs build/peers build/bench-test --rounds 1 --sizes 4
 	@benches/record.py programs $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2 --quick --sizes 1Ki

@@ -120,8 +120,8 @@ if [ "$tier" = more ]; then
   as_user make test-ptx
   step "emulated machines: their devices, between two"
   with_cargo scripts/test-ibverbs.sh build/prefix two verbs
-  step "PyTorch's backend"
-  as_user make test-torch-extension
+  step "Gloo's API beside PyTorch"
+  as_user make test-beside-torch
   step "Python's package"
   as_user make test-python
   step "fuzzing: one target"

@@ -61,10 +61,9 @@ need "demo test bench torch systems" python3-pip python3 -m pip --version
 need "demo test bench torch python systems" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 need python python3-venv python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))'
 need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
-# Debian's PyTorch: a backend of it is an example.
-need "bench torch" python3-torch test -d /usr/lib/python3/dist-packages/torch
-need "bench torch" libtorch-dev test -e /usr/include/torch/csrc/distributed/c10d/ProcessGroup.hpp
-need "bench torch" pybind11-dev test -e /usr/include/pybind11/pybind11.h
+# Debian's PyTorch, for programs in C++ that use its Gloo.
+need torch python3-torch test -d /usr/lib/python3/dist-packages/torch
+need torch libtorch-dev test -e /usr/include/torch/csrc/distributed/c10d/ProcessGroup.hpp
 need test libgtest-dev test -e /usr/include/gtest/gtest.h
 need test clang clang++ --version
 need test openmpi-bin mpirun.openmpi --version

@@ -2,6 +2,7 @@
 # Tests gloo_rs.torch, of the wheel, with the PyTorch of python/requirements-torch.txt in a virtual environment.
 # usage: scripts/test-torch.sh own [PATTERN]    our tests (those whose name contains the pattern), and torch's own as the backend gloo_rs
 #        scripts/test-torch.sh gloo             torch's own tests as the backend gloo
+#        scripts/test-torch.sh bench ARGUMENT...    times it beside torch's own: benches/peers/pytorch.py
 set -euo pipefail
 cd "$(dirname "$0")/.."
 environment=build/pytorch
@@ -21,8 +22,11 @@ accept() { # BACKEND RANKS
 case ${1:-} in
   own)
     "$python" -m pytest --quiet -p no:cacheprovider python/tests/pytorch ${2:+-k "$2"}
-    [ -n "${2:-}" ] || for ranks in 2 3; do accept gloo_rs "$ranks"; done
+    [ -z "${2:-}" ] || exit 0
+    for ranks in 2 3; do accept gloo_rs "$ranks"; done
+    "$python" benches/peers/pytorch.py --quick >build/torch-bench.log
     ;;
   gloo) for ranks in 2 3; do accept gloo "$ranks"; done ;;
-  *) echo "test-torch: own or gloo?" >&2 && exit 2 ;;
+  bench) "$python" benches/peers/pytorch.py "${@:2}" ;;
+  *) echo "test-torch: own, gloo or bench?" >&2 && exit 2 ;;
 esac

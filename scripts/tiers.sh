@@ -23,12 +23,12 @@ shards=(
   "pytorch: test-torch | python/gloo_rs/torch python/gloo_rs_autoload python/tests/pytorch python/requirements-torch.txt scripts/test-torch.sh scripts/venv.sh"
   "python: test-python test-manylinux | python pyproject.toml include/gloo_rs.h examples/python scripts/bindgen.sh scripts/test-python.sh scripts/wheel.sh scripts/manylinux.sh scripts/test-manylinux.sh scripts/venv.sh"
   "fresh-more: test-fresh-more test-deb | Dockerfile scripts/container.sh scripts/cross scripts/deb.sh scripts/cuda.txt scripts/fuzz.sh scripts/pinned.sh scripts/ptx.sh
-    scripts/test-aarch64.sh scripts/test-deb.sh scripts/test-systems.sh scripts/test-torch-extension.sh scripts/tsan.sh examples/torch/CMakeLists.txt"
+    scripts/test-aarch64.sh scripts/test-deb.sh scripts/test-systems.sh scripts/test-beside-torch.sh scripts/tsan.sh"
   "fresh: test-fresh | .cargo .ci CMakeLists.txt Makefile c_tests/CMakeLists.txt c_tests/gloo_compat/CMakeLists.txt c_tests/gloo_compat/headers.sh
     c_tests/gloo_compat/mpi.sh c_tests/launchers.sh c_tests/rxe c_tests/with_tls.sh c_tests/with_redis.sh cmake examples/tls scripts"
   "systems: test-systems test-features test-doc test-deny test-ptx | src/sys src/cuda Cargo.lock Cargo.toml tool/Cargo.toml deny.toml"
   "pytorch-gloo: test-torch-gloo |"
-  "torch: test-torch-extension test-bench | examples/torch include/gloo benches"
+  "bench: test-beside-torch test-bench | include/gloo benches"
   "links: setup test-ibverbs-two test-ibverbs-more test-c-more | src/transport/ibverbs c_tests"
   "threads: setup test-threads test-loom test-aarch64 test-endurance | src/engine src/publications src/transport src/reduce"
   "depth: setup test-seeds test-sweep test-recovery test-scale test-fuzz | src/collective src/schedule src/messaging src/testing fuzz"

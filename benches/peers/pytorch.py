@@ -21,7 +21,6 @@ import time
 import timeit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Last, since benches/torch.py is another torch.
 sys.path += [str(ROOT.parent / "python" / "tests" / "pytorch"), str(ROOT)]
 
 import report

@@ -22,8 +22,7 @@ try:
     _Probe(0, 1)
 except (ImportError, TypeError) as _error:
     raise ImportError(
-        f"gloo_rs.torch needs PyTorch 2.14 or later, where backends can be written in Python, and this is {torch.__version__}; "
-        "examples/torch in the sources of gloo_rs has an extension for older ones"
+        f"gloo_rs.torch needs PyTorch 2.14 or later, where backends can be written in Python, and this is {torch.__version__}"
     ) from _error
 
 from ._backend import Backend
