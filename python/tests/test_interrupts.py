@@ -51,7 +51,9 @@ def program():
     started = []
 
     def start(text):
-        command = [sys.executable, "-c", inspect.getsource(await_sleep) + textwrap.dedent(TWO_RANKS) + textwrap.dedent(text)]
+        # From 3.12 on, CPython warns of a fork in a process with threads.
+        text = inspect.getsource(await_sleep) + textwrap.dedent(TWO_RANKS) + textwrap.dedent(text)
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", text]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         started.append(process)
         line = process.stdout.readline()

@@ -80,6 +80,8 @@ def test_a_buffer_that_is_dropped_leaves_the_queue():
     class Value:
         pass
 
+    collecting = threading.Lock()
+
     def rank_main(context):
         queue, value = gloo_rs.Queue(), Value()
         buffer = context.unbound_buffer(bytearray(8))
@@ -89,7 +91,9 @@ def test_a_buffer_that_is_dropped_leaves_the_queue():
         buffer.recv(1 - context.rank, 1)
         # What refers to the buffer does not keep it.
         del buffer, value
-        gc.collect()
+        # A thread that begins while another one collects collects nothing.
+        with collecting:
+            gc.collect()
         assert [ref() for ref in gone] == [None, None]
         with pytest.raises(gloo_rs.Timeout, match="there is no entry"):
             queue.wait(timeout=0)
