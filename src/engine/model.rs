@@ -27,7 +27,7 @@ use crate::testing::tier::Tier;
 use crate::transport::{Clock, Interest, Link, Watch};
 use crate::types::{Slot, Space};
 use crate::wire::fingerprint::{fingerprint, kind};
-use crate::wire::message::HEADER_BYTES;
+use crate::wire::header::HEADER_BYTES;
 use crate::wire::{Envelope, Message};
 
 const CONNECTION: u32 = 1;

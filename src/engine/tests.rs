@@ -18,7 +18,7 @@ use crate::transport::{Clock, Interest, Link, SystemClock};
 use crate::types::{Rank, Space};
 use crate::wait_mode::WaitMode;
 use crate::wire::Message;
-use crate::wire::message::HEADER_BYTES;
+use crate::wire::header::HEADER_BYTES;
 
 const CONNECTION: u32 = 1;
 

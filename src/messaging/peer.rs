@@ -10,7 +10,7 @@ use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::operation::Token;
 use crate::messaging::send_queue::{RESERVED_ENTRIES, SendQueue, Sent};
 use crate::transport::{Link, OneSided, Placement, RemoteMemory};
-use crate::wire::message::HEADER_BYTES;
+use crate::wire::header::HEADER_BYTES;
 
 /// A query to a peer.
 #[derive(Debug)]

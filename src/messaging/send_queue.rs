@@ -10,7 +10,8 @@ use crate::reserve::{try_copy, try_with_capacity};
 use crate::transport::Link;
 use crate::types::Rank;
 use crate::wire::Envelope;
-use crate::wire::message::{self, HEADER_BYTES, Message};
+use crate::wire::header::{self, HEADER_BYTES};
+use crate::wire::message::Message;
 
 /// Messages, grants, and offers that are being read, for which a peer with a link has memory. How many wait at once
 /// depends on how full the link is and on how many messages arrive together, and the steady state must not allocate.
@@ -134,7 +135,7 @@ impl SendQueue {
         self.data.reserve(RESERVED_ENTRIES);
         self.connection = connection;
         let headers = self.control.iter_mut().chain(self.data.iter_mut().map(|out| &mut out.header));
-        headers.for_each(|header| message::set_connection(header, connection));
+        headers.for_each(|header| header::set_connection(header, connection));
     }
 
     /// The tokens to report if the peer is disconnected.

@@ -81,7 +81,7 @@ fn a_small_message_leaves_when_it_is_posted_and_one_behind_another_does_not_over
             messenger.send(Send { to: 1, space, slot: index as u64, fingerprint: 0, from, bytes, more: false, token })
         };
         if index == 0 {
-            let mut first = vec![0; crate::wire::message::HEADER_BYTES + message.len()];
+            let mut first = vec![0; crate::wire::header::HEADER_BYTES + message.len()];
             peer.read_exact(&mut first).expect("it was sent, though nothing has called progress");
             assert!(first.ends_with(message));
         }
@@ -96,7 +96,7 @@ fn a_small_message_leaves_when_it_is_posted_and_one_behind_another_does_not_over
     }
     let ended: Vec<u32> = events.iter().map(|event| event.token.detail).collect();
     assert!(ended.iter().copied().eq(0..messages.len() as u32), "{ended:?}");
-    for (got, message) in rest.chunks(crate::wire::message::HEADER_BYTES + matching::EAGER_BYTES).zip(&messages[1..]) {
+    for (got, message) in rest.chunks(crate::wire::header::HEADER_BYTES + matching::EAGER_BYTES).zip(&messages[1..]) {
         assert!(got.ends_with(message));
     }
 }

@@ -1,6 +1,7 @@
 //! The messages that ranks exchange over an authenticated connection, with one type for each kind.
 
 pub mod fingerprint;
+pub mod header;
 pub mod message;
 
 pub use message::{Envelope, Message};

@@ -7,7 +7,8 @@ use super::*;
 use crate::net::address::Address;
 use crate::net::handshake::{self, Answer, Connecting, Connector, Hello, Part};
 use crate::types::{Slot, Space};
-use crate::wire::message::{Cause, HEADER_BYTES};
+use crate::wire::header::HEADER_BYTES;
+use crate::wire::message::Cause;
 use crate::wire::{Envelope, Message};
 
 /// Rank 1 of two, the peer's end of a connection that it assumes to be rank 0's, and its connection number.

@@ -6,7 +6,7 @@ use super::calls::{CollectiveCall, collectives};
 use super::job::{Job, Work};
 use crate::testing::loopback::{LinkModel, NodeStatus, Random};
 use crate::testing::tier::Tier;
-use crate::wire::message::HEADER_BYTES;
+use crate::wire::header::HEADER_BYTES;
 
 /// Numbers of ranks that are tested.
 fn sizes() -> std::ops::RangeInclusive<usize> {

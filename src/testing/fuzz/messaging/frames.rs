@@ -16,7 +16,8 @@ use crate::testing::fuzz::Input;
 use crate::testing::links::{Ended, PlacingLink, StreamLink, messenger, sockets};
 use crate::transport::Link;
 use crate::types::{DataType, ReduceOp, Space};
-use crate::wire::message::{Cause, HEADER_BYTES};
+use crate::wire::header::HEADER_BYTES;
+use crate::wire::message::Cause;
 use crate::wire::{Envelope, Message};
 
 /// Low limits on unexpected bytes, and how much one turn of reading may add.
