@@ -6,9 +6,12 @@
 //! as without TLS, and its proofs cover the session ([`Session::binding`]), so they cannot be relayed from one session
 //! into another.
 
+mod buffer;
+mod connection;
 mod exporter;
 mod files;
 mod session;
+mod sink;
 #[cfg(test)]
 pub(crate) mod tests;
 mod verify;

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
-use rustls::{ClientConfig, CommonState, Error as TlsError, ServerConfig};
+use rustls::{ClientConfig, Error as TlsError, ServerConfig};
 
+use super::buffer::Buffer;
+use super::connection::{Connection, Order, RECORD_BYTES, Step};
 use super::exporter::{Binding, Exporter};
+use super::sink::{InPlace, Parts, Sink};
 use crate::sys::{self, RawSocket};
 
 /// Bytes that are read from the socket at once: the more, the fewer system calls, and the fewer records that end in
@@ -27,33 +29,15 @@ const WRITE_BYTES: usize = 63 << 10;
 /// first half while the second one is encrypted.
 const SHORT_BYTES: usize = (64 << 10) + 256;
 const HALF_BYTES: usize = 32 << 10;
-/// Plain bytes of the longest record, and how many more it takes at most.
-const RECORD_BYTES: usize = 16 << 10;
-const RECORD_OVERHEAD_BYTES: usize = 64;
 /// The maximum number of bytes that are taken before the handshake is over.
 const EARLY_BYTES: usize = RECORD_BYTES;
 
 const CUT: &str =
     "the connection has ended, and the TLS session has not: the peer's process has ended, or the connection was cut";
 
-/// A connection without buffers.
-enum Tls {
-    Client(UnbufferedClientConnection),
-    Server(UnbufferedServerConnection),
-}
-
-impl Tls {
-    fn state(&self) -> &CommonState {
-        match self {
-            Self::Client(tls) => tls,
-            Self::Server(tls) => tls,
-        }
-    }
-}
-
 /// One side of a session. The socket is passed to each call.
 pub struct Session {
-    tls: Tls,
+    tls: Connection,
     exporter: Arc<Exporter>,
     /// What was read from the socket; `begin..end` of it has not been decrypted.
     incoming: Box<[u8]>,
@@ -81,127 +65,6 @@ pub struct Session {
     cut: Option<ErrorKind>,
 }
 
-/// Bytes that are taken from the front; room for more is behind them.
-#[derive(Default)]
-struct Buffer {
-    bytes: Vec<u8>,
-    begin: usize,
-    end: usize,
-}
-
-impl Buffer {
-    fn is_empty(&self) -> bool {
-        self.begin == self.end
-    }
-
-    fn rest(&self) -> &[u8] {
-        &self.bytes[self.begin..self.end]
-    }
-
-    /// The first bytes have been taken.
-    fn advance(&mut self, count: usize) {
-        self.begin += count;
-        if self.is_empty() {
-            (self.begin, self.end) = (0, 0);
-        }
-    }
-
-    /// Room for `count` bytes.
-    fn room(&mut self, count: usize) -> &mut [u8] {
-        if self.bytes.len() < self.end + count {
-            self.bytes.resize(self.end + count, 0);
-        }
-        &mut self.bytes[self.end..]
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
-        self.end += bytes.len();
-    }
-}
-
-/// What a connection is asked to do once it has nothing else to do.
-#[derive(Clone, Copy)]
-enum Order<'a> {
-    /// Nothing.
-    Rest,
-    /// Encrypt these bytes.
-    Encrypt(&'a [u8]),
-    /// Say that nothing follows.
-    Close,
-}
-
-/// Where decrypted bytes go, which exist for the time of a call.
-trait Sink {
-    /// Takes bytes from the front, and returns their number.
-    fn take(&mut self, bytes: &[u8]) -> usize;
-    /// Whether it wants no more.
-    fn is_full(&self) -> bool;
-}
-
-/// Copies them.
-#[derive(Default)]
-struct Parts<'a, 'b> {
-    parts: &'a mut [IoSliceMut<'b>],
-    /// The next byte's place: in which part, and where there.
-    index: usize,
-    at: usize,
-}
-
-impl Sink for Parts<'_, '_> {
-    fn take(&mut self, bytes: &[u8]) -> usize {
-        let mut taken = 0;
-        while taken < bytes.len() && !self.is_full() {
-            let room = &mut self.parts[self.index][self.at..];
-            let count = room.len().min(bytes.len() - taken);
-            room[..count].copy_from_slice(&bytes[taken..taken + count]);
-            (taken, self.at) = (taken + count, self.at + count);
-            if self.at == self.parts[self.index].len() {
-                (self.index, self.at) = (self.index + 1, 0);
-            }
-        }
-        taken
-    }
-
-    fn is_full(&self) -> bool {
-        self.index == self.parts.len()
-    }
-}
-
-/// Passes them to a function, until it returns false.
-struct InPlace<'a> {
-    take: &'a mut dyn FnMut(&[u8]) -> bool,
-    full: bool,
-}
-
-impl Sink for InPlace<'_> {
-    fn take(&mut self, bytes: &[u8]) -> usize {
-        if self.full {
-            return 0;
-        }
-        self.full = !(self.take)(bytes);
-        bytes.len()
-    }
-
-    fn is_full(&self) -> bool {
-        self.full
-    }
-}
-
-/// What a connection has done.
-enum Step {
-    /// This many decrypted bytes were taken, and others may follow.
-    Decrypted(usize),
-    /// Something of the session itself.
-    Own,
-    /// The peer has ended the session.
-    Ended,
-    /// There is no whole record.
-    Starved,
-    /// The order is executed.
-    Done,
-}
-
 impl Session {
     pub(super) fn client(config: &ClientConfig) -> io::Result<Self> {
         // Certificates are verified without a name, and none is sent.
@@ -210,7 +73,7 @@ impl Session {
         let mut config = config.clone();
         config.key_log = exporter.clone();
         let tls = UnbufferedClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
-        let mut session = Self::new(Tls::Client(tls), exporter);
+        let mut session = Self::new(Connection::Client(tls), exporter);
         session.encode();
         Ok(session)
     }
@@ -220,10 +83,10 @@ impl Session {
         let mut config = config.clone();
         config.key_log = exporter.clone();
         let tls = UnbufferedServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
-        Ok(Self::new(Tls::Server(tls), exporter))
+        Ok(Self::new(Connection::Server(tls), exporter))
     }
 
-    fn new(tls: Tls, exporter: Arc<Exporter>) -> Self {
+    fn new(tls: Connection, exporter: Arc<Exporter>) -> Self {
         Self {
             tls,
             exporter,
@@ -387,10 +250,7 @@ impl Session {
         // but for these, an order comes only after bytes for the caller, with which no such message begins.
         let hides = !matches!(order, Order::Rest) && !tls.state().is_handshaking() && !*joins;
         let records = &mut incoming[*begin..if hides { *begin } else { *end }];
-        let (discard, step) = match tls {
-            Tls::Client(tls) => handle(tls.process_tls_records(records), order, sink, plain, outgoing),
-            Tls::Server(tls) => handle(tls.process_tls_records(records), order, sink, plain, outgoing),
-        };
+        let (discard, step) = tls.step(records, order, sink, plain, outgoing);
         *begin += discard;
         step
     }
@@ -503,68 +363,6 @@ impl Session {
     }
 }
 
-/// Executes what a connection asks for. Returns how many bytes of its records are used up, and what it was.
-fn handle<T>(
-    status: UnbufferedStatus<'_, '_, T>,
-    order: Order<'_>,
-    sink: &mut dyn Sink,
-    plain: &mut Buffer,
-    outgoing: &mut Buffer,
-) -> (usize, Result<Step, TlsError>) {
-    let UnbufferedStatus { mut discard, state } = status;
-    let step = match state {
-        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-            let mut taken = 0;
-            loop {
-                match traffic.next_record() {
-                    None => break Ok(Step::Decrypted(taken)),
-                    Some(Err(error)) => break Err(error),
-                    Some(Ok(record)) => {
-                        let count = sink.take(record.payload);
-                        taken += count;
-                        plain.push(&record.payload[count..]);
-                        discard += record.discard;
-                    }
-                }
-            }
-        }
-        Ok(ConnectionState::EncodeTlsData(mut data)) => {
-            let mut room = RECORD_BYTES;
-            loop {
-                match data.encode(outgoing.room(room)) {
-                    Ok(count) => {
-                        outgoing.end += count;
-                        break Ok(Step::Own);
-                    }
-                    Err(EncodeError::InsufficientSize(needed)) => room = needed.required_size,
-                    Err(error) => break Err(TlsError::General(error.to_string())),
-                }
-            }
-        }
-        // The data is in the buffer, which is sent in its order.
-        Ok(ConnectionState::TransmitTlsData(data)) => {
-            data.done();
-            Ok(Step::Own)
-        }
-        Ok(ConnectionState::PeerClosed) => Ok(Step::Ended),
-        Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            let records = |bytes: usize| bytes + (bytes.div_ceil(RECORD_BYTES) + 1) * RECORD_OVERHEAD_BYTES;
-            let encrypted = match order {
-                Order::Rest => return (discard, Ok(Step::Starved)),
-                Order::Encrypt(bytes) => traffic.encrypt(bytes, outgoing.room(records(bytes.len()))),
-                Order::Close => traffic.queue_close_notify(outgoing.room(records(0))),
-            };
-            encrypted.map_err(|error| TlsError::General(error.to_string())).map(|count| {
-                outgoing.end += count;
-                Step::Done
-            })
-        }
-        Ok(_) => Ok(Step::Starved),
-        Err(error) => Err(error),
-    };
-    (discard, step)
-}
-
 /// Whether `bytes` begin with a whole record.
 fn has_record(bytes: &[u8]) -> bool {
     matches!(bytes, [_, _, _, high, low, rest @ ..] if rest.len() >= usize::from(u16::from_be_bytes([*high, *low])))
@@ -584,18 +382,5 @@ mod tests {
         let whole = [&record[..], &[0; 258]].concat();
         assert!(has_record(&whole) && has_record(&[&whole[..], &record].concat()));
         (0..whole.len()).for_each(|length| assert!(!has_record(&whole[..length]), "{length}"));
-    }
-
-    #[test]
-    fn a_buffer_gives_what_was_put_in_and_begins_anew_when_it_is_empty() {
-        let mut buffer = Buffer::default();
-        for round in 0..3u8 {
-            buffer.push(&[round, 1, 2]);
-            buffer.advance(2);
-            buffer.push(&[3]);
-            assert_eq!(buffer.rest(), [2, 3]);
-            buffer.advance(2);
-            assert!(buffer.is_empty() && buffer.begin == 0 && buffer.bytes.len() <= 4);
-        }
     }
 }
