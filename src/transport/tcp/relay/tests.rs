@@ -1,8 +1,14 @@
+use std::net::Shutdown;
 use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
 
 use super::super::streams::Connection;
+use super::queues::CHUNK_BYTES;
 use super::*;
 use crate::net::tls::tests::{Authority, pair, settle};
+use crate::sys::{self, AsRaw};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The rank of all links.
