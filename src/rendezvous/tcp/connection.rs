@@ -1,15 +1,16 @@
 //! The client's end of one connection: blocking, one request at a time.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::super::support::Deadline;
+use super::super::support::{Deadline, seconds};
+use super::frame::MAX_FRAME_BYTES;
 use super::handshake::{self, PROOF_BYTES, SERVER_BYTES, WELCOME};
-use super::protocol::{MAGIC, MAX_FRAME_BYTES, Request, VERSION};
-use crate::error::Error;
+use super::protocol::{MAGIC, Request, VERSION};
+use crate::error::{self, Error};
 use crate::net::handshake as proofs;
 use crate::net::stream::{self, Security, Stream};
 use crate::reserve::try_zeros;
@@ -71,6 +72,38 @@ impl Fault {
             _ => error.into(),
         }
     }
+
+    /// The error of a call on the store at `url` that was doing this, with the server at `address`.
+    pub(super) fn explain(self, url: &str, address: SocketAddr, doing: &str, after: Duration) -> Error {
+        let after = seconds(after);
+        match self {
+            Self::NoDescriptor(error) => no_descriptor(url, doing, &error),
+            Self::NoPort(error) => Error::new(
+                error::ErrorKind::Timeout,
+                format!(
+                    "{url}: {doing}: no connection to the server; gave up after {after}: {}",
+                    sys::connect::ports_in_words(&error)
+                ),
+            )
+            .with_errno(error.raw_os_error()),
+            Self::Unreachable(error) | Self::TurnedAway(error) => Error::new(
+                error::ErrorKind::Timeout,
+                format!("{url}: {doing}: the server at {address} does not answer: {error}; gave up after {after}"),
+            )
+            .with_errno(error.raw_os_error()),
+            Self::Lost(error) => Error::new(
+                error::ErrorKind::ConnectionLost,
+                format!("{url}: {doing}: lost the server at {address} after {after}: {error}"),
+            )
+            .with_errno(error.raw_os_error()),
+            Self::Silent => Error::new(
+                error::ErrorKind::Timeout,
+                format!("{url}: {doing}: the server at {address} does not answer; gave up after {after}"),
+            ),
+            Self::Foreign(what) => Error::new(error::ErrorKind::Mismatch, format!("{url}: {doing}: {what}")),
+            Self::NoMemory(error) => error.context(format_args!("{url}: {doing}")),
+        }
+    }
 }
 
 impl From<io::Error> for Fault {
@@ -104,6 +137,23 @@ impl Connection {
         let mut connection = Self { stream, instance: 0, claims: false };
         connection.instance = connection.handshake(address, key, deadline)?;
         Ok(connection)
+    }
+
+    /// Tries each address of `host` once. Resolves the name each time: it may become resolvable only later.
+    pub(super) fn open_any(
+        host: &str,
+        port: u16,
+        (key, security): (&SecretKey, &Security),
+        deadline: &Deadline,
+    ) -> Result<(SocketAddr, Self), Fault> {
+        let mut result = Err(Fault::Lost(io::Error::new(ErrorKind::NotFound, "the host has no address")));
+        for address in (host, port).to_socket_addrs().map_err(|error| Fault::connecting(error, None))? {
+            result = Self::open(address, key, security, deadline).map(|connection| (address, connection));
+            if matches!(result, Ok(_) | Err(Fault::NoDescriptor(_))) {
+                break;
+            }
+        }
+        result
     }
 
     /// The handshake; returns the server's random number.
@@ -195,6 +245,11 @@ impl Connection {
         }
         Ok(frame)
     }
+}
+
+/// The error of a call that needs another connection, for which there is no descriptor.
+pub(super) fn no_descriptor(url: &str, doing: &str, error: &io::Error) -> Error {
+    Error::io(format_args!("{url}: {doing}: no socket for a connection to the server"), error)
 }
 
 /// Socket options of both ends: no delay, and a host that stopped responding is detected after about half a minute.

@@ -1,6 +1,7 @@
 //! The store over TCP: one rank serves it, the others connect.
 
 mod connection;
+mod frame;
 mod handshake;
 mod listen;
 mod peer;
@@ -12,7 +13,7 @@ pub(crate) use server::fuzz;
 mod tests;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -31,7 +32,8 @@ use crate::secret::{JobToken, SecretKey};
 use crate::sys::ForkMark;
 use crate::sys::connect::ports_in_words;
 use connection::{Connection, Fault};
-use protocol::{GATHERED, MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Reply, Request};
+use frame::Reader;
+use protocol::{GATHERED, Reply, Request};
 use server::{Limits, Server};
 
 /// Connections kept open for later calls; more are opened while more threads call at the same time.
@@ -130,7 +132,7 @@ impl TcpStore {
             }
         }
         let connection =
-            own.map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
+            own.map_err(|fault| fault.explain(&url, address, "cannot connect to its own server", Duration::ZERO))?;
         if let Some(log) = warn
             && let Some(obstacle) = listen::elsewhere(host)
         {
@@ -185,10 +187,10 @@ impl TcpStore {
         let mut tries = 0;
         loop {
             tries += 1;
-            let failure = match connect_once(host, port, &key, &security, &deadline) {
+            let failure = match Connection::open_any(host, port, (&key, &security), &deadline) {
                 Ok(connected) => return Ok(Self::over(connected, url, host, (key, security, own), None, mark)),
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
-                Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
+                Err(Fault::NoDescriptor(error)) => return Err(connection::no_descriptor(&url, "connect", &error)),
                 Err(Fault::NoMemory(error)) => return Err(error.context(format_args!("{url}: connect"))),
                 Err(Fault::Silent) => ("connected, but the server did not answer".to_owned(), None),
                 Err(Fault::NoPort(error)) => (ports_in_words(&error), error.raw_os_error()),
@@ -219,7 +221,7 @@ impl TcpStore {
     /// Sends a request on a connection of its own, and returns the server's reply.
     fn ask(&self, doing: &str, request: &Request<'_>, patience: Duration) -> Result<Vec<u8>> {
         let deadline = Deadline::after(patience);
-        let failed = |fault| explain(&self.url, self.address, doing, fault, deadline.elapsed());
+        let failed = |fault: Fault| fault.explain(&self.url, self.address, doing, deadline.elapsed());
         let request_frame = request.encode().map_err(|error| failed(Fault::NoMemory(error)))?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut connection = match idle {
@@ -265,7 +267,7 @@ impl TcpStore {
         read: impl FnOnce(&mut Reader<'_>) -> Result<T>,
     ) -> Result<T> {
         let frame = self.ask(doing, request, patience)?;
-        self.read_reply(doing, &frame, read)?.map_err(|_| self.failed(doing, &protocol::invalid()))
+        self.read_reply(doing, &frame, read)?.map_err(|_| self.failed(doing, &frame::invalid()))
     }
 
     /// A request that waits for keys. Returns the values, or how many keys are missing and the positions of the first
@@ -304,7 +306,7 @@ impl TcpStore {
 
     fn set_all(&self, pairs: &[(&str, &[u8])], patience: Duration) -> Result<()> {
         pairs.iter().try_for_each(|(key, value)| self.check(key, value.len()))?;
-        for batch in batches(pairs, |(key, value)| 6 + key.len() + value.len()) {
+        for batch in frame::batches(pairs, |(key, value)| 6 + key.len() + value.len()) {
             let doing = doing("set", batch.iter().map(|(key, _)| *key));
             let request = Request::Set(try_copy(batch, LIST).map_err(|error| self.failed(&doing, &error))?);
             self.ask_now(&doing, &request, patience, nothing)?;
@@ -364,76 +366,9 @@ fn url(host: &str, port: u16) -> String {
     }
 }
 
-/// Tries each address of `host` once. Resolves the name each time: it may become resolvable only later.
-fn connect_once(
-    host: &str,
-    port: u16,
-    key: &SecretKey,
-    security: &Security,
-    deadline: &Deadline,
-) -> Result<(SocketAddr, Connection), Fault> {
-    let mut result = Err(Fault::Lost(io::Error::new(io::ErrorKind::NotFound, "the host has no address")));
-    for address in (host, port).to_socket_addrs().map_err(|error| Fault::connecting(error, None))? {
-        result = Connection::open(address, key, security, deadline).map(|connection| (address, connection));
-        if matches!(result, Ok(_) | Err(Fault::NoDescriptor(_))) {
-            break;
-        }
-    }
-    result
-}
-
-fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Duration) -> Error {
-    let after = seconds(after);
-    match fault {
-        Fault::NoDescriptor(error) => no_descriptor(url, doing, &error),
-        Fault::NoPort(error) => Error::new(
-            ErrorKind::Timeout,
-            format!("{url}: {doing}: no connection to the server; gave up after {after}: {}", ports_in_words(&error)),
-        )
-        .with_errno(error.raw_os_error()),
-        Fault::Unreachable(error) | Fault::TurnedAway(error) => Error::new(
-            ErrorKind::Timeout,
-            format!("{url}: {doing}: the server at {address} does not answer: {error}; gave up after {after}"),
-        )
-        .with_errno(error.raw_os_error()),
-        Fault::Lost(error) => Error::new(
-            ErrorKind::ConnectionLost,
-            format!("{url}: {doing}: lost the server at {address} after {after}: {error}"),
-        )
-        .with_errno(error.raw_os_error()),
-        Fault::Silent => Error::new(
-            ErrorKind::Timeout,
-            format!("{url}: {doing}: the server at {address} does not answer; gave up after {after}"),
-        ),
-        Fault::Foreign(what) => Error::new(ErrorKind::Mismatch, format!("{url}: {doing}: {what}")),
-        Fault::NoMemory(error) => error.context(format_args!("{url}: {doing}")),
-    }
-}
-
-fn no_descriptor(url: &str, doing: &str, error: &io::Error) -> Error {
-    Error::io(format_args!("{url}: {doing}: no socket for a connection to the server"), error)
-}
-
 /// What there is no memory for, in errors.
 const LIST: &str = "the list of a request";
 const VALUES: &str = "values from the server";
-
-/// Splits `items` into runs that each fit into one request.
-fn batches<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
-    const ROOM: usize = MAX_FRAME_BYTES - 64;
-    let mut rest = items;
-    std::iter::from_fn(move || {
-        let mut sum = 0;
-        let fitting = rest.iter().take(MAX_FRAME_KEYS).take_while(|item| {
-            sum += bytes(item);
-            sum <= ROOM
-        });
-        // Every single item fits, because keys and values are limited.
-        let (batch, after) = rest.split_at_checked(fitting.count().max(1))?;
-        rest = after;
-        Some(batch)
-    })
-}
 
 fn nothing(_: &mut Reader<'_>) -> Result<()> {
     Ok(())
@@ -456,7 +391,7 @@ impl Store for TcpStore {
         keys.iter().try_for_each(|key| self.check(key, 0))?;
         let deadline = Deadline::after(timeout);
         let (mut count, mut missing) = (0, Vec::new());
-        for batch in batches(keys, |key| 2 + key.len()) {
+        for batch in frame::batches(keys, |key| 2 + key.len()) {
             // After the deadline, the remaining keys are requested without waiting, so that the error names all missing
             // keys.
             let timeout = deadline.remaining();
@@ -507,7 +442,7 @@ impl Store for TcpStore {
         let deadline = Deadline::after(timeout);
         let mut values: Vec<Vec<u8>> = try_with_capacity(keys.len(), VALUES)
             .map_err(|error| self.failed(&doing("get", keys.iter().copied()), &error))?;
-        for batch in batches(keys, |key| 2 + key.len()) {
+        for batch in frame::batches(keys, |key| 2 + key.len()) {
             let mut rest = batch;
             // A reply has as many values as fit; the next request is for the remaining keys.
             while !rest.is_empty() {
@@ -517,7 +452,7 @@ impl Store for TcpStore {
                 let read = |answer: &mut Reader<'_>| {
                     let got = answer.values()?;
                     if got.is_empty() || got.len() > rest.len() {
-                        return Err(protocol::invalid());
+                        return Err(frame::invalid());
                     }
                     for value in &got {
                         values.push(try_copy(value, VALUES)?);

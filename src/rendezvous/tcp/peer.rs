@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Instant;
 
+use super::frame::MAX_FRAME_BYTES;
 use super::protocol::{self, Chunk};
 use crate::error::{Error, ErrorKind};
 use crate::net::stream::Stream;
@@ -101,7 +102,7 @@ impl Peer {
             let received = self.input.iter().chain(bytes);
             head.iter_mut().zip(received).for_each(|(into, byte)| *into = *byte);
             let frame = 4 + u32::from_le_bytes(head) as usize;
-            let rest = frame.checked_sub(self.input.len()).filter(|_| frame <= 4 + protocol::MAX_FRAME_BYTES);
+            let rest = frame.checked_sub(self.input.len()).filter(|_| frame <= 4 + MAX_FRAME_BYTES);
             self.discards = rest.ok_or(Gone)?;
             self.input = Vec::new();
         }

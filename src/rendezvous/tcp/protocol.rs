@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::support::NAMED_KEYS;
-use super::super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use super::frame::{MAX_FRAME_BYTES, Reader, Writer, invalid, text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reserve::{try_reserve, try_with_capacity};
 
@@ -45,12 +45,6 @@ pub(super) const SERVER_HELLO_BYTES: usize = 20;
 
 /// The key whose value says that all ranks are there: claims last from then on.
 pub(super) const GATHERED: &str = "gloo_rs/gathered";
-
-/// The longest request or reply, without its length: a value of the maximum length fits, with its key.
-pub(super) const MAX_FRAME_BYTES: usize = MAX_VALUE_BYTES + (64 << 10);
-
-/// The most keys of one request.
-pub(super) const MAX_FRAME_KEYS: usize = 1 << 16;
 
 pub(super) fn client_hello() -> [u8; CLIENT_HELLO_BYTES] {
     let mut hello = [0; CLIENT_HELLO_BYTES];
@@ -134,7 +128,7 @@ impl<'a> Request<'a> {
     /// Decodes a frame without its length. `ResourceExhausted` if there is no memory for that, else it violates the
     /// protocol.
     pub(super) fn decode(frame: &'a [u8]) -> Result<Self> {
-        let mut input = Reader(frame);
+        let mut input = Reader::new(frame);
         let request = match input.u8()? {
             1 => Self::Set(input.list(6, |input| Ok((input.key()?, input.value()?)))?),
             which @ (2 | 3) => {
@@ -150,7 +144,7 @@ impl<'a> Request<'a> {
             8 => Self::Keep,
             _ => return Err(invalid()),
         };
-        if input.0.is_empty() { Ok(request) } else { Err(invalid()) }
+        if input.is_empty() { Ok(request) } else { Err(invalid()) }
     }
 }
 
@@ -265,7 +259,7 @@ impl<'a> Reply<'a> {
     /// Decodes a frame without its length. `ResourceExhausted` if there is no memory for that, else it violates the
     /// protocol.
     pub(super) fn decode(frame: &'a [u8]) -> Result<Self> {
-        let mut input = Reader(frame);
+        let mut input = Reader::new(frame);
         match input.u8()? {
             0 => Ok(Self::Done(input)),
             1 => {
@@ -287,129 +281,10 @@ impl<'a> Reply<'a> {
     }
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    /// Reserves space for the length.
-    fn new() -> Self {
-        Self(vec![0; 4])
-    }
-
-    /// Like [`Writer::new`], with room for `bytes` bytes in all.
-    fn with_room(bytes: usize) -> Result<Self> {
-        let mut out = try_with_capacity(bytes, "a request to the server")?;
-        out.extend_from_slice(&[0; 4]);
-        Ok(Self(out))
-    }
-
-    fn answer(status: u8) -> Self {
-        let mut out = Self::new();
-        out.u8(status);
-        out
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
-    fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-
-    /// Counts and lengths, which the callers' limits keep far below 2³².
-    fn u32(&mut self, value: usize) {
-        self.bytes(&(value as u32).to_le_bytes());
-    }
-
-    fn key(&mut self, key: &str) {
-        self.bytes(&(key.len() as u16).to_le_bytes());
-        self.bytes(key.as_bytes());
-    }
-
-    fn value(&mut self, value: &[u8]) {
-        self.u32(value.len());
-        self.bytes(value);
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        let length = (self.0.len() - 4) as u32;
-        self.0[..4].copy_from_slice(&length.to_le_bytes());
-        self.0
-    }
-}
-
-/// What violates the protocol: bytes are missing, or a limit is exceeded.
-pub(super) fn invalid() -> Error {
-    Error::new(ErrorKind::Mismatch, "the server's reply is invalid")
-}
-
-fn text(bytes: &[u8]) -> Result<&str> {
-    std::str::from_utf8(bytes).map_err(|_| invalid())
-}
-
-/// Decodes a frame.
-#[derive(Debug, PartialEq)]
-pub(super) struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(bytes).ok_or_else(invalid)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        self.take(N)?.try_into().map_err(|_| invalid())
-    }
-
-    pub(super) fn u8(&mut self) -> Result<u8> {
-        self.array().map(u8::from_le_bytes)
-    }
-
-    fn u16(&mut self) -> Result<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Result<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn key(&mut self) -> Result<&'a str> {
-        let length = usize::from(self.u16()?);
-        let key = text(self.take(length)?)?;
-        let valid = !key.is_empty() && key.len() <= MAX_KEY_BYTES && !key.contains('\0');
-        if valid { Ok(key) } else { Err(invalid()) }
-    }
-
-    pub(super) fn value(&mut self) -> Result<&'a [u8]> {
-        let length = self.u32()? as usize;
-        if length > MAX_VALUE_BYTES { Err(invalid()) } else { self.take(length) }
-    }
-
-    /// A list whose elements have at least `min` bytes each: the count is checked before memory is allocated for it.
-    fn list<T>(&mut self, min: usize, mut member: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
-        let count = self.u32()? as usize;
-        if count > MAX_FRAME_KEYS || count > self.0.len() / min {
-            return Err(invalid());
-        }
-        let mut list = try_with_capacity(count, "the list of a request or a reply")?;
-        for _ in 0..count {
-            list.push(member(self)?);
-        }
-        Ok(list)
-    }
-
-    pub(super) fn values(&mut self) -> Result<Vec<&'a [u8]>> {
-        self.list(4, Self::value)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+    use super::super::frame::MAX_FRAME_KEYS;
     use super::*;
     use proptest::prelude::*;
 

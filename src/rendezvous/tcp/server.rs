@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 
 use super::super::table::Table;
 use super::connection::prepare;
+use super::frame::MAX_FRAME_BYTES;
 use super::handshake::{Acceptor, WELCOME};
 use super::peer::{GONE, Gone, Peer, READ, Waiting};
-use super::protocol::{self, Chunk, MAX_FRAME_BYTES, Request};
+use super::protocol::{self, Chunk, Request};
 use crate::error::{ErrorKind, Result};
 use crate::log::LogCallback;
 use crate::net::admission::ConnectionStatistics;

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::super::tests::{LONG, finish, role, spawn_self};
-use super::protocol::{self, MAX_FRAME_BYTES, Request};
+use super::frame::{MAX_FRAME_BYTES, MAX_FRAME_KEYS, batches};
+use super::protocol::{self, Request};
 use super::server::Limits;
 use super::*;
 use ipv6::needs_ipv6;
