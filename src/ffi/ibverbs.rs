@@ -283,7 +283,8 @@ mod host {
     use crate::transport::ibverbs::library::Library;
     use crate::transport::ibverbs::options::{self as ranges, in_range};
     use crate::transport::ibverbs::port::LinkLayer;
-    use crate::transport::ibverbs::port::{self, Gid, GidType, GpuAccess, Port, State};
+    use crate::transport::ibverbs::port::{self, Gid, GidType, Port, State};
+    use crate::transport::ibverbs::sysfs::GpuAccess;
 
     /// The options of C; `None` for NULL.
     ///

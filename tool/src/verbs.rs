@@ -62,7 +62,8 @@ mod linux {
     use gloo_rs::transport::ibverbs::choice::select;
     use gloo_rs::transport::ibverbs::library::Library;
     use gloo_rs::transport::ibverbs::options::Options;
-    use gloo_rs::transport::ibverbs::port::{self, GpuAccess, Listing};
+    use gloo_rs::transport::ibverbs::port::{self, Listing};
+    use gloo_rs::transport::ibverbs::sysfs::GpuAccess;
 
     use super::{Gid, Port, Verbs};
 

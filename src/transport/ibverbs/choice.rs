@@ -7,8 +7,9 @@ use super::handles::{DeviceContext, ProtectionDomain};
 use super::library::Library;
 use super::memory::MAX_RAILS;
 use super::options::{self, HcaList, Options};
-use super::port::{self, LinkLayer, Listing, Port, System};
+use super::port::{self, LinkLayer, Listing, Port};
 use super::rail::Rail;
+use super::sysfs::System;
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::sys::numa::Nearness;
 

@@ -1,90 +1,30 @@
 //! Makes a context's links by queue pairs, out of those of another connector.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::connection::Connection;
-use super::endpoint::{End, OFFER_BYTES, Offer, READY};
+use super::endpoint::{End, Offer};
 use super::handles::DeviceContext;
+use super::joining::{Begun, Joining, Step};
 use super::link::IbverbsLink;
 use super::memory::Registration;
 use super::rail::{PathOptions, Rail};
 use super::shared::Shared;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::sys::{self, Pollable, Poller, Registration as Watched, Waker};
 use crate::transport::connections::Linger;
 use crate::transport::{
-    self, CloseNotice, Connector, ConnectorEvent, Description, Interest, Link, Made, OverLinks, Part, Peers, Provided,
-    Reach,
+    self, CloseNotice, Connector, ConnectorEvent, Description, Interest, Made, OverLinks, Part, Peers, Provided, Reach,
 };
 use crate::types::Rank;
 
 /// Once in so many turns devices and connections are looked after, if nothing says that there is something to do.
 const TURNS: u32 = 64;
-
-/// A connection over which queue pairs are being connected.
-struct Joining {
-    /// The name of the peer.
-    name: String,
-    link: Box<dyn Link>,
-    /// The number of the connection for headers.
-    number: u32,
-    /// The connection of queue pairs; `None` if they could not be created.
-    id: Option<u32>,
-    /// Why they could not be, or why the peer's do not fit.
-    failed: Option<Error>,
-    out: Vec<u8>,
-    sent: usize,
-    received: Vec<u8>,
-    is_connected: bool,
-}
-
-/// What comes of an attempt to connect queue pairs.
-enum Step {
-    /// This side waits for the peer, or for room to send.
-    Waits,
-    /// Both sides' queue pairs are connected.
-    Joined,
-    /// The peer has sent messages instead, from this byte on: the close notice of a context that has ended.
-    Messages(usize),
-}
-
-/// A link of which some bytes were received already.
-struct Begun {
-    bytes: Vec<u8>,
-    link: Box<dyn Link>,
-}
-
-impl Link for Begun {
-    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.link.send(parts)
-    }
-
-    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        if self.bytes.is_empty() {
-            return self.link.receive(parts);
-        }
-        let n = io::Read::read_vectored(&mut &self.bytes[..], parts)?;
-        self.bytes.drain(..n);
-        Ok(n)
-    }
-
-    fn flush(&mut self) {
-        self.link.flush();
-    }
-
-    fn watch(&mut self, interest: Interest) -> io::Result<()> {
-        self.link.watch(interest)
-    }
-
-    fn end(self: Box<Self>, rest: Vec<u8>, close_notice: Vec<u8>) {
-        self.link.end(rest, close_notice);
-    }
-}
 
 /// The ports that a device's contexts use.
 pub struct Provider {
@@ -240,7 +180,7 @@ impl IbverbsConnector {
     /// Goes on with connecting queue pairs to `rank`.
     fn advance(&mut self, rank: Rank, events: &mut Vec<ConnectorEvent>) {
         let Some(mut joining) = self.joining.remove(&(rank as u32)) else { return };
-        match self.step(rank, &mut joining) {
+        match joining.step(rank, &self.shared) {
             Ok(Step::Waits) => drop(self.joining.insert(rank as u32, joining)),
             Ok(Step::Messages(at)) => {
                 if let Some(id) = joining.id {
@@ -270,66 +210,6 @@ impl IbverbsConnector {
                 events.push(ConnectorEvent::Unreachable { rank, error });
             }
         }
-    }
-
-    /// Sends and receives what is possible now.
-    fn step(&mut self, rank: Rank, joining: &mut Joining) -> Result<Step> {
-        let name = joining.name.clone();
-        let lost = |e: &dyn std::fmt::Display| {
-            let text = format!("{name}: the connection broke while queue pairs were being connected: {e}");
-            Error::new(ErrorKind::ConnectionLost, text).with_rank(rank)
-        };
-        loop {
-            while joining.sent < joining.out.len() {
-                match joining.link.send(&[IoSlice::new(&joining.out[joining.sent..])]) {
-                    Ok(n) => joining.sent += n,
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(e) => return Err(lost(&e)),
-                }
-            }
-            let writable = joining.sent < joining.out.len();
-            joining.link.watch(Interest { readable: true, writable }).map_err(|e| lost(&e))?;
-            let wanted = OFFER_BYTES + 1 - joining.received.len();
-            if wanted == 0 {
-                return Ok(if joining.is_connected && !writable { Step::Joined } else { Step::Waits });
-            }
-            let mut bytes = [0; OFFER_BYTES + 1];
-            match joining.link.receive(&mut [IoSliceMut::new(&mut bytes[..wanted])]) {
-                Ok(0) => return Err(lost(&"the peer has ended it")),
-                Ok(n) => joining.received.extend_from_slice(&bytes[..n]),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Step::Waits),
-                Err(e) => return Err(lost(&e)),
-            }
-            if !Offer::may_begin(&joining.received) {
-                return Ok(Step::Messages(0));
-            }
-            if joining.received.len() >= OFFER_BYTES && !joining.is_connected {
-                self.connect_pairs(rank, joining)?;
-                joining.is_connected = true;
-                joining.out.push(READY);
-            }
-            if joining.received.get(OFFER_BYTES).is_some_and(|byte| *byte != READY) {
-                return Ok(Step::Messages(OFFER_BYTES));
-            }
-        }
-    }
-
-    /// Connects the queue pairs to those that the peer has offered.
-    fn connect_pairs(&mut self, rank: Rank, joining: &mut Joining) -> Result<()> {
-        let name = &joining.name;
-        let offer: [u8; OFFER_BYTES] = joining.received[..OFFER_BYTES].try_into().expect("so many");
-        let offer = Offer::decode(&offer).map_err(|e| e.context(name).with_rank(rank))?;
-        if let Some(error) = joining.failed.take() {
-            return Err(error.context(format_args!("no queue pair to {name}")));
-        }
-        if !offer.reason.is_empty() {
-            let text = format!("{name} has no queue pair for this rank: {}", offer.reason);
-            return Err(Error::new(ErrorKind::ConnectionLost, text).with_rank(rank));
-        }
-        let mut state = self.shared.lock();
-        let id = joining.id.expect("it was created, or there is an error");
-        let (connection, common) = state.connection(id).expect("it is removed with its link");
-        connection.connect(&offer, common).map_err(|e| e.context(name).with_rank(rank))
     }
 
     /// Looks after connections that are ending, and those from which nothing has come for long.

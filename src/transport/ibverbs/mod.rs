@@ -12,6 +12,7 @@ mod connector;
 mod endpoint;
 mod frame;
 pub mod handles;
+mod joining;
 pub mod library;
 mod link;
 mod memory;
@@ -21,6 +22,7 @@ mod queue_pair;
 pub mod rail;
 mod shared;
 mod status;
+pub mod sysfs;
 
 pub use choice::choose;
 pub use connector::Provider;
