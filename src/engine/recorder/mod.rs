@@ -168,22 +168,11 @@ impl Recorder {
         }
     }
 
-    /// Writes the entry of a call. If two calls whose numbers are a multiple of [`ENTRIES`] apart end in the same
-    /// moment, what is left may be a mixture of both.
+    /// Writes the entry of a call.
     fn write(&self, run: &Run, error: u32) {
-        let [number, fingerprint, tag, bytes, created, started, ended, outcome] = place(&self.entries, run.number);
-        number.store(0, Ordering::Relaxed);
-        // A reader that sees one of the stores below also sees the number 0 or the final one, and so never takes fields
-        // of two calls for one call.
-        fence(Ordering::Release);
-        fingerprint.store(run.fingerprint, Ordering::Relaxed);
-        tag.store(run.tag, Ordering::Relaxed);
-        bytes.store(run.bytes as u64, Ordering::Relaxed);
-        created.store(run.created, Ordering::Relaxed);
-        started.store(run.started, Ordering::Relaxed);
-        outcome.store(Outcome::new(run.link, error, run.waited_for).0, Ordering::Relaxed);
-        ended.store(self.now(), Ordering::Relaxed);
-        number.store(run.number, Ordering::Release);
+        let call = [run.number, run.fingerprint, run.tag, run.bytes as u64];
+        let outcome = Outcome::new(run.link, error, run.waited_for);
+        write(place(&self.entries, run.number), call, Some([run.created, run.started]), outcome, || self.now());
     }
 
     /// The calls that have ended, in the order of their numbers.
@@ -197,6 +186,28 @@ impl Recorder {
 #[inline(always)] // On the path of small collectives.
 fn place(entries: &[Entry; ENTRIES], number: u64) -> &Entry {
     &entries[number as usize % ENTRIES]
+}
+
+/// Writes the entry of a call: its number, fingerprint, tag and bytes; when it was made and started, unless nobody has
+/// read that; and how it has ended, which it does `now`. If two calls whose numbers are a multiple of [`ENTRIES`] apart
+/// end in the same moment, what is left may be a mixture of both.
+#[inline(always)] // On the path of small collectives.
+fn write(entry: &Entry, call: [u64; 4], times: Option<[u64; 2]>, own_outcome: Outcome, now: impl FnOnce() -> u64) {
+    let [number, fingerprint, tag, bytes, created, started, ended, outcome] = entry;
+    number.store(0, Ordering::Relaxed);
+    // A reader that sees one of the stores below also sees the number 0 or the final one, and so never takes fields of
+    // two calls for one call.
+    fence(Ordering::Release);
+    fingerprint.store(call[1], Ordering::Relaxed);
+    tag.store(call[2], Ordering::Relaxed);
+    bytes.store(call[3], Ordering::Relaxed);
+    if let Some(times) = times {
+        created.store(times[0], Ordering::Relaxed);
+        started.store(times[1], Ordering::Relaxed);
+    }
+    outcome.store(own_outcome.0, Ordering::Relaxed);
+    ended.store(now(), Ordering::Relaxed);
+    number.store(call[0], Ordering::Release);
 }
 
 /// The recorder, for calls in shared memory, which end in few steps.
@@ -228,19 +239,11 @@ impl Writer {
     /// A call in shared memory has ended well that has not waited, and whose number is not 0: as
     /// [`Recorder::completed`].
     #[inline(always)] // On the path of small collectives.
-    pub fn completed_at_once(&self, own_number: u64, own_fingerprint: u64, own_tag: u64, own_bytes: usize) {
+    pub fn completed_at_once(&self, number: u64, fingerprint: u64, tag: u64, bytes: usize) {
         // SAFETY: the recorder lives as long as this, and its entries do not move.
         let entries = unsafe { self.entries.as_ref() };
-        let [number, fingerprint, tag, bytes, _, _, ended, outcome] = place(entries, own_number);
-        number.store(0, Ordering::Relaxed);
-        // A reader that sees one of the stores below also sees the number 0 or the final one: see `Recorder::write`.
-        fence(Ordering::Release);
-        fingerprint.store(own_fingerprint, Ordering::Relaxed);
-        tag.store(own_tag, Ordering::Relaxed);
-        bytes.store(own_bytes as u64, Ordering::Relaxed);
-        outcome.store(0, Ordering::Relaxed);
-        ended.store(self.recorder.now(), Ordering::Relaxed);
-        number.store(own_number, Ordering::Release);
+        let call = [number, fingerprint, tag, bytes as u64];
+        write(place(entries, number), call, None, Outcome(0), || self.recorder.now());
     }
 }
 
