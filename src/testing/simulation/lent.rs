@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::idle;
 use super::job::{play_over, reliable};
-use super::started::{LONG, LongPublications, PLACES, SHORT, Sum};
+use super::sums::{LONG, LongPublications, PLACES, SHORT, Sum};
 use crate::error::ErrorKind;
 use crate::testing::loopback::Network;
 

@@ -28,6 +28,7 @@ mod shared;
 mod split;
 mod started;
 mod store;
+mod sums;
 mod timeouts;
 mod unexpected;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::idle;
 use super::job::{TIMEOUT, play_over, reliable};
-use super::started::{LONG, LongPublications, PLACES, Place, SHORT, Sum};
+use super::sums::{LONG, LongPublications, PLACES, Place, SHORT, Sum};
 use crate::context::{Completion, CompletionKind, Completions, Context, HasRequest, Request};
 use crate::error::ErrorKind;
 use crate::testing::loopback::{Network, NodeStatus};

@@ -1,126 +1,18 @@
 //! Several requests that were started: in which order ranks wait for them, and how.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::{Job, TIMEOUT, contexts_on, contexts_sharing, play_over, reliable};
+use super::idle;
+use super::job::{TIMEOUT, play_over, reliable};
 use super::seeds::{run, seeds};
-use super::{idle, sleep};
-use crate::collective::{Collective, Shape};
-use crate::context::{Call, Context, Reduction, Request, wait_for_several};
-use crate::engine::shared::program::MAX_LENGTHS;
+use super::sums::{LONG, LongPublications, PLACES, Place, SHORT, Sum, while_a_rank_dies};
+use crate::context::{Context, Request, wait_for_several};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::testing::loopback::{Network, Node, NodeStatus, Random};
+use crate::testing::loopback::{Network, Random};
 use crate::testing::tier::Tier;
-use crate::transport::{Device, Sharing};
-use crate::types::{DataType, ReduceOp};
-
-/// Longer than any call takes whose ranks are all in it.
-pub(super) const LONG: Duration = Duration::from_secs(1);
-/// Less than a message takes.
-pub(super) const SHORT: Duration = Duration::from_nanos(100);
-
-/// Where the ranks of a job are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// They exchange messages.
-    Apart,
-    /// They share memory in this way.
-    OneHost(Sharing),
-}
-
-pub(super) const PLACES: [Place; 3] =
-    [Place::Apart, Place::OneHost(Sharing::Processes), Place::OneHost(Sharing::Segments)];
-
-impl Place {
-    /// Algorithms of an allreduce of which a rank waits for what others combine.
-    pub(super) fn algorithms(self) -> &'static [&'static str] {
-        match self {
-            Self::Apart => &["halving_doubling", "ring", "reduce_broadcast", "recursive_doubling"],
-            Self::OneHost(_) => &["shared_flat", "shared_slices", "ring"],
-        }
-    }
-
-    /// `count` contexts for each of `size` ranks, on one device for each rank.
-    pub(super) fn contexts(self, network: &Network, size: usize, count: usize) -> Vec<Vec<Arc<Context>>> {
-        let device = |_| -> Arc<dyn Device> {
-            match self {
-                Self::Apart => Node::new(network, sleep),
-                Self::OneHost(_) => Node::sharing(network, 1, sleep),
-            }
-        };
-        let (devices, options): (Vec<_>, _) = ((0..size).map(device).collect(), Job::options(false));
-        let contexts = |_| match self {
-            Self::Apart => contexts_on(devices.clone(), &options),
-            Self::OneHost(found) => contexts_sharing(devices.clone(), &options, found),
-        };
-        (0..count).map(contexts).collect()
-    }
-}
-
-/// Publications of a job are longer than what is copied as a whole as long as this exists.
-pub(super) struct LongPublications((usize, usize));
-
-impl LongPublications {
-    pub(super) fn begin() -> Self {
-        Self(MAX_LENGTHS.replace((0, 512)))
-    }
-}
-
-impl Drop for LongPublications {
-    fn drop(&mut self) {
-        MAX_LENGTHS.set(self.0);
-    }
-}
-
-unsafe extern "C" fn adds(
-    into: *mut c_void,
-    left: *const c_void,
-    right: *const c_void,
-    count: usize,
-    _: *mut c_void,
-) -> i32 {
-    for i in 0..count {
-        // SAFETY: the library passes `count` elements of the call's type.
-        unsafe { *into.cast::<i64>().add(i) = *left.cast::<i64>().add(i) + *right.cast::<i64>().add(i) };
-    }
-    0
-}
-
-/// A sum of numbers in place.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sum {
-    pub algorithm: &'static str,
-    /// Computed by a function of the caller.
-    pub by_function: bool,
-    pub tag: u64,
-    /// May run beside others on its tag.
-    pub in_order: bool,
-}
-
-impl Sum {
-    pub(super) fn request(self, context: &Arc<Context>, data: &mut [i64]) -> Request {
-        let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), data.len());
-        let reduction = match self.by_function {
-            true => Reduction::User { function: adds, user: std::ptr::null_mut() },
-            false => Reduction::Op(ReduceOp::Sum),
-        };
-        let call = Call {
-            outputs: &[data.as_mut_ptr().cast()],
-            algorithm: Some(self.algorithm),
-            tag: self.tag,
-            reduction,
-            ..Call::new(Shape { inputs: 0, ..shape }, DataType::Int64)
-        };
-        context.check(&call, None).unwrap();
-        // SAFETY: the callers' arrays are as long as the shape says, outlive the request, and are not used while it is
-        // active.
-        unsafe { context.request_checked(&call, None, None, self.in_order) }.unwrap()
-    }
-}
 
 /// Waits for several requests: the numbers of those that have ended, in this order, and whether it was in time.
 fn wait_for(requests: &[Option<&Request>], time: Option<Duration>, all: bool) -> Result<(Vec<usize>, bool)> {
@@ -263,24 +155,14 @@ fn the_timeout_of_the_call_ends_a_longer_wait_and_breaks_the_context() {
 
 #[test]
 fn a_rank_that_dies_is_named_by_a_wait_for_several() {
-    let network = Network::new(1, reliable());
-    let all = Place::Apart.contexts(&network, 3, 1);
-    let ended = play_over(&network, &all[0], |network, context| {
-        let mut data = [[1; 1000], [1; 1000]];
-        if context.rank() == 2 {
-            network.fail_after(2, 100, NodeStatus::Crashed);
-        }
-        let [one, other] = &mut data;
+    while_a_rank_dies(|_, context, [one, other]| {
         let sum = |tag| Sum { algorithm: "ring", by_function: false, tag, in_order: false };
         let requests = [sum(0).request(context, one), sum(1).request(context, other)];
         requests.iter().for_each(|request| request.start().unwrap());
-        let began = network.now();
         let error = wait_for(&[Some(&requests[0]), None, Some(&requests[1])], None, true).unwrap_err();
         assert_eq!(error.details().rank, Some(2), "{error}");
-        assert!(network.now() - began < LONG);
         assert!(requests.iter().all(|request| !request.progressed().is_active));
     });
-    assert!(ended[..2].iter().all(Option::is_some));
 }
 
 #[test]

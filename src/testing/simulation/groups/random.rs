@@ -12,7 +12,7 @@ use crate::testing::loopback::{Network, Random};
 use crate::testing::simulation::idle;
 use crate::testing::simulation::job::{play_over, reliable};
 use crate::testing::simulation::seeds::{run, seeds};
-use crate::testing::simulation::started::{LONG, LongPublications, PLACES, Sum};
+use crate::testing::simulation::sums::{LONG, LongPublications, PLACES, Sum};
 use crate::testing::tier::Tier;
 use crate::types::Rank;
 
