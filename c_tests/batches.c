@@ -1,19 +1,8 @@
 /* Groups of starts: collectives and messages that begin together, in whatever order each rank has named them, over shared
  * memory and TCP; and groups that are refused, given up or inherited, of which nothing begins. */
-#include "harness.h"
+#include "sums.h"
 
 enum { SEVERAL = 6, LONG_COUNT = 100000, SHORT_MS = 20 };
-
-static void fill(gloo_rs_collective_options_t *options, void **outputs, int64_t *data, size_t count, uint64_t tag) {
-  gloo_rs_collective_options_init(options, sizeof *options);
-  outputs[0] = data;
-  options->data_type = GLOO_RS_INT64;
-  options->outputs = outputs;
-  options->num_outputs = 1;
-  options->count = count;
-  options->tag = tag;
-  options->timeout_ms = test_timeout_ms();
-}
 
 static gloo_rs_group_t *begin(gloo_rs_context_t *context) {
   gloo_rs_group_t *group = NULL;
@@ -26,7 +15,7 @@ static gloo_rs_request_t *add_sum(gloo_rs_group_t *group, int64_t *data, size_t 
   gloo_rs_collective_options_t options;
   gloo_rs_request_t *request = NULL;
   void *outputs[1];
-  fill(&options, outputs, data, count, tag);
+  fill_sum(&options, outputs, data, count, tag);
   CHECK_OK(gloo_rs_group_collective_start(group, GLOO_RS_ALLREDUCE, &options, &request));
   CHECK(request != NULL);
   return request;
@@ -36,18 +25,6 @@ static gloo_rs_unbound_buffer_t *create_buffer(gloo_rs_context_t *context, void 
   gloo_rs_unbound_buffer_t *buffer = NULL;
   CHECK_OK(gloo_rs_unbound_buffer_create(context, data, bytes, &buffer));
   return buffer;
-}
-
-static gloo_rs_request_state_t state_of(gloo_rs_request_t *request) {
-  gloo_rs_request_info_t info;
-  gloo_rs_request_info_init(&info, sizeof info);
-  CHECK_OK(gloo_rs_request_query(request, &info));
-  return info.state;
-}
-
-static void without_shared_memory(void (*test)(void)) {
-  CHECK(setenv("GLOO_RS_SHM", "0", 1) == 0);
-  test();
 }
 
 /* ---- what begins ---- */
@@ -175,7 +152,7 @@ static void refused_as_a_whole(void) {
   gloo_rs_unbound_buffer_t *buffer = create_buffer(context, &cell, 1);
   int attempt, n;
   for (n = 0; n < 3; n++) data[n][0] = n;
-  fill(&options, outputs, data[2], 1000, 1);
+  fill_sum(&options, outputs, data[2], 1000, 1);
   CHECK_OK(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &plain));
   if (test_rank == 1) CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, 0, 5, 0, 1));
   for (attempt = 0; attempt < 2; attempt++) {
@@ -238,7 +215,7 @@ static void wrong_use(void) {
   CHECK_INVALID(gloo_rs_group_recv(NULL, buffer, 0, 0, 0, 1), "group is NULL");
   CHECK_INVALID(gloo_rs_group_recv_any(NULL, buffer, NULL, 0, 0, 0, 1), "group is NULL");
   gloo_rs_group_cancel(NULL);
-  fill(&options, outputs, data[0], 10, 0);
+  fill_sum(&options, outputs, data[0], 10, 0);
   request = (gloo_rs_request_t *)&data;
   CHECK_INVALID(gloo_rs_group_collective_start(NULL, GLOO_RS_ALLREDUCE, &options, &request), "group is NULL");
   CHECK(request == NULL);

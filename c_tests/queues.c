@@ -1,6 +1,6 @@
 /* Completion queues: what is attached is reported once, to whichever thread or event loop, over shared memory and TCP,
  * also while no thread waits; and what happens to contexts, peers and processes meanwhile. */
-#include "harness.h"
+#include "sums.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,47 +10,17 @@ enum { SEVERAL = 6, THREADS = 3, COUNT = 1000 };
 /* Longer messages are sent after the receiver's consent. */
 static const size_t counts[] = {1, 300, 100000};
 
-static int32_t adds(void *into, const void *left, const void *right, size_t count, void *user) {
-  size_t i;
-  (void)user;
-  for (i = 0; i < count; i++) ((int64_t *)into)[i] = ((const int64_t *)left)[i] + ((const int64_t *)right)[i];
-  return 0;
-}
-
 static gloo_rs_queue_t *create_queue(void) {
   gloo_rs_queue_t *queue = NULL;
   CHECK_OK(gloo_rs_queue_create(&queue));
   return queue;
 }
 
-static void fill(gloo_rs_collective_options_t *options, void **outputs, int64_t *data, size_t count, uint64_t tag) {
-  gloo_rs_collective_options_init(options, sizeof *options);
-  outputs[0] = data;
-  options->data_type = GLOO_RS_INT64;
-  options->outputs = outputs;
-  options->num_outputs = 1;
-  options->count = count;
-  options->tag = tag;
-  options->timeout_ms = test_timeout_ms();
-}
-
-/* Starts the sum of the numbers at `data` in place; by the function, if there is one. */
-static gloo_rs_request_t *started(gloo_rs_context_t *context, int64_t *data, size_t count, uint64_t tag,
-                                  gloo_rs_reduce_fn_t function) {
-  gloo_rs_collective_options_t options;
-  gloo_rs_request_t *request = NULL;
-  void *outputs[1];
-  fill(&options, outputs, data, count, tag);
-  options.function = function;
-  CHECK_OK(gloo_rs_collective_start(context, GLOO_RS_ALLREDUCE, &options, &request));
-  return request;
-}
-
 static gloo_rs_request_t *prepared(gloo_rs_context_t *context, int64_t *data, size_t count, uint64_t tag) {
   gloo_rs_collective_options_t options;
   gloo_rs_request_t *request = NULL;
   void *outputs[1];
-  fill(&options, outputs, data, count, tag);
+  fill_sum(&options, outputs, data, count, tag);
   CHECK_OK(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &request));
   return request;
 }
@@ -68,13 +38,6 @@ static void expect_none(gloo_rs_queue_t *queue, int64_t timeout_ms) {
   gloo_rs_status_t status = GLOO_RS_ERROR_INTERNAL;
   CHECK_FAILS(gloo_rs_queue_wait(queue, timeout_ms, &user, &status), GLOO_RS_ERROR_TIMEOUT, "there is no entry");
   CHECK(user == 77 && status == GLOO_RS_ERROR_INTERNAL);
-}
-
-static gloo_rs_request_state_t state_of(gloo_rs_request_t *request) {
-  gloo_rs_request_info_t info;
-  gloo_rs_request_info_init(&info, sizeof info);
-  CHECK_OK(gloo_rs_request_query(request, &info));
-  return info.state;
 }
 
 static int descriptor(gloo_rs_queue_t *queue) {
@@ -119,7 +82,7 @@ static void one_thread(void) {
     int seen[SEVERAL] = {0};
     for (n = 0; n < SEVERAL; n++) {
       for (i = 0; i < counts[c]; i++) data[n][i] = (int64_t)n + test_rank;
-      requests[n] = started(context, data[n], counts[c], n, n % 3 == 2 ? adds : NULL);
+      requests[n] = start_sum(context, data[n], counts[c], n, n % 3 == 2 ? add_numbers : NULL);
       CHECK_OK(gloo_rs_queue_attach(queue, requests[n], 10 + n));
     }
     for (n = 0; n < SEVERAL; n++) {
@@ -258,7 +221,7 @@ static void an_event_loop(void) {
       uint64_t user, seen = 0;
       for (n = 0; n < 2; n++) {
         for (i = 0; i < counts[c]; i++) data[n][i] = test_rank + n;
-        requests[n] = started(contexts[n], data[n], counts[c], 0, NULL);
+        requests[n] = start_sum(contexts[n], data[n], counts[c], 0, NULL);
         CHECK_OK(gloo_rs_queue_attach(queue, requests[n], (uint64_t)n + 1));
       }
       if (round == 0 && c == 0) {
@@ -281,12 +244,6 @@ static void an_event_loop(void) {
   CHECK_OK(gloo_rs_queue_destroy(queue));
   CHECK(fcntl(fd, F_GETFD) == -1);
   for (n = 0; n < 2; n++) gloo_rs_context_destroy(contexts[n]);
-}
-
-/* Devices that share no memory. */
-static void without_shared_memory(void (*test)(void)) {
-  CHECK(setenv("GLOO_RS_SHM", "0", 1) == 0);
-  test();
 }
 
 static void one_thread_over_tcp(void) { without_shared_memory(one_thread); }
@@ -329,7 +286,7 @@ static void lent_threads(void) {
     int64_t until = now_ms() + test_timeout_ms();
     for (n = 0; n < SEVERAL; n++) {
       data[n][COUNT - 1] = n + test_rank;
-      requests[n] = started(context, data[n], COUNT, (uint64_t)n, adds);
+      requests[n] = start_sum(context, data[n], COUNT, (uint64_t)n, add_numbers);
     }
     for (n = 0; n < SEVERAL; n++) {
       while (state_of(requests[n]) != GLOO_RS_REQUEST_ENDED) {
@@ -390,7 +347,7 @@ static void freed_while_active(void) {
   meet(context);
   if (test_rank == 1) CHECK_OK(gloo_rs_store_wait(store, &key, 1, test_timeout_ms()));
   data[0][0] = 1;
-  request = started(context, data[0], COUNT, 0, NULL);
+  request = start_sum(context, data[0], COUNT, 0, NULL);
   CHECK_OK(gloo_rs_queue_attach(queue, request, 8));
   CHECK_OK(gloo_rs_request_free(request));
   if (test_rank == 0) {
@@ -443,7 +400,7 @@ static void closed(void) {
     uint64_t user, seen = 0;
     int fd = descriptor(queue), n;
     for (n = 0; n < 2; n++) {
-      requests[n] = started(context, data[n], COUNT, (uint64_t)n, n ? adds : NULL);
+      requests[n] = start_sum(context, data[n], COUNT, (uint64_t)n, n ? add_numbers : NULL);
       CHECK_OK(gloo_rs_queue_attach(queue, requests[n], (uint64_t)n + 1));
     }
     /* Until the next look at the calls is far away. */
@@ -486,7 +443,7 @@ static void timed_out(void) {
     int64_t begin = now_ms();
     uint64_t user = 0;
     int fd = descriptor(queue);
-    fill(&options, outputs, data, COUNT, 4);
+    fill_sum(&options, outputs, data, COUNT, 4);
     options.timeout_ms = 300;
     CHECK_OK(gloo_rs_collective_start(context, GLOO_RS_ALLREDUCE, &options, &request));
     CHECK_OK(gloo_rs_queue_attach(queue, request, 6));
@@ -527,7 +484,7 @@ static void a_peer_dies(int by_loop) {
     kill(getpid(), SIGKILL);
     for (;;) pause();
   } else {
-    gloo_rs_request_t *request = started(context, data, COUNT, 0, NULL);
+    gloo_rs_request_t *request = start_sum(context, data, COUNT, 0, NULL);
     int fd = by_loop ? descriptor(queue) : -1;
     CHECK_OK(gloo_rs_queue_attach(queue, request, 3));
     CHECK_OK(gloo_rs_store_set(store, key, "", 0));
@@ -598,7 +555,7 @@ static void messages(void) {
         CHECK_FAILS(gloo_rs_queue_attach_buffer(queue, recv, 8), GLOO_RS_ERROR_INVALID_OPERATION, "attached to a queue already");
       }
     }
-    request = started(context, data, COUNT, 0, NULL);
+    request = start_sum(context, data, COUNT, 0, NULL);
     CHECK_OK(gloo_rs_queue_attach(queue, request, 9));
     for (n = 0; n < 2 * SEVERAL + 1; n++) {
       gloo_rs_queue_entry_t entry = next_entry(queue);

@@ -1,6 +1,6 @@
 /* Persistent requests: every collective beside its plain call, in every form and by every algorithm; their states, and
  * what happens to contexts and peers between start and wait. */
-#include "harness.h"
+#include "sums.h"
 
 /* ---- every collective ---- */
 
@@ -321,32 +321,6 @@ static void wrong_use(void) {
 
 enum { SEVERAL = 6 };
 
-static int32_t adds(void *into, const void *left, const void *right, size_t count, void *user) {
-  size_t i;
-  (void)user;
-  for (i = 0; i < count; i++) ((int64_t *)into)[i] = ((const int64_t *)left)[i] + ((const int64_t *)right)[i];
-  return 0;
-}
-
-/* Starts the sum of the numbers at `data` in place; by the function, if there is one. */
-static gloo_rs_request_t *started(gloo_rs_context_t *context, int64_t *data, size_t count, uint64_t tag,
-                                  gloo_rs_reduce_fn_t function) {
-  gloo_rs_collective_options_t options;
-  gloo_rs_request_t *request = NULL;
-  void *outputs[1];
-  gloo_rs_collective_options_init(&options, sizeof options);
-  outputs[0] = data;
-  options.data_type = GLOO_RS_INT64;
-  options.function = function;
-  options.outputs = outputs;
-  options.num_outputs = 1;
-  options.count = count;
-  options.tag = tag;
-  options.timeout_ms = test_timeout_ms();
-  CHECK_OK(gloo_rs_collective_start(context, GLOO_RS_ALLREDUCE, &options, &request));
-  return request;
-}
-
 /* Of different lengths on one tag; half of them by a function, which a rank calls also while it waits for another one. */
 static void several_on_one_tag(void) {
   static int64_t data[SEVERAL][SEVERAL * 300];
@@ -357,7 +331,7 @@ static void several_on_one_tag(void) {
   for (round = 0; round < 6; round++) {
     for (n = 0; n < SEVERAL; n++) {
       for (i = 0; i < 300 * (n + 1); i++) data[n][i] = (int64_t)(n + round) + test_rank;
-      requests[n] = started(context, data[n], 300 * (n + 1), round < 3 ? 5 : n, n % 2 ? adds : NULL);
+      requests[n] = start_sum(context, data[n], 300 * (n + 1), round < 3 ? 5 : n, n % 2 ? add_numbers : NULL);
     }
     requests[SEVERAL] = NULL;
     if (round % 3 == 0) {
@@ -417,7 +391,7 @@ static void waits_that_end_early(void) {
   set(1, 1);
   meet(contexts[0]);
   if (test_rank == 1) CHECK_OK(gloo_rs_store_wait(store, &key, 1, test_timeout_ms()));
-  for (n = 0; n < 2; n++) requests[n] = started(contexts[n], cells[n], 1000, 0, adds);
+  for (n = 0; n < 2; n++) requests[n] = start_sum(contexts[n], cells[n], 1000, 0, add_numbers);
   if (test_rank == 0) {
     expect_state(requests[0], GLOO_RS_REQUEST_ACTIVE, GLOO_RS_OK, -1);
     CHECK_FAILS(gloo_rs_wait_for(requests[0], 3), GLOO_RS_ERROR_TIMEOUT, "(8000 bytes), tag 0: 1 request has not ended after 3ms");
@@ -463,7 +437,7 @@ static void wrong_use_of_several(void) {
   CHECK_OK(gloo_rs_wait_all(NULL, 0, 0, NULL));
   CHECK_INVALID(gloo_rs_request_query(NULL, &info), "request is NULL");
   set(0, 1);
-  twice[0] = twice[1] = started(context, cells[0], 1000, 0, adds);
+  twice[0] = twice[1] = start_sum(context, cells[0], 1000, 0, add_numbers);
   CHECK_INVALID(gloo_rs_request_query(twice[0], NULL), "info is NULL");
   CHECK_INVALID(gloo_rs_wait_for(twice[0], -2), "timeout_ms is -2");
   if (test_size > 1)
@@ -483,8 +457,8 @@ static void failures_of_several(void) {
   const char *key = "closed";
   meet(context);
   if (test_rank == 0) {
-    requests[0] = started(context, cells[0], 1000, 0, NULL);
-    requests[1] = started(context, cells[1], 1000, 0, adds);
+    requests[0] = start_sum(context, cells[0], 1000, 0, NULL);
+    requests[1] = start_sum(context, cells[1], 1000, 0, add_numbers);
     CHECK_OK(gloo_rs_context_close(context));
     CHECK_FAILS(gloo_rs_wait_all(requests, 2, GLOO_RS_TIMEOUT_INFINITE, statuses), GLOO_RS_ERROR_CLOSED, "rank 0 has closed this context");
     CHECK(statuses[0] == GLOO_RS_ERROR_CLOSED && statuses[1] == GLOO_RS_ERROR_CLOSED);
