@@ -1,6 +1,7 @@
 //! Contexts: a rank's membership in a group, and its calls.
 
 use crate::abi::*;
+use crate::allocation::Allocation;
 use crate::arguments::{milliseconds, seconds};
 use crate::collective::{Arguments, Call, Place, kind_of_name};
 use crate::device::Device;
@@ -13,10 +14,9 @@ use crate::options::with_context_options;
 use crate::pair::Pair;
 use crate::request::Request;
 use crate::store::{Store, launch_from_env};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyFrozenSet, PySet};
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -376,11 +376,7 @@ impl Context {
 
     /// Memory that ranks of this host read without a copy, where they share memory.
     fn alloc(slf: Py<Self>, py: Python<'_>, bytes: usize) -> PyResult<Allocation> {
-        let mut memory = std::ptr::null_mut();
-        let context = slf.get().handle();
-        // SAFETY: the handle lives.
-        check(py, detached(py, || unsafe { gloo_rs_alloc(context, bytes, &mut memory) }))?;
-        Ok(Allocation { memory, bytes, context: slf })
+        Allocation::of(py, slf, bytes)
     }
 
     // Collectives. docs/python.md says what each takes.
@@ -680,41 +676,5 @@ impl Context {
     /// The pair with a rank.
     fn pair(&self, py: Python<'_>, rank: i32) -> PyResult<Pair> {
         Pair::create(py, &self.handle, rank)
-    }
-}
-
-/// Memory of `Context.alloc`, with the buffer protocol. It is freed when the last object that uses it is.
-#[pyclass(frozen, module = "gloo_rs")]
-pub struct Allocation {
-    memory: *mut c_void,
-    bytes: usize,
-    context: Py<Context>,
-}
-
-// SAFETY: an address of memory that any thread may use.
-unsafe impl Send for Allocation {}
-// SAFETY: as above.
-unsafe impl Sync for Allocation {}
-
-#[pymethods]
-impl Allocation {
-    fn __len__(&self) -> usize {
-        self.bytes
-    }
-
-    /// # Safety
-    /// The interpreter calls it with a view to fill.
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let this = slf.get();
-        // SAFETY: the memory is that of this object, to which the view holds a reference.
-        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), this.memory, this.bytes as isize, 0, flags) };
-        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        // SAFETY: the memory is this context's, and no view of it is left. It can only fail for other memory.
-        unsafe { gloo_rs_dealloc(self.context.get().handle(), self.memory) };
     }
 }

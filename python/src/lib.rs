@@ -6,6 +6,7 @@
 // The header's names and types, as bindgen writes them.
 #[allow(missing_docs, non_camel_case_types, dead_code, clippy::all)]
 mod abi;
+mod allocation;
 mod arguments;
 mod callback;
 mod collective;
@@ -29,7 +30,9 @@ mod store;
 #[pyo3::pymodule(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::context::{Allocation, Context};
+    use crate::allocation::Allocation;
+    #[pymodule_export]
+    use crate::context::Context;
     #[pymodule_export]
     use crate::device::{Device, built_features, library_version};
     #[pymodule_export]
