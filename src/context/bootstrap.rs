@@ -171,7 +171,7 @@ impl Context {
     /// This rank's content for a round.
     pub(super) fn content(&self, wants: u8) -> Result<Vec<u8>> {
         let address = self.lock()?.messenger.address();
-        Ok(self.with_version(&[address, vec![wants]].concat()))
+        Ok(self.versions.publish(&[address, vec![wants]].concat()))
     }
 
     /// Rank 0: the source of the tuning. What it published when it connected before, without success on all ranks, it
@@ -206,7 +206,7 @@ impl Context {
             ));
         }
         let address = |(rank, content): (usize, &[u8])| {
-            let content = self.published(rank, content)?;
+            let content = self.versions.read(rank, content)?;
             Address::deserialize(&content[..content.len() - 1])
                 .map_err(|e| e.context(format_args!("the address published by rank {rank}")).with_rank(rank))
         };

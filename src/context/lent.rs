@@ -38,6 +38,6 @@ impl Context {
 
     #[cold]
     fn lent_in_vain(&self, error: Error) -> Error {
-        self.with_versions(error.context("the context is broken").context(self.own()).during("progress"))
+        self.versions.added_to(error.context("the context is broken").context(self.own()).during("progress"))
     }
 }

@@ -236,7 +236,7 @@ impl Context {
             check_calls: options.check_calls == Some(true),
             timeout: AtomicU64::new(nanoseconds(options.timeout)),
             timeout_by_default: AtomicBool::new(options.timeout_by_default),
-            versions: Versions::new(options.version),
+            versions: Versions::new(rank, options.version),
             options,
             overrides,
             agreed: OnceLock::new(),
@@ -297,7 +297,7 @@ impl Context {
     /// default, the variable. Before, `error` is of something else, such as an earlier call that has broken the
     /// context.
     fn amended(&self, timeout: Option<Duration>, deadline: Instant, error: Error) -> Error {
-        let error = self.with_versions(error);
+        let error = self.versions.added_to(error);
         let by_default = timeout.is_none() && self.timeout_by_default.load(Ordering::Relaxed);
         if by_default && self.engine().now() + ROUNDED_BY >= deadline { environment::by_default(error) } else { error }
     }

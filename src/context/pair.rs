@@ -39,7 +39,7 @@ impl Pair {
     pub fn address(&self) -> Result<Vec<u8>> {
         self.context.listen_anywhere()?;
         let address = self.context.lock()?.messenger.address();
-        Ok(self.context.with_version(&address))
+        Ok(self.context.versions.publish(&address))
     }
 
     /// Connects to the peer, whose `address` returned `peer`, within the context's timeout. Both sides must call it.
@@ -54,7 +54,7 @@ impl Pair {
                     peer.len()
                 )));
             }
-            let address = self.context.published(self.rank, peer)?;
+            let address = self.context.versions.read(self.rank, peer)?;
             self.context.lock()?.messenger.set_peer(self.rank, address)?;
             self.context.await_connection(self.rank, deadline, timeout)
         };

@@ -24,7 +24,7 @@ impl Context {
     /// Gathers the contents, or errors, of all ranks. Returns this rank's content, and those of all ranks in their
     /// order. Collective.
     pub(super) fn gather_setup(&self, own: Result<Vec<u8>>, tag: u64, limit: Limit) -> Result<(Vec<u8>, Vec<u8>)> {
-        record::exchange(self.own_version(), self.size, own, |record, all| {
+        record::exchange(self.versions.own(), self.size, own, |record, all| {
             let shape = Shape::new(Collective::Allgather, self.rank, self.size, record.len());
             self.run_setup(shape, ("bruck", tag), &[record.as_ptr()], all, limit)
         })

@@ -73,7 +73,7 @@ impl Part {
         let tuner = parent.tuner().of_ranks(&ranks, topology(&addresses));
         let (device, overrides) = (parent.device().clone(), parent.overrides.clone());
         let context = Context::over(connections, device, rank, ranks.len(), options, overrides)?;
-        context.inherit_versions(parent, &ranks);
+        context.versions.inherit(&parent.versions, &ranks);
         context.lock()?.messenger.connections_mut().peers_mut().names = ranks.clone();
         let mut part = Self { context, ranks, addresses, tuner, found: Sharing::Nothing };
         let named = |rank: Rank| part.ranks[rank];

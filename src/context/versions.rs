@@ -5,21 +5,60 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Rank;
 use crate::version::{VERSION_BYTES, Version};
 
 /// The versions that a context knows.
 pub(super) struct Versions {
+    /// This rank.
+    rank: Rank,
     own: Version,
     /// The versions of other ranks that differ from `own`.
     others: Mutex<BTreeMap<Rank, Version>>,
 }
 
 impl Versions {
-    pub fn new(own: Version) -> Self {
-        Self { own, others: Mutex::default() }
+    /// Those that `rank` knows, which runs `own`, before it has read what others publish.
+    pub fn new(rank: Rank, own: Version) -> Self {
+        Self { rank, own, others: Mutex::default() }
+    }
+
+    /// This rank and its version.
+    pub fn own(&self) -> (Rank, Version) {
+        (self.rank, self.own)
+    }
+
+    /// What this rank publishes: its version and `content`.
+    pub fn publish(&self, content: &[u8]) -> Vec<u8> {
+        [&self.own.encode(), content].concat()
+    }
+
+    /// The content in what `rank` has [published](Versions::publish).
+    pub fn read<'a>(&self, rank: Rank, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        let (version, content) = take(rank, bytes, self.own())?;
+        self.set(rank, version);
+        Ok(content)
+    }
+
+    /// Takes over the versions of `ranks` of `parent`, which are the ranks of this context in their order.
+    pub fn inherit(&self, parent: &Self, ranks: &[Rank]) {
+        for (rank, former) in ranks.iter().enumerate() {
+            self.set(rank, parent.find(|rank| rank == *former).map_or(self.own, |found| found.1));
+        }
+    }
+
+    /// `error`, with the versions if ranks disagree and run different ones: that of the rank that it is about, or else
+    /// the first other one.
+    pub fn added_to(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Mismatch || error.message().contains(RUNS) {
+            return error;
+        }
+        let about = error.details().rank.filter(|rank| *rank != self.rank);
+        match self.find(|rank| about.is_none_or(|about| about == rank)) {
+            Some(other) => error.and(format_args!("; {}", both(other, self.own()))),
+            None => error,
+        }
     }
 
     fn set(&self, rank: Rank, version: Version) {
@@ -42,8 +81,8 @@ const RUNS: &str = "runs gloo_rs";
 
 /// `rank 0 runs gloo_rs 0.2.0, rank 3 runs 0.2.1`: in the same words on both ranks.
 fn both(one: (Rank, Version), other: (Rank, Version)) -> String {
-    let ((first, its), (second, others)) = if one.0 < other.0 { (one, other) } else { (other, one) };
-    format!("rank {first} {RUNS} {its}, rank {second} runs {others}")
+    let ((first, version), (second, others)) = if one.0 < other.0 { (one, other) } else { (other, one) };
+    format!("rank {first} {RUNS} {version}, rank {second} runs {others}")
 }
 
 /// Takes the version of `rank` off the beginning of its `bytes`. Fails unless it works with `own`, this rank and its
@@ -61,44 +100,4 @@ pub(super) fn take(rank: Rank, bytes: &[u8], own: (Rank, Version)) -> Result<(Ve
         return Err(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
     }
     Ok((version, rest))
-}
-
-impl Context {
-    /// This rank and its version.
-    pub(super) fn own_version(&self) -> (Rank, Version) {
-        (self.rank, self.versions.own)
-    }
-
-    /// What this rank publishes: its version and `content`.
-    pub(super) fn with_version(&self, content: &[u8]) -> Vec<u8> {
-        [&self.versions.own.encode(), content].concat()
-    }
-
-    /// The content in what `rank` has published by `with_version`.
-    pub(super) fn published<'a>(&self, rank: Rank, bytes: &'a [u8]) -> Result<&'a [u8]> {
-        let (version, content) = take(rank, bytes, self.own_version())?;
-        self.versions.set(rank, version);
-        Ok(content)
-    }
-
-    /// Takes over the versions of `ranks` of `parent`, which are the ranks of this context in their order.
-    pub(super) fn inherit_versions(&self, parent: &Context, ranks: &[Rank]) {
-        for (rank, its) in ranks.iter().enumerate() {
-            self.versions
-                .set(rank, parent.versions.find(|rank| rank == *its).map_or(self.versions.own, |found| found.1));
-        }
-    }
-
-    /// `error`, with the versions if ranks disagree and run different ones: that of the rank that it is about, or else
-    /// the first other one.
-    pub(super) fn with_versions(&self, error: Error) -> Error {
-        if error.kind() != ErrorKind::Mismatch || error.message().contains(RUNS) {
-            return error;
-        }
-        let about = error.details().rank.filter(|rank| *rank != self.rank);
-        match self.versions.find(|rank| about.is_none_or(|about| about == rank)) {
-            Some(other) => error.and(format_args!("; {}", both(other, self.own_version()))),
-            None => error,
-        }
-    }
 }

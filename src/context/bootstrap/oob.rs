@@ -26,7 +26,7 @@ impl<'a> ByAllgather<'a> {
 
     /// Calls the function once.
     fn exchange(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
-        record::exchange(self.context.own_version(), self.context.size, own, |record, all| {
+        record::exchange(self.context.versions.own(), self.context.size, own, |record, all| {
             let result = (self.function.borrow_mut())(record, all);
             self.failed.set(result.is_err());
             result

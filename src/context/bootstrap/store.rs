@@ -194,7 +194,7 @@ impl<'a> OverStore<'a> {
             let _ = self.store.set_within(&format!("{LONG_REFUSAL}/{rank}"), &refusal, self.left());
         }
         refusal.resize(bytes, 0);
-        let claim = claim::make(self.context.own_version().1, self.context.size, &refusal)?;
+        let claim = claim::make(self.context.versions.own().1, self.context.size, &refusal)?;
         claim::put(self.store, &self.rank_key(&HOSTS, rank), &claim, self.left())
     }
 
@@ -218,10 +218,10 @@ impl<'a> OverStore<'a> {
     fn claim_rank(&self, own: &[u8]) -> Result<Vec<u8>> {
         let (store, rank) = (self.store, self.context.rank);
         let key = self.rank_key(&HOSTS, rank);
-        let claim = claim::make(self.context.own_version().1, self.context.size, own)?;
+        let claim = claim::make(self.context.versions.own().1, self.context.size, own)?;
         claim::put(store, &key, &claim, self.left())?;
         let value = self.wait_for(|wait| store.get(&key, wait))?;
-        let claims = Claims::read(rank, &value, claim.len(), self.context.own_version())?;
+        let claims = Claims::read(rank, &value, claim.len(), self.context.versions.own())?;
         if !claims.is_led_by(&claim) {
             return Err(claims.claimed_twice(&claim));
         }
@@ -241,7 +241,7 @@ impl<'a> OverStore<'a> {
             }
         })?;
         self.exchange(&HOSTS, |rank, value| {
-            let claims = Claims::read(rank, value, claim.len(), self.context.own_version())?;
+            let claims = Claims::read(rank, value, claim.len(), self.context.versions.own())?;
             claims.is_of_the_same_job(&claim).and_then(|()| claims.content())
         })
     }

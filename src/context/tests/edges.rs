@@ -307,7 +307,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
         let polls = scope.spawn(|| never.wait_recv(Some(Duration::from_secs(20))));
         await_wait(&contexts[0]);
         contexts[0].set_timeout(Duration::from_secs(2));
-        assert_eq!(pair.connect(&contexts[1].with_version(&unreachable)).unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(pair.connect(&contexts[1].versions.publish(&unreachable)).unwrap_err().kind(), ErrorKind::Timeout);
         never.abort_wait_recv();
         assert!(polls.join().unwrap().unwrap().is_none());
     });
@@ -353,7 +353,8 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
             streams: 1,
         };
         contexts[0].set_timeout(Duration::from_millis(1500));
-        let error = contexts[0].pair(1).unwrap().connect(&contexts[1].with_version(&address.serialize())).unwrap_err();
+        let error =
+            contexts[0].pair(1).unwrap().connect(&contexts[1].versions.publish(&address.serialize())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         let begin = format!("no connection to rank 1 at {socket} after 1.5s: not connected");
         assert!(error.message().starts_with(&begin) && error.message().contains(why), "{error}");

@@ -59,7 +59,7 @@ fn a_pair_listens_when_its_address_is_asked_for() {
     assert!(contexts[0].lock().unwrap().messenger.connections().address().sockets.is_empty());
     let pairs = [contexts[0].pair(1).unwrap(), contexts[1].pair(0).unwrap()];
     let addresses = [pairs[0].address().unwrap(), pairs[1].address().unwrap()];
-    assert_eq!(contexts[0].with_version(&contexts[0].lock().unwrap().messenger.address()), addresses[0]);
+    assert_eq!(contexts[0].versions.publish(&contexts[0].lock().unwrap().messenger.address()), addresses[0]);
     assert!(!contexts[0].lock().unwrap().messenger.connections().address().sockets.is_empty());
     std::thread::scope(|scope| {
         scope.spawn(|| pairs[0].connect(&addresses[1]).unwrap());
@@ -81,7 +81,7 @@ fn an_address_that_does_not_answer_is_followed_by_the_next() {
     for useless in [closed(), SocketAddr::from(([192, 0, 2, 1], 9))] {
         let (contexts, mut address) = two();
         address.sockets.insert(0, useless);
-        contexts[0].pair(1).unwrap().connect(&contexts[1].with_version(&address.serialize())).unwrap();
+        contexts[0].pair(1).unwrap().connect(&contexts[1].versions.publish(&address.serialize())).unwrap();
     }
 }
 
@@ -89,14 +89,14 @@ fn an_address_that_does_not_answer_is_followed_by_the_next() {
 fn a_peer_is_gone_when_it_refuses_at_all_its_addresses() {
     let (contexts, mut address) = two();
     address.sockets = vec![closed(), closed()];
-    let error = contexts[0].pair(1).unwrap().connect(&contexts[1].with_version(&address.serialize())).unwrap_err();
+    let error = contexts[0].pair(1).unwrap().connect(&contexts[1].versions.publish(&address.serialize())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLost);
     assert!(error.message().contains("rank 1 at 127.0.0.1:") && error.message().contains("is gone"), "{error}");
     // An address that cannot be reached for another reason may still be valid.
     let (contexts, mut address) = two();
     address.sockets = vec![closed(), SocketAddr::from(([192, 0, 2, 1], 9))];
     contexts[0].set_timeout(Duration::from_millis(500));
-    let error = contexts[0].pair(1).unwrap().connect(&contexts[1].with_version(&address.serialize())).unwrap_err();
+    let error = contexts[0].pair(1).unwrap().connect(&contexts[1].versions.publish(&address.serialize())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
 }
 
@@ -104,6 +104,7 @@ fn a_peer_is_gone_when_it_refuses_at_all_its_addresses() {
 fn an_address_to_which_no_way_leads_is_an_error_at_once() {
     let (contexts, address) = two();
     let elsewhere = Address { host: address.host ^ 1, ..address };
-    let error = contexts[0].pair(1).unwrap().connect(&contexts[1].with_version(&elsewhere.serialize())).unwrap_err();
+    let error =
+        contexts[0].pair(1).unwrap().connect(&contexts[1].versions.publish(&elsewhere.serialize())).unwrap_err();
     assert!(error.message().contains("no route to rank 1: it listens at [127.0.0.1:"), "{error}");
 }

@@ -128,7 +128,7 @@ fn only_versions_of_ranks_that_disagree_are_named() {
     let contexts = connected(3, false, PATCH, &options(OWN));
     let about = |rank: Option<Rank>, kind| {
         let error = Error::new(kind, "why").about(crate::error::Details { rank, ..Default::default() });
-        contexts[0].with_versions(error).message().to_owned()
+        contexts[0].versions.added_to(error).message().to_owned()
     };
     let with = format!("why; {}", both(2, PATCH));
     // The ranks that it is about may be unknown; where a rank is named that is this one, it is another that says so.

@@ -135,7 +135,7 @@ impl Queued for BufferSide {
             |error: Error| error.context(doing(&self.context, self.side, self.bytes)).during(self.side.operation());
         match ended? {
             Ended::Message(rank, bytes) => Some(Ok(Some((rank, bytes)))),
-            Ended::Failed(error) => Some(Err(self.context.with_versions(during(error)))),
+            Ended::Failed(error) => Some(Err(self.context.versions.added_to(during(error)))),
             Ended::Written { .. } | Ended::Aborted => None,
         }
     }
