@@ -8,9 +8,9 @@ use crate::context::run::Run;
 use crate::context::shared::SharedCall;
 use crate::engine::shared::{Claim, Progress};
 use crate::engine::{Guard, Prepared};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 
-/// A run that has started. Every method of the context is passed the run with which it was started.
+/// A run that has started. Its methods are passed the context, and the run with which it was started.
 pub(super) enum Operation {
     /// The engine executes its steps: its index there.
     Engine(u32),
@@ -19,6 +19,65 @@ pub(super) enum Operation {
 }
 
 impl Operation {
+    /// Starts `call`, which is that of the binding of `run`: posts what can be posted without waiting. Returns the
+    /// lock, if it was taken.
+    #[inline(always)] // Both this and `complete` are parts of `execute`, which costs no more for being in two.
+    pub fn begin<'a>(context: &'a Context, run: &Run<'_>, call: &Arc<Prepared>) -> Result<(Option<Guard<'a>>, Self)> {
+        if let Some(work) = context.shared_work(&run.binding) {
+            return Ok((None, Self::Thread(context.begin_shared(run, &work)?)));
+        }
+        let mut guard = context.lock()?;
+        if let Some(error) = context.unconnected(&guard) {
+            return Err(context.described(run, &error));
+        }
+        // A call without any time may do what needs no waiting.
+        let deadline = (!run.timeout.is_zero()).then_some(run.deadline);
+        match guard.start(call.clone(), &run.binding, deadline) {
+            Ok(index) => Ok((Some(guard), Self::Engine(index))),
+            Err(error) => Err(context.refused(run, guard, &error)),
+        }
+    }
+
+    /// Goes on without waiting, for a thread that does not wait for the run. If that is `is_late` while there is more
+    /// to do, it fails. Those whose steps the engine executes go on with it.
+    pub fn progress(&mut self, context: &Context, run: &Run<'_>, is_late: impl Fn() -> bool) -> Progress {
+        let work = self.in_thread().zip(context.shared_work(&run.binding));
+        work.map_or(Progress::None, |(call, work)| call.progress(&work, is_late))
+    }
+
+    /// Executes a run until it is over, its deadline has passed, or `until`; without that, as far as possible without
+    /// waiting. Returns whether it is over, or its deadline has passed.
+    pub fn advance(&mut self, context: &Context, run: &Run<'_>, until: Option<Instant>) -> Result<bool> {
+        match self {
+            Self::Engine(index) => {
+                let guard = context.lock()?;
+                let until = until.map_or(guard.now, |until| until.min(run.deadline));
+                let (guard, over) = context.engine().finish(guard, *index, until);
+                context.engine().hand_over(guard);
+                Ok(over || context.engine().now() >= run.deadline)
+            }
+            Self::Thread(call) => context
+                .shared_work(&run.binding)
+                .map_or(Ok(true), |work| context.advance_shared(run, &work, call, until)),
+        }
+    }
+
+    /// Executes a run until it is over, and ends it; `guard`: the lock, if the thread has it. A failure breaks the
+    /// context.
+    #[inline(always)] // See `begin`.
+    pub fn complete(&mut self, context: &Context, run: &Run<'_>, guard: Option<Guard<'_>>) -> Result<()> {
+        match self {
+            Self::Engine(index) => {
+                let guard = guard.map_or_else(|| context.lock(), Ok)?;
+                let (guard, over) = context.engine().finish(guard, *index, run.deadline);
+                context.conclude(run, guard, *index, over)
+            }
+            Self::Thread(call) => {
+                context.shared_work(&run.binding).map_or(Ok(()), |work| context.complete_shared(run, &work, call))
+            }
+        }
+    }
+
     /// Its index in the engine, if that knows of it.
     pub fn index(&self) -> Option<u32> {
         match self {
@@ -42,77 +101,12 @@ impl Operation {
 }
 
 impl Context {
-    /// Starts `call`, which is that of the binding of `run`: posts what can be posted without waiting. Returns the
-    /// lock, if it was taken.
-    #[inline(always)] // Both this and `complete` are parts of `execute`, which costs no more for being in two.
-    pub(super) fn begin(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<(Option<Guard<'_>>, Operation)> {
-        if let Some(work) = self.shared_work(&run.binding) {
-            return Ok((None, Operation::Thread(self.begin_shared(run, &work)?)));
-        }
-        let mut guard = self.lock()?;
-        if let Some(error) = self.unconnected(&guard) {
-            return Err(self.described(run, &error));
-        }
-        // A call without any time may do what needs no waiting.
-        let deadline = (!run.timeout.is_zero()).then_some(run.deadline);
-        match guard.start(call.clone(), &run.binding, deadline) {
-            Ok(index) => Ok((Some(guard), Operation::Engine(index))),
-            Err(error) => Err(self.refused(run, guard, &error)),
-        }
-    }
-
-    /// The error for a call that does not start.
-    #[cold]
-    pub(super) fn refused(&self, run: &Run<'_>, mut guard: Guard<'_>, error: &Error) -> Error {
-        let error = self.described(run, error);
-        // The other ranks wait for this one, so they are sent the reason.
-        if guard.broken.is_some() || error.kind() == ErrorKind::ResourceExhausted {
-            let reason = guard.broken.clone().unwrap_or_else(|| error.clone());
-            let failure = self.snapshot_of_failure(&mut guard, &reason);
-            guard.break_with(&error, Some(&reason));
-            self.finish_closing(guard);
-            self.dump_failure(failure);
-        }
-        error
-    }
-
-    /// Goes on without waiting, for a thread that does not wait for the run. If that is `is_late` while there is more
-    /// to do, it fails. Those whose steps the engine executes go on with it.
-    pub(super) fn progress(&self, run: &Run<'_>, operation: &mut Operation, is_late: impl Fn() -> bool) -> Progress {
-        let work = operation.in_thread().zip(self.shared_work(&run.binding));
-        work.map_or(Progress::None, |(call, work)| call.progress(&work, is_late))
-    }
-
-    /// Executes a run until it is over, its deadline has passed, or `until`; without that, as far as possible without
-    /// waiting. Returns whether it is over, or its deadline has passed.
-    pub(super) fn advance(&self, run: &Run<'_>, operation: &mut Operation, until: Option<Instant>) -> Result<bool> {
-        match operation {
-            Operation::Engine(index) => {
-                let guard = self.lock()?;
-                let until = until.map_or(guard.now, |until| until.min(run.deadline));
-                let (guard, over) = self.engine().finish(guard, *index, until);
-                self.engine().hand_over(guard);
-                Ok(over || self.engine().now() >= run.deadline)
-            }
-            Operation::Thread(call) => {
-                self.shared_work(&run.binding).map_or(Ok(true), |work| self.advance_shared(run, &work, call, until))
-            }
-        }
-    }
-
-    /// Executes a run until it is over, and ends it; `guard`: the lock, if the thread has it. A failure breaks the
-    /// context.
-    #[inline(always)] // See `begin`.
-    pub(super) fn complete(&self, run: &Run<'_>, guard: Option<Guard<'_>>, operation: &mut Operation) -> Result<()> {
-        match operation {
-            Operation::Engine(index) => {
-                let guard = guard.map_or_else(|| self.lock(), Ok)?;
-                let (guard, over) = self.engine().finish(guard, *index, run.deadline);
-                self.conclude(run, guard, *index, over)
-            }
-            Operation::Thread(call) => {
-                self.shared_work(&run.binding).map_or(Ok(()), |work| self.complete_shared(run, &work, call))
-            }
-        }
+    /// Executes `call`, which is that of the binding of `run`.
+    #[inline(never)]
+    pub(super) fn execute(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<()> {
+        let admitted = self.admit(run)?;
+        let (guard, mut operation) = Operation::begin(self, run, call)?;
+        drop(admitted);
+        operation.complete(self, run, guard)
     }
 }

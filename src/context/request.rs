@@ -271,7 +271,7 @@ impl Request {
         let mut started = match begun {
             Some(begun) => begun,
             None => {
-                let (guard, started) = context.begin(&run, call)?;
+                let (guard, started) = Operation::begin(context, &run, call)?;
                 if let Some(mut guard) = guard {
                     body.has_started(&times);
                     if let Some(index) = started.index() {
@@ -288,8 +288,8 @@ impl Request {
             call.make_claim(!body.in_order);
         }
         // Peers find what it publishes.
-        if context.progress(&run, &mut started, || false) == Progress::Ended {
-            let ended = context.complete(&run, None, &mut started);
+        if started.progress(context, &run, || false) == Progress::Ended {
+            let ended = started.complete(context, &run, None);
             body.was_waited_for(ended.as_ref().err());
             ended?;
             started.keep(&self.claim);
@@ -308,7 +308,7 @@ impl Request {
         let Some((operation, times)) = &mut *running else { return Ok(true) };
         body.wants_function.store(false, Ordering::Release);
         let run = body.run(times);
-        if context.advance(&run, operation, None)? {
+        if operation.advance(context, &run, None)? {
             return Ok(true);
         }
         body.look_for_function(&run, operation);
@@ -370,11 +370,11 @@ impl Request {
             let _stay = context.engine().stay();
             let run = body.run(times);
             if let Some(until) = until
-                && !context.advance(&run, operation, Some(until))?
+                && !operation.advance(context, &run, Some(until))?
             {
                 return Ok(false);
             }
-            context.complete(&run, None, operation)?;
+            operation.complete(context, &run, None)?;
         }
         operation.keep(&self.claim);
         Ok(true)

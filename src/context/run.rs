@@ -226,15 +226,6 @@ impl Context {
         error.context(format_args!("the algorithm {}{by}", algorithm.name))
     }
 
-    /// Executes `call`, which is that of the binding of `run`.
-    #[inline(never)]
-    pub(super) fn execute(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<()> {
-        let admitted = self.admit(run)?;
-        let (guard, mut operation) = self.begin(run, call)?;
-        drop(admitted);
-        self.complete(run, guard, &mut operation)
-    }
-
     /// Ends the run `index`, which is over or has timed out, and returns its result. If it has failed, the context is
     /// broken.
     pub(super) fn conclude(&self, run: &Run<'_>, guard: Guard<'_>, index: u32, over: bool) -> Result<()> {
@@ -332,6 +323,21 @@ impl Context {
     pub(super) fn described(&self, run: &Run<'_>, error: &Error) -> Error {
         let error = error.context(run.call.describe(self.rank, run.binding.tag));
         self.amended(run.own_timeout, run.deadline, error.during(run.call.collective().name()))
+    }
+
+    /// The error for a call that does not start.
+    #[cold]
+    pub(super) fn refused(&self, run: &Run<'_>, mut guard: Guard<'_>, error: &Error) -> Error {
+        let error = self.described(run, error);
+        // The other ranks wait for this one, so they are sent the reason.
+        if guard.broken.is_some() || error.kind() == ErrorKind::ResourceExhausted {
+            let reason = guard.broken.clone().unwrap_or_else(|| error.clone());
+            let failure = self.snapshot_of_failure(&mut guard, &reason);
+            guard.break_with(&error, Some(&reason));
+            self.finish_closing(guard);
+            self.dump_failure(failure);
+        }
+        error
     }
 
     /// The error for a completed run if a peer has sent more messages for it, or for an earlier run on its tag, than
