@@ -194,7 +194,7 @@ impl Starts {
         drop((admitted, compared));
         after.iter().for_each(|after| after.wake());
         begun.into_iter().zip(&self.requests).for_each(|((operation, times), (own, joined))| {
-            own.request().go_on(operation, times, *joined);
+            own.request().activate(operation, times, *joined);
         });
         Ok(())
     }

@@ -272,7 +272,7 @@ impl Context {
     /// Memory for the products of an input of `bytes`.
     fn product_memory(&self, staging: &mut Staging, bytes: usize) -> Result<*mut u8> {
         let mut guard = self.lock()?;
-        let pointer = guard.set_aside(bytes, &mut staging.memory);
+        let pointer = guard.take_scratch(bytes, &mut staging.memory);
         pointer.ok_or_else(|| {
             let text = format!("no memory for {bytes} bytes, an input times its factor");
             Error::new(ErrorKind::ResourceExhausted, text)
@@ -284,7 +284,7 @@ impl Context {
         if !staging.memory.is_empty()
             && let Ok(mut guard) = self.lock()
         {
-            guard.keep_aside(staging.memory);
+            guard.return_scratch(staging.memory);
         }
     }
 

@@ -183,7 +183,7 @@ pub struct CallCache {
 type Place = Option<(Key, Arc<Prepared>)>;
 
 /// Places of the smallest table that has any.
-const FEWEST_PLACES: usize = 64;
+const MIN_PLACES: usize = 64;
 
 impl CallCache {
     /// The call with these numbers, if it is in the cache. Valid until [`CallCache::set`] or [`CallCache::clear`] is
@@ -249,7 +249,7 @@ impl CallCache {
 
     /// Twice as many places. Returns whether there is memory for them.
     fn grow(&mut self) -> bool {
-        let number = (2 * self.places.len()).max(FEWEST_PLACES);
+        let number = (2 * self.places.len()).max(MIN_PLACES);
         let mut places = Vec::new();
         if places.try_reserve_exact(number).is_err() {
             return false;
@@ -338,7 +338,7 @@ mod tests {
     fn a_call_that_is_set_again_takes_no_other_place() {
         let mut cache = CallCache::default();
         (0..3 * MAX_CACHED).for_each(|_| set(&mut cache, 5, true));
-        assert_eq!((cache.usage.plans(), cache.places.len()), (1, FEWEST_PLACES));
+        assert_eq!((cache.usage.plans(), cache.places.len()), (1, MIN_PLACES));
     }
 
     #[test]

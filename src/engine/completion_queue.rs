@@ -129,7 +129,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         let is_first = std::mem::take(&mut call.is_first);
         let has_ended = looks.is_none() || call.is_noted;
         let earlier = match looks {
-            Some(looks) if !has_ended => state.go_on(number, looks),
+            Some(looks) if !has_ended => state.resume(number, looks),
             _ => {
                 state.note(number);
                 false
@@ -147,7 +147,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
             return After { wake: Vec::new(), remind_at: None };
         }
         let looks = call.looks.map(|looks| looks.after(now));
-        let earlier = looks.is_some_and(|looks| state.go_on(number, looks));
+        let earlier = looks.is_some_and(|looks| state.resume(number, looks));
         state.after(earlier, earlier)
     }
 
@@ -192,7 +192,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
     pub fn remove(&self, number: u32) {
         let mut state = self.state();
         let gone = match state.calls.get_mut(number) {
-            Some(call) if call.stage == Stage::Held => {
+            Some(call) if call.stage == Stage::Busy => {
                 call.is_detached = true;
                 None
             }
@@ -239,7 +239,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
             state.bell.iter().for_each(|bell| bell.clear());
         }
         let call = &mut state.calls[number];
-        (call.stage, call.is_noted) = (Stage::Held, false);
+        (call.stage, call.is_noted) = (Stage::Busy, false);
         Some((number, call.call.clone(), call.user))
     }
 
@@ -328,7 +328,7 @@ impl<T: Send + Sync + Clone, C: HasEngine> Ends for CompletionQueue<T, C> {
         let number = number as u32;
         let Some(call) = state.calls.get_mut(number) else { return };
         match call.stage {
-            Stage::Held => call.is_noted = true,
+            Stage::Busy => call.is_noted = true,
             Stage::Active => state.note(number),
             // This one was begun while it was being attached.
             Stage::Inactive if call.has_several => state.note(number),

@@ -78,7 +78,7 @@ pub struct Core {
     /// The collectives in progress that the engine executes, or for which a thread waits here.
     operations: Operations,
     /// Memory for products of inputs and factors, which no call uses.
-    aside: Vec<Scratch>,
+    spare_scratch: Vec<Scratch>,
     /// The scratch memory of the context.
     pub kept: Arc<Kept>,
     clock: Arc<dyn Clock>,
@@ -305,8 +305,8 @@ impl Core {
     }
 
     /// Adds memory of `bytes` to `list`. Returns where it is; `None` if there is not enough.
-    pub fn set_aside(&mut self, bytes: usize, list: &mut Vec<Scratch>) -> Option<*mut u8> {
-        let mut memory = self.aside.pop().unwrap_or_default();
+    pub fn take_scratch(&mut self, bytes: usize, list: &mut Vec<Scratch>) -> Option<*mut u8> {
+        let mut memory = self.spare_scratch.pop().unwrap_or_default();
         let is_made = memory.reserve(&self.kept, bytes, 1);
         let pointer = memory.pointer();
         list.push(memory);
@@ -314,16 +314,16 @@ impl Core {
     }
 
     /// Keeps the memory of a call that has ended for later calls.
-    pub fn keep_aside(&mut self, memory: Vec<Scratch>) {
-        self.aside.extend(memory);
+    pub fn return_scratch(&mut self, memory: Vec<Scratch>) {
+        self.spare_scratch.extend(memory);
     }
 
     /// The scratch memory that no call uses, nor has needed all of since the last time.
     fn release_scratch(&mut self) -> Vec<Scratch> {
         let mut released = self.shared.as_ref().map_or(Vec::new(), |shared| shared.release_scratch());
         self.operations.release_scratch(&mut released);
-        self.aside.iter_mut().for_each(|memory| memory.release(&mut released));
-        self.aside.retain(|memory| memory.bytes() > 0);
+        self.spare_scratch.iter_mut().for_each(|memory| memory.release(&mut released));
+        self.spare_scratch.retain(|memory| memory.bytes() > 0);
         released
     }
 

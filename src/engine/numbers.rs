@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use crate::wire::fingerprint::{MAX_NUMBER, next_number};
 
 /// Lines in the direct-mapped cache.
-pub(super) const RECENT: usize = 64;
+pub(super) const RECENT_LINES: usize = 64;
 
 /// Entries for other lines, at most; about 30 bytes each.
 pub(super) const MAX_RANGES: usize = 1 << 16;
@@ -23,14 +23,14 @@ pub type Line = (u8, u64);
 /// The cache position of a line. The collectives on one tag have different positions, and so have a few collectives on
 /// as many tags as a program has threads.
 const fn position((kind, tag): Line) -> usize {
-    (tag as usize).wrapping_add(kind as usize * 11) % RECENT
+    (tag as usize).wrapping_add(kind as usize * 11) % RECENT_LINES
 }
 
 /// The number of calls on each line.
 #[derive(Debug)]
 pub(super) struct Numbers {
     /// The cache: each line and its number, at its position. The number is 0 if the line is not counted.
-    recent: [(Line, u32); RECENT],
+    recent: [(Line, u32); RECENT_LINES],
     /// From a kind and a first tag to the last tag of the range and its number.
     others: BTreeMap<Line, (u64, u32)>,
     /// Whether a number was dropped because `others` was full.
@@ -39,7 +39,7 @@ pub(super) struct Numbers {
 
 impl Default for Numbers {
     fn default() -> Self {
-        Self { recent: [((0, 0), 0); RECENT], others: BTreeMap::new(), dropped: false }
+        Self { recent: [((0, 0), 0); RECENT_LINES], others: BTreeMap::new(), dropped: false }
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
     fn beyond_the_most_entries_no_more_tags_are_counted_and_those_known_still_are() {
         let mut numbers = Numbers::default();
         let line = |index: usize| (1, 7 * index as u64);
-        let all = MAX_RANGES + 10 * RECENT;
+        let all = MAX_RANGES + 10 * RECENT_LINES;
         for index in 0..all {
             numbers.next(line(index));
         }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn numbers_skip_zero_when_they_wrap() {
-        let mut numbers = Numbers { recent: [((1, 3), MAX_NUMBER); RECENT], ..Numbers::default() };
+        let mut numbers = Numbers { recent: [((1, 3), MAX_NUMBER); RECENT_LINES], ..Numbers::default() };
         assert_eq!((numbers.next((1, 3)), numbers.next((1, 3))), (1, 2));
         numbers.put((1, 70), MAX_NUMBER);
         assert_eq!(numbers.next((1, 70)), 1);

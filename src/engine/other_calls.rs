@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind};
 use crate::types::Rank;
 use crate::wire::fingerprint::{digest, fingerprint, is_earlier, kind, number, replaces};
 
-/// Most running calls that a reply to a query lists.
-const MAX_REPORTED: usize = 2;
+/// The maximum number of running calls that a reply to a query lists.
+const MAX_REPORTED_CALLS: usize = 2;
 
 impl Core {
     /// A rank for which the run `index` waits, and the fingerprint of a call in which it has said that it is in place
@@ -97,7 +97,7 @@ impl Core {
 
     /// What this rank is doing, for a peer that waits for it.
     pub(super) fn doing(&self) -> String {
-        let calls = self.operations.iter().take(MAX_REPORTED).map(|(index, operation)| {
+        let calls = self.operations.iter().take(MAX_REPORTED_CALLS).map(|(index, operation)| {
             let Identity { fingerprint, count, tag, .. } = operation.id;
             let (what, waits) =
                 ((self.explain)(digest(fingerprint)), self.messenger.diagnosis().describe(index, self.now));
@@ -108,7 +108,7 @@ impl Core {
         let in_memory = self.only_in_memory().into_iter().map(|(tag, fingerprint, _)| {
             format!("in {}, tag {tag}, which it has started", (self.explain)(digest(fingerprint)))
         });
-        let calls: Vec<String> = calls.chain(in_memory).take(MAX_REPORTED).collect();
+        let calls: Vec<String> = calls.chain(in_memory).take(MAX_REPORTED_CALLS).collect();
         if calls.is_empty() {
             return format!("it says that it is in no collective, after {} on this context", self.begun());
         }

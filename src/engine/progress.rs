@@ -84,7 +84,7 @@ impl Engine {
                 messenger,
                 now,
                 operations: Operations::default(),
-                aside: Vec::new(),
+                spare_scratch: Vec::new(),
                 kept,
                 clock: clock.clone(),
                 requests: Requests::default(),

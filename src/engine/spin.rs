@@ -15,7 +15,7 @@ pub const LOOK_BYTES: usize = 8 << 20;
 const LONG_TURN: Duration = Duration::from_micros(50);
 /// Another thread that computes there gets nearly all of the time, since the one that polls yields. What interrupts and
 /// a hypervisor take is less than this part.
-const LOST_PART: u32 = 4;
+const LOST_TIME_DIVISOR: u32 = 4;
 
 /// A thread that waits for this long looks whether other ranks make another call, and again whenever it has waited
 /// twice as long. To look takes microseconds: it reads what all ranks of the host have published.
@@ -96,7 +96,7 @@ impl Idle {
         if turn > LONG_TURN {
             self.lost += turn;
         }
-        waited < if self.lost.saturating_mul(LOST_PART) > waited { spin.min } else { spin.max }
+        waited < if self.lost.saturating_mul(LOST_TIME_DIVISOR) > waited { spin.min } else { spin.max }
     }
 
     /// When the thread looks next whether other ranks make another call; `None` before its first turn, and after ages.

@@ -52,7 +52,7 @@ impl Request {
         Ok(joined)
     }
 
-    /// The group ends: until [`Request::go_on`] or [`Request::leave_group`], this thread is in a call on the request.
+    /// The group ends: until [`Request::activate`] or [`Request::leave_group`], this thread is in a call on the request.
     /// Returns false if the request was freed.
     pub(in crate::context) fn enter_group(&self) -> bool {
         self.state.occupy(State::Grouped).is_ok()
@@ -106,7 +106,7 @@ impl Request {
     }
 
     /// The group has begun the call, which goes on.
-    pub(in crate::context) fn go_on(&self, mut operation: Operation, times: Times, joined: Joined) {
+    pub(in crate::context) fn activate(&self, mut operation: Operation, times: Times, joined: Joined) {
         self.leave_begun(&mut operation, times);
         self.body.leave_running(operation, times);
         let place = match joined {

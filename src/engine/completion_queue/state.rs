@@ -61,7 +61,7 @@ pub(super) enum Stage {
     /// Not started.
     Inactive,
     /// One thread starts it, or looks whether it has ended.
-    Held,
+    Busy,
     /// In progress.
     Active,
     /// In the list of those that are to be looked at.
@@ -89,7 +89,7 @@ impl<T, C> State<T, C> {
     /// A thread starts the call, which it holds.
     pub fn begin(&mut self, number: u32) {
         let call = &mut self.calls[number];
-        (call.stage, call.is_noted, call.running) = (Stage::Held, false, 1);
+        (call.stage, call.is_noted, call.running) = (Stage::Busy, false, 1);
         self.enter_context(number);
     }
 
@@ -130,7 +130,7 @@ impl<T, C> State<T, C> {
     }
 
     /// The call is in progress. Returns whether it is to be looked at before others.
-    pub fn go_on(&mut self, number: u32, looks: Looks) -> bool {
+    pub fn resume(&mut self, number: u32, looks: Looks) -> bool {
         let call = &mut self.calls[number];
         (call.stage, call.looks) = (Stage::Active, Some(looks));
         let at = looks.next();
@@ -152,7 +152,7 @@ impl<T, C> State<T, C> {
     }
 
     /// Whether there is something to look at, or to learn since `changes`.
-    pub fn has_news(&self, changes: u64) -> bool {
+    pub fn has_changed(&self, changes: u64) -> bool {
         !self.noted.is_empty() || self.changes != changes
     }
 

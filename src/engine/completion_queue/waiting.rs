@@ -24,7 +24,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
 
     fn wait_on(&self, context: &Arc<C>, changes: u64, idle: &mut Idle, until: Instant) {
         let mut state = self.state();
-        if state.has_news(changes) {
+        if state.has_changed(changes) {
             return;
         }
         state.awaited.push(context.clone());
@@ -33,7 +33,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         let stay = engine.stay();
         let (mut guard, function) = engine.wait_for(engine.lock(), None, idle, until, |core| {
             // With the context's lock: who wakes the threads of this context does so after this, or before it.
-            if self.state().has_news(changes) { Some(None) } else { core.next_function().map(Some) }
+            if self.state().has_changed(changes) { Some(None) } else { core.next_function().map(Some) }
         });
         let mut state = self.state();
         let at = state.awaited.iter().position(|other| Arc::ptr_eq(other, context)).expect("pushed above");
@@ -75,7 +75,7 @@ impl<T: Clone, C: HasEngine> CompletionQueue<T, C> {
         until: Instant,
     ) -> Option<R> {
         let mut state = self.state();
-        if state.has_news(changes) {
+        if state.has_changed(changes) {
             return None;
         }
         // A call may have been started since this thread last looked.

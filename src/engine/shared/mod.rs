@@ -93,7 +93,7 @@ struct State {
 
 /// After so many calls with messages of one kind on one tag, ended calls are removed from the publication table: far
 /// fewer than there are numbers, so that no later call has the number of one of them.
-const FORGOTTEN: u32 = 1 << 20;
+const CALLS_PER_CLEANUP: u32 = 1 << 20;
 
 /// Why a call does not start.
 pub enum Refused {
@@ -197,7 +197,7 @@ impl Shared {
         }
         state.begun += 1;
         let (number, sequence) = (state.numbers.next(line), state.begun);
-        if number != 0 && number.is_multiple_of(FORGOTTEN) {
+        if number != 0 && number.is_multiple_of(CALLS_PER_CLEANUP) {
             let State { calls, allocator, .. } = &mut *state;
             calls.leave(allocator);
             allocator.forget(&self.publications);

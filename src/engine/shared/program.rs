@@ -53,11 +53,11 @@ pub const COPIED_BYTES: usize = 1 << 20;
 const COPIED_ALONE_BYTES: usize = COPIED_BYTES / 32;
 /// A rank that fetches nothing writes a stream while others read it, so streams are as fast as reads by the operating
 /// system from so much shorter a length on.
-const ALONE: usize = 8;
+const ALONE_DIVISOR: usize = 8;
 /// Longest ring: half a second-level cache.
 const RING_BYTES: usize = 1 << 20;
 /// Shortest ring that is better than reads by the operating system.
-const SHORTEST_RING_BYTES: usize = 32 << 10;
+const MIN_RING_BYTES: usize = 32 << 10;
 
 /// Bytes of the longest elements for which each publication of a program can have a ring, however many there are.
 pub const MAX_ELEMENT_BYTES: usize = 64;
@@ -146,7 +146,7 @@ impl Program {
             let rings = |number: usize, room: usize| {
                 let unit = ring_unit(element);
                 let ring = (room / number.max(1)).min(longest_ring) / unit * unit;
-                if reads && ring < SHORTEST_RING_BYTES { 0 } else { ring }
+                if reads && ring < MIN_RING_BYTES { 0 } else { ring }
             };
             // The shortest publications are copied as a whole, as many as fit; or all get the same room.
             let rest = CELL_BYTES.saturating_sub(taken(copied, 0));
@@ -182,7 +182,7 @@ fn by_reference(constants: &Constants, fetches: bool) -> RangeInclusive<usize> {
     let (value, read) = (constants.memory_sole_value_bytes as usize, constants.memory_sole_read_bytes as usize);
     match fetches {
         true => value + 1..=read,
-        false => value.min(COPIED_ALONE_BYTES) + 1..=read / ALONE,
+        false => value.min(COPIED_ALONE_BYTES) + 1..=read / ALONE_DIVISOR,
     }
 }
 
@@ -281,7 +281,7 @@ mod tests {
         for (lens, fetches) in [(&[max_len; 7][..], true), (&[10 * max_len; 7], true), (&[max_len + 1; 64], false)] {
             let many = for_readers(Readers::set([1, 2]), lens, fetches);
             assert!(many.room <= CELL_BYTES && many.copied == many.ring, "{many:?}");
-            assert!(many.ring >= SHORTEST_RING_BYTES && many.ring.is_multiple_of(piece), "{many:?}");
+            assert!(many.ring >= MIN_RING_BYTES && many.ring.is_multiple_of(piece), "{many:?}");
             assert_eq!(memory(lens, fetches), Memory { room: 0, copied: many.copied, ring: 0 });
         }
         let short = memory(&[10 * max_len, 8, 8, 10 * max_len, 10 * max_len, 10 * max_len], true);

@@ -130,7 +130,7 @@ impl Control {
     }
 
     /// Whether standard input is readable, which it is also at its end.
-    fn has_news() -> bool {
+    fn is_input_readable() -> bool {
         let mut poll = readable(libc::STDIN_FILENO);
         // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
         unsafe { libc::poll(&mut poll, 1, 0) > 0 }
@@ -164,7 +164,7 @@ impl Running {
         if control.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
             return self.lose_launcher();
         }
-        if Control::has_news() {
+        if Control::is_input_readable() {
             let mut bytes = [0; READ_BYTES];
             match read(&mut bytes) {
                 Ok(read) if read > 0 => control.decoder.push(&bytes[..read]),

@@ -1,7 +1,7 @@
 //! Tests of starts: the calls that are accepted, and the numbers that distinguish them.
 
 use super::*;
-use crate::engine::numbers::{MAX_RANGES, RECENT};
+use crate::engine::numbers::{MAX_RANGES, RECENT_LINES};
 
 #[test]
 fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
@@ -19,7 +19,7 @@ fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
     let line = (kind(own), 0);
     let seen = || shared[0].other_call(0, own ^ 1);
     assert_eq!(seen(), Some((1, own)));
-    for _ in 1..FORGOTTEN {
+    for _ in 1..CALLS_PER_CLEANUP {
         shared[1].claim(line, false, 7, true).unwrap();
         shared[1].release(line);
     }
@@ -49,7 +49,7 @@ fn two_calls_of_a_kind_on_a_tag_are_refused() {
 fn a_call_without_a_number_is_refused() {
     let shared = Shared::in_test(HostGroup::in_process(2).remove(0), Arc::default());
     // No two of these tags are adjacent.
-    for tag in (0..).step_by(2).take(MAX_RANGES + RECENT + 1) {
+    for tag in (0..).step_by(2).take(MAX_RANGES + RECENT_LINES + 1) {
         shared.claim((1, tag), false, 1, true).unwrap();
         shared.release((1, tag));
     }

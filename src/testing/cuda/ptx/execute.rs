@@ -17,7 +17,7 @@ pub enum Order {
 }
 
 /// A thread that has executed so many instructions is taken for one that does not end.
-const MOST_STEPS: u64 = 1 << 22;
+const MAX_STEPS: u64 = 1 << 22;
 
 impl Kernel {
     /// Launches the kernel, and returns when it has ended. `parameters` has the bytes of each parameter.
@@ -56,7 +56,7 @@ impl Kernel {
     /// Runs one thread. An error comes with the number of the instruction.
     fn run(&self, registers: &mut [u64], parameters: &[u8], memory: &AddressMap) -> Result<(), (usize, String)> {
         let mut next = 0;
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let at = next;
             let instruction = &self.instructions[at];
             next += 1;
@@ -102,7 +102,7 @@ impl Kernel {
                 Kind::Return => return Ok(()),
             }
         }
-        Err((next, format!("is reached after {MOST_STEPS} instructions")))
+        Err((next, format!("is reached after {MAX_STEPS} instructions")))
     }
 }
 
