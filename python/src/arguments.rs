@@ -64,7 +64,8 @@ impl<'a, 'py> Keywords<'a, 'py> {
         Ok(value.filter(|value| !value.is_none()))
     }
 
-    /// Refuses what no `take` has asked for. If there is such a thing, `known` has all names, since every `take` looked.
+    /// Refuses what no `take` has asked for. If there is such a thing, `known` has all names, since every `take`
+    /// looked.
     pub fn finish(self, function: &str) -> PyResult<()> {
         let Some(dict) = self.given else { return Ok(()) };
         if self.taken == dict.len() {

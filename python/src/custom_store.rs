@@ -31,8 +31,8 @@ pub fn create(py: Python<'_>, object: Py<PyAny>) -> PyResult<Store> {
     store
 }
 
-/// Makes a call of the object. What it raises cannot pass through the library: Python's hook for such exceptions gets it, unless it says
-/// that the time is over.
+/// Makes a call of the object. What it raises cannot pass through the library: Python's hook for such exceptions gets
+/// it, unless it says that the time is over.
 ///
 /// # Safety
 /// `user` is that of `create`, and has not been destroyed.

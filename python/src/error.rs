@@ -8,8 +8,8 @@ use std::ffi::{CStr, c_char};
 /// Runs `call` without the interpreter's lock.
 pub fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T) -> T {
     struct Sent<F>(F);
-    // SAFETY: the closure runs on this thread. It has no reference to the interpreter: what it captures are handles of the
-    // library, and memory that exporters keep valid.
+    // SAFETY: the closure runs on this thread. It has no reference to the interpreter: what it captures are handles of
+    // the library, and memory that exporters keep valid.
     unsafe impl<F> Send for Sent<F> {}
     impl<T, F: FnOnce() -> T> Sent<F> {
         fn run(self) -> T {
@@ -50,8 +50,8 @@ impl Failed {
         Self(status, Failure::of(&error))
     }
 
-    /// The exception. What a signal's handler raises, such as KeyboardInterrupt, comes first, and its cause says what the call waited
-    /// for; without this, it would be raised while the exception is made.
+    /// The exception. What a signal's handler raises, such as KeyboardInterrupt, comes first, and its cause says what
+    /// the call waited for; without this, it would be raised while the exception is made.
     pub fn raise(self, py: Python<'_>) -> PyErr {
         match py.check_signals() {
             Ok(()) => self.1.raise(py, self.0),
@@ -110,7 +110,8 @@ pub fn exception(py: Python<'_>, status: gloo_rs_status_t, error: &gloo_rs_error
     Failure::of(error).raise(py, status)
 }
 
-/// The exception of a call of which this thread has just learnt that it has ended with this status; None if it is complete.
+/// The exception of a call of which this thread has just learnt that it has ended with this status; None if it is
+/// complete.
 pub fn ended_with(py: Python<'_>, status: gloo_rs_status_t) -> Option<Py<PyAny>> {
     let failed = (status != GLOO_RS_OK).then(|| Failed::last(status))?;
     Some(failed.1.raise(py, status).into_value(py).into_any())

@@ -1,9 +1,9 @@
 //! Ctrl-C while a call waits.
 //!
-//! Python runs the handlers of signals on its main thread, once the call that this thread is in has returned. So calls that wait for the
-//! ranks of a context are ended from outside: a handler of SIGINT in front of Python's wakes a watcher, which closes the context. Such a
-//! call pays one system call for that. Waits for stores, which nothing can end from outside, go on in another thread, and the main
-//! thread looks for signals meanwhile.
+//! Python runs the handlers of signals on its main thread, once the call that this thread is in has returned. So calls
+//! that wait for the ranks of a context are ended from outside: a handler of SIGINT in front of Python's wakes a
+//! watcher, which closes the context. Such a call pays one system call for that. Waits for stores, which nothing can
+//! end from outside, go on in another thread, and the main thread looks for signals meanwhile.
 
 use crate::abi::*;
 use crate::error::{Failed, check, detached, exception_of};
@@ -23,7 +23,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The watcher of this process; null before the first call that needs it.
 static WATCHER: AtomicPtr<Watcher> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The handler of SIGINT to which `on_sigint` passes on, as in `struct sigaction`, and whether it takes three arguments.
+/// The handler of SIGINT to which `on_sigint` passes on, as in `struct sigaction`, and whether it takes three
+/// arguments.
 static NEXT_HANDLER: AtomicUsize = AtomicUsize::new(0);
 static NEXT_FLAGS: AtomicUsize = AtomicUsize::new(0);
 
@@ -51,7 +52,8 @@ struct Waiting {
 // SAFETY: handles are thread-safe, by the header.
 unsafe impl Send for Waiting {}
 
-/// Runs `call`, which may wait for other ranks of `context`, without the interpreter's lock. Ctrl-C closes the context, and the call fails.
+/// Runs `call`, which may wait for other ranks of `context`, without the interpreter's lock. Ctrl-C closes the context,
+/// and the call fails.
 pub fn waiting(
     py: Python<'_>,
     context: &Handle<gloo_rs_context_t>,
@@ -77,8 +79,9 @@ pub fn waiting_on(
     check(py, ended?)
 }
 
-/// Runs `call`, which may wait for a store or a launcher. The main thread runs handlers of signals meanwhile. What they raise ends
-/// the wait: then `give_up` is called, and `call` is left to itself, in a thread that ends with it. `what` it waits for, for the error.
+/// Runs `call`, which may wait for a store or a launcher. The main thread runs handlers of signals meanwhile. What they
+/// raise ends the wait: then `give_up` is called, and `call` is left to itself, in a thread that ends with it. `what`
+/// it waits for, for the error.
 ///
 /// # Safety
 /// `call` owns what its pointers point to, and any thread may use that.
@@ -122,7 +125,8 @@ pub unsafe fn waiting_apart<T: Send + 'static>(
 }
 
 impl Watcher {
-    /// This process's watcher, which the first call starts. None if the system has no resources for it, so that Ctrl-C has to wait.
+    /// This process's watcher, which the first call starts. None if the system has no resources for it, so that Ctrl-C
+    /// has to wait.
     fn get(py: Python<'_>) -> Option<&'static Self> {
         // SAFETY: watchers are never freed.
         unsafe { WATCHER.load(Ordering::Acquire).as_ref() }.or_else(|| Self::start(py))
@@ -174,13 +178,15 @@ impl Watcher {
                 return;
             }
             let call = self.interrupted.load(Ordering::Acquire);
-            // Whether another handler of the program raises can only be known by running it, which is the main thread's.
+            // Whether another handler of the program raises can only be known by running it, which is the main
+            // thread's.
             if Python::try_attach(is_default_handler) != Some(true) {
                 continue;
             }
             let waiting = self.lock();
             if waiting.count > 0 && waiting.calls == call {
-                // SAFETY: the list and its contexts live as long as the call, which cannot leave before the lock is released.
+                // SAFETY: the list and its contexts live as long as the call, which cannot leave before the lock is
+                // released.
                 let contexts = unsafe { std::slice::from_raw_parts(waiting.contexts, waiting.count) };
                 for context in contexts {
                     // SAFETY: as above.
@@ -224,7 +230,8 @@ fn precede_handler() {
 
 /// Wakes the watcher if the main thread is in a call, then does what the handler does that was there before.
 extern "C" fn on_sigint(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: watchers are never freed, and write may be called in handlers. The handler's address is that of a function of this type.
+    // SAFETY: watchers are never freed, and write may be called in handlers. The handler's address is that of a
+    // function of this type.
     unsafe {
         if let Some(watcher) = WATCHER.load(Ordering::Acquire).as_ref()
             && let call @ 1.. = watcher.call.load(Ordering::Acquire)

@@ -1,4 +1,5 @@
-//! Memory of Python's objects: by the buffer protocol (numpy, bytearray, memoryview, array, mmap) or DLPack (torch and others).
+//! Memory of Python's objects: by the buffer protocol (numpy, bytearray, memoryview, array, mmap) or DLPack (torch and
+//! others).
 
 use crate::abi::*;
 use crate::dlpack;
@@ -118,8 +119,8 @@ impl Memory {
 #[inline]
 fn get(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<ffi::Py_buffer> {
     let mut view = MaybeUninit::<ffi::Py_buffer>::uninit();
-    // SAFETY: the function fills the view if it succeeds. Exporters find what they keep by `obj` and `internal`, so that the view
-    // may be moved.
+    // SAFETY: the function fills the view if it succeeds. Exporters find what they keep by `obj` and `internal`, so
+    // that the view may be moved.
     unsafe {
         if ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) != 0 {
             return Err(PyErr::fetch(object.py()));

@@ -162,8 +162,8 @@ impl Store {
         unsafe { Self::create_apart(py, "the store of a URL", create) }
     }
 
-    /// A store whose calls are those of an object with the methods `set(key, value)`, `get(key, timeout)`, `wait(keys, timeout)`,
-    /// `add(key, amount)` and `delete(key)`.
+    /// A store whose calls are those of an object with the methods `set(key, value)`, `get(key, timeout)`,
+    /// `wait(keys, timeout)`, `add(key, amount)` and `delete(key)`.
     #[staticmethod]
     fn custom(py: Python<'_>, store: Py<PyAny>) -> PyResult<Self> {
         crate::custom_store::create(py, store)
@@ -325,7 +325,8 @@ pub fn launch_from_env(py: Python<'_>, timeout: Option<f64>) -> PyResult<(Store,
     Ok((Store(Arc::new(store)), rank, size))
 }
 
-/// This process's rank among the job's processes on this host, and their number; None for what the launcher does not say.
+/// This process's rank among the job's processes on this host, and their number; None for what the launcher does not
+/// say.
 #[pyfunction]
 pub fn local_rank_from_env(py: Python<'_>) -> PyResult<(Option<i32>, Option<i32>)> {
     let (mut rank, mut size) = (-1, -1);

@@ -3,9 +3,9 @@
 //! Each rank votes with flags and a record. The decision has the flags that all votes have, the ranks that are lost,
 //! and the records of the others. The rank with the lowest number that is not lost leads: it collects the votes,
 //! proposes a decision, decides once all have accepted it, and says so. If it ends, the next one collects the votes
-//! anew; a vote contains the proposal that the voter has accepted, and if there is one, the next leader proposes it again.
-//! So if any rank has decided, all ranks that are left have accepted its decision, and every later leader proposes the
-//! same. This takes four messages in a row, and P - 1 links.
+//! anew; a vote contains the proposal that the voter has accepted, and if there is one, the next leader proposes it
+//! again. So if any rank has decided, all ranks that are left have accepted its decision, and every later leader
+//! proposes the same. This takes four messages in a row, and P - 1 links.
 //!
 //! It is a commit in two phases with a leader for each attempt, as in Chandra and Toueg, "Unreliable failure detectors
 //! for reliable distributed systems" (1996), where the failure detector is perfect: a rank is lost if its link has
@@ -262,8 +262,8 @@ impl Agreement {
     }
 
     /// What this rank proposes: what an earlier leader has proposed, if any voter has accepted that, else what follows
-    /// from the votes of `others` and its own. No two voters can have accepted different proposals: who has accepted one
-    /// says so to the next leader, unless it is lost.
+    /// from the votes of `others` and its own. No two voters can have accepted different proposals: who has accepted
+    /// one says so to the next leader, unless it is lost.
     fn proposal(&self, others: &[Rank]) -> Decision {
         let votes: Vec<_> = others.iter().filter_map(|rank| Some((*rank, self.vote_of(*rank)?))).collect();
         let mut accepted = votes.iter().filter_map(|(_, received)| received.accepted.as_ref()).chain(&self.accepted);

@@ -171,10 +171,10 @@ impl BackgroundProgress for Agreements {
 }
 
 impl Context {
-    /// Agrees with the ranks that are left: on the bits that the `flags` of all have, on the ranks that are lost, and on
-    /// whether these are more than the last time. Collective, on a context in any state but closed, and independent of
-    /// what else goes on there. All ranks that are left get the same, however many end meanwhile. A rank is lost if its
-    /// process has ended, its context is closed, or a connection to it has broken; it fails then, as it cannot take
+    /// Agrees with the ranks that are left: on the bits that the `flags` of all have, on the ranks that are lost, and
+    /// on whether these are more than the last time. Collective, on a context in any state but closed, and independent
+    /// of what else goes on there. All ranks that are left get the same, however many end meanwhile. A rank is lost if
+    /// its process has ended, its context is closed, or a connection to it has broken; it fails then, as it cannot take
     /// part.
     ///
     /// If not all have come within `timeout`, this fails with `Timeout`. The vote counts all the same: the next call

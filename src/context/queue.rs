@@ -54,7 +54,8 @@ impl Completions {
         request.attach(own.clone(), &self.queue, user)
     }
 
-    /// Reports the ends of all operations of a buffer from now on, with `user`, those included that no wait has reported.
+    /// Reports the ends of all operations of a buffer from now on, with `user`, those included that no wait has
+    /// reported.
     pub fn attach_buffer(&self, buffer: &UnboundBuffer, user: u64) -> Result<()> {
         self.check_process()?;
         buffer.attach(&self.queue, user)

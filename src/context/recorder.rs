@@ -78,8 +78,8 @@ impl Context {
         self.shared.dumps.write(&snapshot, path)
     }
 
-    /// Has the device's thread write the recorder to the file that the options or the environment name. Returns false if
-    /// they name none, or this process has inherited the context by fork. Safe in a signal handler.
+    /// Has the device's thread write the recorder to the file that the options or the environment name. Returns false
+    /// if they name none, or this process has inherited the context by fork. Safe in a signal handler.
     pub fn request_dump(&self) -> bool {
         let dumps = &self.shared.dumps;
         if dumps.place.is_none() || self.is_inherited() {
@@ -90,8 +90,8 @@ impl Context {
         true
     }
 
-    /// What is to be written if a collective has failed with `error`, which breaks the context: before other calls fail,
-    /// too.
+    /// What is to be written if a collective has failed with `error`, which breaks the context: before other calls
+    /// fail, too.
     #[cold]
     pub(super) fn snapshot_of_failure(&self, guard: &mut Guard<'_>, error: &Error) -> Option<Snapshot> {
         let dumps = &self.shared.dumps;

@@ -162,7 +162,8 @@ impl Context {
     }
 
     /// Starts a call of a request without waiting, in few steps, and ends it if it can; then sets its `claim`. `None`:
-    /// it must be started by [`Operation::begin`](super::operation::Operation::begin). `shared` is the memory that all ranks share, and is not inherited.
+    /// it must be started by [`Operation::begin`](super::operation::Operation::begin). `shared` is the memory that all
+    /// ranks share, and is not inherited.
     ///
     /// # Safety
     /// `call` has `quick`, and allows these buffers; all are valid until the call has ended.

@@ -22,8 +22,8 @@ type Contents = Result<Vec<Vec<u8>>>;
 impl Context {
     /// Makes a connected context of the ranks that are left, in their order. Collective, on a context in any state but
     /// closed, which stays as it is. However many ranks end meanwhile, all that are left get a context of the same
-    /// ranks, or all get an error. The new context has the device, options, timeout and tuning of this one. A rank whose
-    /// call ends with `Timeout` is lost for later agreements.
+    /// ranks, or all get an error. The new context has the device, options, timeout and tuning of this one. A rank
+    /// whose call ends with `Timeout` is lost for later agreements.
     pub fn shrink(&self, timeout: Option<Duration>) -> Result<Arc<Context>> {
         let (deadline, used) = self.deadline(timeout);
         let limit = Limit { deadline, timeout: used, by_default: false };

@@ -1,5 +1,5 @@
-//! One GPU, as a context of this library uses it: by the primary context, which the CUDA runtime and the frameworks use,
-//! on a stream of its own. The calling thread's current context is as before after each call.
+//! One GPU, as a context of this library uses it: by the primary context, which the CUDA runtime and the frameworks
+//! use, on a stream of its own. The calling thread's current context is as before after each call.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
@@ -138,8 +138,8 @@ impl Gpu {
         Err(Error::new(ErrorKind::Unsupported, text))
     }
 
-    /// Calls `body` while the GPU's context is the current one of this thread, and while a capture of a stream in another
-    /// thread does not forbid calls of the driver.
+    /// Calls `body` while the GPU's context is the current one of this thread, and while a capture of a stream in
+    /// another thread does not forbid calls of the driver.
     pub fn within<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         let driver = &self.driver;
         // SAFETY: the context is retained.

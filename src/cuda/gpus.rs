@@ -58,8 +58,8 @@ impl Gpus {
         self.pool.take(gpu, bytes)
     }
 
-    /// Does all work, and returns when it is done: that of one GPU in its order, that of several at the same time. After
-    /// a failure no GPU accesses the memory any more, or else pinned memory is not used again.
+    /// Does all work, and returns when it is done: that of one GPU in its order, that of several at the same time.
+    /// After a failure no GPU accesses the memory any more, or else pinned memory is not used again.
     ///
     /// # Safety
     /// The memory of the tasks is there, and nobody else accesses it in a conflicting way, until this returns.

@@ -1,7 +1,8 @@
 //! The kernels that reduce in the memory of a GPU: which there are, what their names are, and how they are launched.
 //!
 //! `kernels.cu` is their source, and `kernels.ptx` what the driver compiles for its GPU (`cuModuleLoadData`);
-//! `scripts/ptx.sh` makes one of the other, and `kernels.ptx.deflate`, which the library contains. Their results have the bits of those of [`crate::reduce`].
+//! `scripts/ptx.sh` makes one of the other, and `kernels.ptx.deflate`, which the library contains. Their results have
+//! the bits of those of [`crate::reduce`].
 //!
 //! A launch (`cuLaunchKernel`) has [`blocks`] of [`BLOCK_THREADS`] threads, no shared memory, and one parameter,
 //! [`Arguments`].
@@ -19,8 +20,8 @@ use crate::types::{DataType, ReduceOp};
 #[cfg(any(test, feature = "cuda"))]
 const COMPRESSED: &[u8] = include_bytes!("kernels.ptx.deflate");
 
-/// The kernels, for `cuModuleLoadData`, with the zero byte that ends a string in C. Drivers of CUDA 12.1 or newer take it,
-/// for GPUs from compute capability 7.0 on.
+/// The kernels, for `cuModuleLoadData`, with the zero byte that ends a string in C. Drivers of CUDA 12.1 or newer take
+/// it, for GPUs from compute capability 7.0 on.
 #[cfg(any(test, feature = "cuda"))]
 pub fn ptx() -> Result<Vec<u8>> {
     const BYTES: usize = include_bytes!("kernels.ptx").len();

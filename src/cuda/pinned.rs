@@ -1,5 +1,5 @@
-//! Pinned memory of the host, through which buffers in the memory of GPUs reach the network: copies to and from it go on
-//! while the host does something else. Pinning takes long, so some of it is kept for later calls.
+//! Pinned memory of the host, through which buffers in the memory of GPUs reach the network: copies to and from it go
+//! on while the host does something else. Pinning takes long, so some of it is kept for later calls.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;

@@ -1,7 +1,8 @@
 //! Who calls the reduction functions of callers.
 //!
 //! That of a plain call is called by the thread that makes it. That of a call which was started is called by any thread
-//! that waits on the context: otherwise ranks that wait for several calls in different orders would wait for each other.
+//! that waits on the context: otherwise ranks that wait for several calls in different orders would wait for each
+//! other.
 
 use std::sync::Arc;
 use std::thread::ThreadId;

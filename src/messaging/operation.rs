@@ -174,8 +174,8 @@ pub enum Outcome {
     },
     /// An event of [`Token::CONTEXT`]: a peer has replied to a query.
     Replied,
-    /// An event of [`Token::CONTEXT`]: [`Messenger::take_agreement`](super::Messenger::take_agreement) has a message. It is
-    /// not here, since outcomes of calls are moved and dropped often.
+    /// An event of [`Token::CONTEXT`]: [`Messenger::take_agreement`](super::Messenger::take_agreement) has a message.
+    /// It is not here, since outcomes of calls are moved and dropped often.
     Agreement,
     /// An event of [`Token::CONTEXT`]: a peer is disconnected. Only if the messenger is to tell of that.
     Disconnected {

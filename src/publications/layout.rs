@@ -30,7 +30,8 @@ pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 /// reader one miss more, since it must read first where that is: 16 allreduces of 40 to 256 bytes take 5.6 µs in place
 /// of 8.5. With 16 lines, those of 64 bytes take 40 % longer, since 64 entries then take twice as many pages.
 pub const INLINE_BYTES: usize = if cfg!(all(test, loom)) { 32 } else { 32 + 4 * LINE };
-/// Long cells: calls whose publications are streams, or longer copies than a medium cell has room for, at the same time.
+/// Long cells: calls whose publications are streams, or longer copies than a medium cell has room for, at the same
+/// time.
 pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 8 };
 /// Bytes of a long cell.
 pub const CELL_BYTES: usize = if cfg!(all(test, loom)) { 2 * LINE } else { 2 << 20 };

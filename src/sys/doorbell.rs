@@ -82,7 +82,8 @@ impl Doorbell {
 
     /// Makes the descriptor unreadable until it rings again.
     pub fn clear(&self) {
-        // A buffer without room, so that what came is dropped. qemu receives nothing into no buffers, but says that it did.
+        // A buffer without room, so that what came is dropped. qemu receives nothing into no buffers, but says that it
+        // did.
         let mut nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         for _ in 0..MAX_CALLS {
             // SAFETY: zeroed headers are valid.

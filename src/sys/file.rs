@@ -176,8 +176,8 @@ mod tests {
 
     /// How long something is waited for that does not come.
     const SHORT: Duration = Duration::from_millis(50);
-    /// How long something is waited for that comes. Other tests fork: until such a child has ended, it has this process's
-    /// pipes open.
+    /// How long something is waited for that comes. Other tests fork: until such a child has ended, it has this
+    /// process's pipes open.
     const LONG: Duration = Duration::from_secs(60);
 
     fn refused(path: &Path) -> String {

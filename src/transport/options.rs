@@ -24,7 +24,8 @@ pub struct DeviceOptions {
     /// Callback for log messages that no call returns.
     pub log: Option<LogCallback>,
     /// Whether contexts share memory with ranks of this host. `None`: as
-    /// [`SHARED_MEMORY`](crate::environment::SHARED_MEMORY) says, else yes. If a rank does not, no rank of its host does.
+    /// [`SHARED_MEMORY`](crate::environment::SHARED_MEMORY) says, else yes. If a rank does not, no rank of its host
+    /// does.
     pub shared_memory: Option<bool>,
     /// Whom this process lets trace it, and so read its memory, where Yama forbids that: the number of a process from
     /// which it descends, with all that descend from that one; `any`, all of the user's; or `0`. `None`: as

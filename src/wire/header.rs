@@ -6,8 +6,7 @@
 //!
 //! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..36 | 36..40 | payload |
 //! |---|---|---|---|---|---|---|---|---|
-//! | data | space, flags | fingerprint | fingerprint | slot | length | key, if placed | channel | the message, unless
-//! placed |
+//! | data | space, flags | fingerprint | fingerprint | slot | length | key, if placed | channel | the message, unless placed |
 //! | announce | space, flags | fingerprint | fingerprint | slot | length | number | channel | |
 //! | offer | space, flags | fingerprint | fingerprint | slot | length | key | channel | |
 //! | taken | | | key | | | | | |

@@ -53,8 +53,8 @@ fn against(table: &Table, sources: &Sources, imports: &Imports) -> Vec<String> {
     imports.keys().copied().filter(is_forbidden).map(|import| shown(sources, imports, import)).collect()
 }
 
-/// Files and folders that stand behind the interface of the floor they are on: only those named beside them may import them. The first are
-/// transports, the second stores; users of the C ABI and of the tool choose one of them.
+/// Files and folders that stand behind the interface of the floor they are on: only those named beside them may import
+/// them. The first are transports, the second stores; users of the C ABI and of the tool choose one of them.
 const BEHIND: [(&[&str], &[&str]); 2] = [
     (
         &["src/transport/tcp/", "src/transport/shm/", "src/transport/ibverbs/"],
@@ -72,7 +72,8 @@ const BEHIND: [(&[&str], &[&str]); 2] = [
         &["src/rendezvous/", "src/ffi/", "tool/src/"],
     ),
 ];
-/// This one is a part of the interface, under the name `transport::Allocations`: without shared memory it is ordinary memory.
+/// This one is a part of the interface, under the name `transport::Allocations`: without shared memory it is ordinary
+/// memory.
 const IN_FRONT: &str = "src/transport/shm/allocations.rs";
 
 /// The imports of what is [`BEHIND`] an interface by files that may not know it.

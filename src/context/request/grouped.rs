@@ -52,8 +52,8 @@ impl Request {
         Ok(joined)
     }
 
-    /// The group ends: until [`Request::activate`] or [`Request::leave_group`], this thread is in a call on the request.
-    /// Returns false if the request was freed.
+    /// The group ends: until [`Request::activate`] or [`Request::leave_group`], this thread is in a call on the
+    /// request. Returns false if the request was freed.
     pub(in crate::context) fn enter_group(&self) -> bool {
         self.state.occupy(State::Grouped).is_ok()
     }

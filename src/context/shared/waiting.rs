@@ -32,9 +32,9 @@ const SHARED_LOOKS_AROUND: u32 = 8;
 const TURN: Duration = Duration::from_millis(10);
 
 impl Context {
-    /// Executes `call` until it is over, its deadline has passed, or `until`; for a thread that does not wait, which has
-    /// no such time, only as far as possible without waiting. Returns whether it is over, and has an outcome, or its
-    /// deadline has passed.
+    /// Executes `call` until it is over, its deadline has passed, or `until`; for a thread that does not wait, which
+    /// has no such time, only as far as possible without waiting. Returns whether it is over, and has an outcome, or
+    /// its deadline has passed.
     pub(in crate::context) fn advance_shared(
         &self,
         run: &Run<'_>,

@@ -338,7 +338,8 @@ fn in_shared_memory_too_a_timeout_begins_with_the_start_and_a_late_wait_takes_wh
     assert_eq!(data, [[3], [3]]);
 }
 
-/// Rank 1 starts the second request only when the function of the first was called on rank 0, which waits for the second.
+/// Rank 1 starts the second request only when the function of the first was called on rank 0, which waits for the
+/// second.
 #[test]
 fn a_function_called_by_a_wait_for_another_request_cannot_wait_for_its_own() {
     for contexts in groups() {

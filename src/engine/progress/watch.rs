@@ -57,7 +57,8 @@ impl Engine {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // It gives way between two turns.
             Err(TryLockError::WouldBlock) if self.polls.load(Ordering::Relaxed) > 0 => self.lock_contended(),
-            // A thread of the program is here. It may have lost its core to the watch, which must not try again at once.
+            // A thread of the program is here. It may have lost its core to the watch, which must not try again at
+            // once.
             Err(TryLockError::WouldBlock) => return self.visit(),
         };
         if guard.waiters.polling {
@@ -90,8 +91,8 @@ impl Engine {
         guard.is_lazy = std::mem::take(&mut guard.moved) || !guard.messenger.connections().is_quiet();
     }
 
-    /// Has the watch call [`BackgroundProgress::reminded`](crate::transport::BackgroundProgress::reminded) soon. Safe in
-    /// a signal handler.
+    /// Has the watch call [`BackgroundProgress::reminded`](crate::transport::BackgroundProgress::reminded) soon. Safe
+    /// in a signal handler.
     pub fn remind(&self) {
         if let Some(watch) = self.watch.get() {
             watch.remind(Duration::ZERO);
@@ -179,8 +180,8 @@ impl Engine {
         self.seen_visits.store(self.visits.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// A thread of the program waits for a request as long as the result exists, and meanwhile does what the watch would
-    /// otherwise do.
+    /// A thread of the program waits for a request as long as the result exists, and meanwhile does what the watch
+    /// would otherwise do.
     #[inline]
     pub fn stay(&self) -> Stay<'_> {
         self.visit();

@@ -118,7 +118,8 @@ impl First {
 }
 
 impl Pair {
-    /// What a call of two ranks does after its first publication `first`, by `program`, with elements of `element` bytes.
+    /// What a call of two ranks does after its first publication `first`, by `program`, with elements of `element`
+    /// bytes.
     fn of(program: &Program, first: &First, element: usize, kernel: Kernel) -> Option<Self> {
         let [Op::Combine { operands, into }, Op::AwaitReaders] = &program.ops[first.next..] else { return None };
         let (own, peer, is_left) = match program.operands[operands.clone()] {

@@ -75,8 +75,8 @@ impl Call {
         unsafe { &mut (*self.entry.as_ptr()).workspace }
     }
 
-    /// Says how many bytes the call has, for the recorder. Other threads read that with the lock on the state, which this
-    /// one has.
+    /// Says how many bytes the call has, for the recorder. Other threads read that with the lock on the state, which
+    /// this one has.
     #[inline(always)] // On the path of small collectives.
     pub(super) fn set_bytes(&self, bytes: usize) {
         // SAFETY: the list of calls owns the entry, which is this call's.

@@ -27,9 +27,9 @@ impl Connection {
         }
     }
 
-    /// Does one thing with `records`, or executes the order: bytes that were decrypted go into `sink`, those that it does
-    /// not take into `plain`, and what is to be sent into `outgoing`. Returns how many bytes of the records are used up,
-    /// and what it was.
+    /// Does one thing with `records`, or executes the order: bytes that were decrypted go into `sink`, those that it
+    /// does not take into `plain`, and what is to be sent into `outgoing`. Returns how many bytes of the records are
+    /// used up, and what it was.
     pub fn step(
         &mut self,
         records: &mut [u8],

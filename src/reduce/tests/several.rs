@@ -74,8 +74,8 @@ fn offsets(random: &mut Random, number: usize) -> Vec<usize> {
 #[test]
 fn every_number_of_inputs_gives_the_bits_of_the_chain() {
     let mut random = Random(4);
-    // Under Miri a sample, in a quarter of a minute: without elements of one byte, which are the most, and take longer than all
-    // others.
+    // Under Miri a sample, in a quarter of a minute: without elements of one byte, which are the most, and take longer
+    // than all others.
     let (first, step, numbers) = if cfg!(miri) { (29, 58, &NUMBERS[4..5]) } else { (0, 1, &NUMBERS[..]) };
     for pair in supported().skip(first).step_by(step) {
         let size = pair.0.size();

@@ -112,7 +112,8 @@ impl Clock for VirtualClock {
         true
     }
 
-    /// All ranks of a simulation run on one thread. The system would give the core to other processes, for milliseconds.
+    /// All ranks of a simulation run on one thread. The system would give the core to other processes, for
+    /// milliseconds.
     fn yield_now(&self) {}
 
     fn is_simulated(&self) -> bool {

@@ -37,8 +37,8 @@ fn flags(rank: usize) -> u64 {
     !(1 << rank)
 }
 
-/// What a rank does. `parts` keeps the contexts that it makes: if it is killed, they must be closed before its memory is
-/// freed.
+/// What a rank does. `parts` keeps the contexts that it makes: if it is killed, they must be closed before its memory
+/// is freed.
 fn program(context: &Arc<Context>, state: State, parts: &RefCell<Vec<Arc<Context>>>) -> Ended {
     let rank = context.rank();
     never_poll(context);

@@ -123,8 +123,8 @@ impl Memory {
         (address - start < found.bytes as u64).then_some((start, found))
     }
 
-    /// Where the bytes at an address are, all of one allocation. `None` if they are outside, or the memory is not known,
-    /// as pageable memory of the host is not.
+    /// Where the bytes at an address are, all of one allocation. `None` if they are outside, or the memory is not
+    /// known, as pageable memory of the host is not.
     pub fn bytes(&mut self, address: u64, bytes: usize) -> Option<*mut u8> {
         let (&start, found) = self.allocations.range_mut(..=address).next_back()?;
         let offset = (address - start) as usize;
@@ -161,8 +161,8 @@ impl Memory {
             Access::Write => libc::PROT_READ | libc::PROT_WRITE,
         };
         let start = std::ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the mapping was made by `allocate` with this length. Who accesses it against this has an error that the
-        // test is to find.
+        // SAFETY: the mapping was made by `allocate` with this length. Who accesses it against this has an error that
+        // the test is to find.
         assert_eq!(unsafe { libc::mprotect(start, pages(found.bytes), protection) }, 0);
     }
 }

@@ -8,8 +8,8 @@
 //! - Streams do their work in order, and know nothing of each other but by events.
 //! - What the manual forbids, or leaves undefined, is noted, and [`Machine::assert_clean`] fails.
 //!
-//! A machine is that of the thread that has made it. All ranks that are simulated there share it, as threads of a process
-//! do. `docs/cuda.md` says what of the driver is simulated.
+//! A machine is that of the thread that has made it. All ranks that are simulated there share it, as threads of a
+//! process do. `docs/cuda.md` says what of the driver is simulated.
 
 mod functions;
 mod memory;

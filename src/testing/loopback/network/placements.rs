@@ -71,7 +71,8 @@ impl Placements {
         self.writes.back().map(|write| write.at)
     }
 
-    /// When the next report of a finished ticket is due, of a message that is yet to be written included: the receiver may run no more.
+    /// When the next report of a finished ticket is due, of a message that is yet to be written included: the receiver
+    /// may run no more.
     pub fn next_report(&self) -> Option<Instant> {
         let finished = self.finished.iter().find(|(_, _, reported)| !reported).map(|(at, ..)| *at);
         finished.or(self.writes.front().map(|write| write.finishes))

@@ -13,8 +13,8 @@ pub const GRACE: Duration = Duration::from_micros(300);
 /// program only computes from now on.
 const MAX_DELAY: Duration = Duration::from_micros(1200);
 
-/// How long work is left in a row at most. Meanwhile peers need not wake the device's thread. The program may do nothing
-/// but start calls.
+/// How long work is left in a row at most. Meanwhile peers need not wake the device's thread. The program may do
+/// nothing but start calls.
 pub const MAX_TOTAL: Duration = Duration::from_micros(4800);
 
 /// How long work was left to threads of the program, and will be. The longer they come, the less often the device's
