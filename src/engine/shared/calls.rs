@@ -28,7 +28,7 @@ unsafe impl Send for Calls {}
 
 /// A call is in progress.
 const RUNNING: u8 = 0;
-/// It has ended, and still excludes others: see [`Claim`].
+/// It has ended, and still excludes others: see [`Claim`](super::Claim).
 pub(super) const CLAIMED: u8 = 1;
 /// It has ended.
 pub(super) const ENDED: u8 = 2;
@@ -48,10 +48,11 @@ pub(super) struct Entry {
     /// ends its claim.
     pub stage: AtomicU8,
     pub line: Line,
-    /// See [`Binding::in_order`](super::Binding::in_order).
+    /// See [`Binding::in_order`](crate::engine::Binding::in_order).
     pub in_order: bool,
     pub fingerprint: u64,
-    /// Its number in the [`Recorder`], with [`WAITED`] if it has waited; 0 if it is not recorded there.
+    /// Its number in the [`Recorder`](crate::engine::recorder::Recorder), with [`WAITED`] if it has waited; 0 if it is
+    /// not recorded there.
     pub number: AtomicU64,
     /// Bytes of the call, for the recorder.
     pub bytes: usize,
@@ -105,7 +106,7 @@ impl Calls {
         })
     }
 
-    /// See [`Shared::in_progress`].
+    /// See [`Shared::in_progress`](super::Shared::in_progress).
     #[cold]
     pub fn in_progress(&self) -> Vec<(u64, u64, bool)> {
         let of = |call: &NonNull<Entry>| {
@@ -120,7 +121,7 @@ impl Calls {
         self.begun.iter().filter_map(of).collect()
     }
 
-    /// See [`Shared::runs`].
+    /// See [`Shared::runs`](super::Shared::runs).
     pub fn runs(&self) -> Vec<Run> {
         let of = |call: &NonNull<Entry>| {
             // SAFETY: the list owns it, and `stage` is atomic.
@@ -279,8 +280,8 @@ unsafe fn leave(entry: NonNull<Entry>, allocator: &mut EntryAllocator) {
 }
 
 /// Whether a call on the line `new` cannot start while one on `other` is in progress: calls of one kind need different
-/// tags, unless both are [in order](super::Binding::in_order), and a comparison of calls needs a tag on which nothing
-/// runs.
+/// tags, unless both are [in order](crate::engine::Binding::in_order), and a comparison of calls needs a tag on which
+/// nothing runs.
 #[inline]
 pub fn excludes((new, new_in_order): (Line, bool), (other, other_in_order): (Line, bool)) -> bool {
     new.1 == other.1 && (new.0 == other.0 || new.0 == COMPARISON) && !(new_in_order && other_in_order)
