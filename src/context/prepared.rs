@@ -12,6 +12,8 @@ use crate::context::run::Run;
 use crate::engine::cache::CallKey;
 use crate::engine::plan::{OwnedShape, Plan};
 use crate::engine::prepared::{Arguments, BufferBounds, OwnedArguments};
+use crate::engine::recorder::counters::Kind;
+use crate::engine::recorder::{CallCounter, Link};
 use crate::engine::shared::quick_start::QuickStart;
 use crate::engine::{Combine, Prepared};
 use crate::error::{Error, Result};
@@ -107,6 +109,7 @@ impl Context {
             counted: true,
             count: call.count(self.rank),
             bytes: call.count(self.rank).saturating_mul(element),
+            counter: self.engine().recorder().counters.uncounted(),
             plan: Arc::default(),
             combine,
             settles,
@@ -140,11 +143,24 @@ impl Context {
         let arguments = key.and_then(|key| key.arguments()).map(own).transpose()?.map(Box::new);
         let quick_start = self.quick_start(&selected, &plan);
         let is_local = selected.algorithm.uses != Uses::Counts;
-        let prepared = Arc::new(Prepared { plan, arguments, quick_start, ..selected });
+        let counter = self.counter(&selected, &plan);
+        let prepared = Arc::new(Prepared { plan, counter, arguments, quick_start, ..selected });
         if let Some(key) = key.filter(|_| is_local) {
             self.remember(key, &prepared, tuner);
         }
         Ok(prepared)
+    }
+
+    /// What counts the runs of `call` by `plan`.
+    pub(super) fn counter(&self, call: &Prepared, plan: &Plan) -> Arc<CallCounter> {
+        let link = match plan {
+            Plan { program: Some(_), .. } if self.shared_memory.get().is_some() => Link::SharedMemory,
+            Plan { shared_steps: Some(_), .. } => Link::Both,
+            _ => Link::Messages,
+        };
+        let counters = &self.engine().recorder().counters;
+        let kind = Kind::of(call.digest, link);
+        kind.map_or_else(|| counters.uncounted(), |kind| counters.counter(kind, call.bytes))
     }
 
     /// What `selected` needs to start in few steps; `None` if it must be started as others are.

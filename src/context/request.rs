@@ -261,7 +261,9 @@ impl Request {
         let call = match body.executed() {
             Some(call) => call,
             None => {
-                let counted = body.call.with_plan(context.plan_in_rounds(&run)?)?;
+                let plan = context.plan_in_rounds(&run)?;
+                let counter = context.counter(&body.call, &plan);
+                let counted = body.call.with_plan(plan, counter)?;
                 body.counted.get_or_init(|| Arc::new(counted))
             }
         };

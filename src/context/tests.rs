@@ -6,6 +6,7 @@ mod alloc;
 mod background;
 mod blocking_store;
 mod contributions;
+mod counters;
 mod counts;
 mod deadlines;
 mod disagreement;

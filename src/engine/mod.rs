@@ -176,6 +176,7 @@ impl Core {
             return Err(error);
         }
         steps.set_deadline(deadline, &self.clock);
+        call.counter.count();
         let bytes = call.bytes;
         let mut operation = Operation::new(id, Some((call, steps)));
         operation.in_order = in_order;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::engine::plan::{OwnedShape, Plan};
+use crate::engine::recorder::CallCounter;
 use crate::engine::shared::quick_start::QuickStart;
 use crate::error::Result;
 use crate::memory;
@@ -72,6 +73,8 @@ pub struct Prepared {
     pub count: usize,
     /// Their bytes, for the recorder.
     pub bytes: usize,
+    /// Counts its runs.
+    pub counter: Arc<CallCounter>,
     /// What is executed.
     pub plan: Arc<Plan>,
     /// How elements are combined.
@@ -213,7 +216,7 @@ impl BufferBounds {
 
 impl Prepared {
     /// An exchange of the library's own by `plan`, that of `algorithm` for `shape`, with elements of `element` bytes
-    /// that nothing combines.
+    /// that nothing combines. No list has its counter.
     pub fn internal(
         plan: Arc<Plan>,
         (shape, algorithm): (&Shape<'_>, &'static Algorithm),
@@ -232,6 +235,7 @@ impl Prepared {
             counted,
             count: shape.count,
             bytes: shape.count.saturating_mul(element),
+            counter: Arc::default(),
             plan,
             combine: Combine::Nothing,
             settles: None,
@@ -241,8 +245,8 @@ impl Prepared {
         })
     }
 
-    /// This call by `plan`.
-    pub fn with_plan(&self, plan: Arc<Plan>) -> Result<Self> {
+    /// This call by `plan`, whose runs `counter` counts.
+    pub fn with_plan(&self, plan: Arc<Plan>, counter: Arc<CallCounter>) -> Result<Self> {
         let shape = OwnedShape::new(&self.shape.get())?;
         let Self { dtype, operation, algorithm, element, segment, digest, counted, count, bytes, .. } = *self;
         let Self { combine, settles, .. } = *self;
@@ -258,6 +262,7 @@ impl Prepared {
             counted,
             count,
             bytes,
+            counter,
             plan,
             combine,
             settles,

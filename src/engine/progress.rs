@@ -38,6 +38,7 @@ pub struct Engine {
     watch: OnceLock<Arc<dyn Watch>>,
     core: Mutex<Core>,
     kept: Arc<Kept>,
+    recorder: Arc<Recorder>,
     /// Threads that wait for the lock.
     contenders: AtomicUsize,
     /// Whether a thread polls, as `polling` in the core says, for threads without the lock: 0 or 1.
@@ -68,8 +69,10 @@ impl Engine {
         let mut sources = vec![Pollable::from(&waker)];
         messenger.connections().descriptors(&mut sources);
         let (kept, now) = (Arc::<Kept>::default(), clock.now());
+        let recorder = Arc::new(Recorder::new(clock.clone(), now)?);
         Ok(Self {
             kept: kept.clone(),
+            recorder: recorder.clone(),
             contenders: AtomicUsize::new(0),
             polls: AtomicUsize::new(0),
             is_polled_alone: AtomicBool::new(false),
@@ -91,7 +94,7 @@ impl Engine {
                 listeners: Vec::new(),
                 reminded: Vec::new(),
                 events: Vec::with_capacity(EVENTS),
-                recorder: Arc::new(Recorder::new(clock.clone(), now)?),
+                recorder,
                 broken: None,
                 ended_by: None,
                 explain,
@@ -123,6 +126,11 @@ impl Engine {
         let mut guard = self.lock();
         guard.sleep(false);
         guard.serve();
+    }
+
+    /// The last calls, and the number of all.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// Takes the lock, and reads the clock.

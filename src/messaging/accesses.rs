@@ -74,6 +74,7 @@ impl Accesses {
         }
         if let Some(header) = header {
             peer.queue.push_placed(&header, ticket);
+            peer.traffic.add(false, send.bytes as u64);
             ep.outgoing += 1;
         }
         ep.mark_dirty(send.to);

@@ -30,6 +30,7 @@ mod tests;
 pub use diagnosis::{Diagnosis, Unmatched};
 pub use endpoint::EVENTS;
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};
+pub use peer::Traffic;
 
 use std::time::Instant;
 

@@ -137,10 +137,12 @@ impl OneSided {
         // SAFETY: the caller guarantees that the memory is valid until the event or the cancellation; both follow
         // `finished`, `cancel` or the end of the link.
         let start = |peer: &mut Peer, ticket| unsafe {
-            peer.one_sided().is_some_and(|link| match is_get {
+            let is_started = peer.one_sided().is_some_and(|link| match is_get {
                 true => link.get(region, offset as usize, memory, bytes, ticket),
                 false => link.put(region, offset as usize, memory, bytes, ticket),
-            })
+            });
+            peer.traffic.add(is_get, if is_started { bytes as u64 } else { 0 });
+            is_started
         };
         if ep.reaches(rank, region, offset, bytes)
             && accesses.begin(operation(rank, 0, memory, bytes, token), None, ep, start)

@@ -44,6 +44,23 @@ pub enum Way {
     Place(usize),
 }
 
+/// Bytes that were exchanged with one peer: all of the links' streams, and what links read, or place, apart from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes that links have taken from this rank.
+    pub sent: u64,
+    /// Bytes that have arrived here.
+    pub received: u64,
+}
+
+impl Traffic {
+    /// Adds bytes that links read or place, `to_here` or from here. A peer may claim any number.
+    pub fn add(&mut self, to_here: bool, bytes: u64) {
+        let direction = if to_here { &mut self.received } else { &mut self.sent };
+        *direction = direction.wrapping_add(bytes);
+    }
+}
+
 /// The state of one peer.
 #[derive(Default)]
 pub struct Peer {
@@ -52,6 +69,8 @@ pub struct Peer {
     way: Way,
     /// What waits to be sent.
     pub queue: SendQueue,
+    /// What was exchanged over all links to the peer.
+    pub traffic: Traffic,
     /// Messages whose memory the link accesses under a ticket.
     pub accesses: usize,
     /// The error, if it is disconnected.
@@ -201,13 +220,14 @@ impl Peer {
     /// Sends until the queue is empty or the link is full, and appends to `sent`. Returns whether anything was sent.
     pub fn flush(&mut self, sent: &mut Vec<Sent>) -> io::Result<bool> {
         let Some(link) = self.link.as_deref_mut() else { return Ok(false) };
-        self.queue.flush(link, sent)
+        self.queue.flush(link, sent, &mut self.traffic.sent)
     }
 
     /// Disconnects the peer with `error`. Returns the number of unsent messages, and the tokens to report.
     pub fn end(&mut self, error: Error) -> (usize, Vec<Token>) {
         let (unsent, tokens) = (self.queue.len(), self.queue.tokens());
-        *self = Self { disconnected: Some(error), goodbye: self.goodbye, ..Self::default() };
+        let Self { goodbye, traffic, .. } = *self;
+        *self = Self { disconnected: Some(error), goodbye, traffic, ..Self::default() };
         (unsent, tokens)
     }
 }

@@ -71,6 +71,7 @@ impl Messenger {
         let mut link = peer.link.take()?;
         let (mut result, mut room) = (Ok(()), STAGING_BYTES);
         let received = link.receive_in_place(&mut |bytes| {
+            peer.traffic.received += bytes.len() as u64;
             result = self.take(rank, peer, bytes);
             room = room.saturating_sub(bytes.len());
             result.is_ok() && room > 0
@@ -152,6 +153,7 @@ impl Messenger {
             let (result, full) = match received {
                 Received::Bytes { direct, staged, full } => {
                     any = true;
+                    peer.traffic.received += (direct + staged) as u64;
                     if let Some(incoming) = &mut peer.incoming {
                         incoming.done += direct;
                     }
@@ -272,6 +274,7 @@ impl Messenger {
             }
             Message::Data { envelope, announced, placed } => {
                 rendezvous.exposures.placed(rank, peer, &envelope, announced, placed, ep)?;
+                peer.traffic.add(true, envelope.bytes);
             }
             Message::Announce { envelope, number } => {
                 if (number != 0) != peer.places() {
@@ -299,7 +302,10 @@ impl Messenger {
             Message::Write { slot, offset, bytes } => {
                 return one_sided.begin_write(bound(slot), offset, bytes, ep).map(Some);
             }
-            Message::Written { slot, offset, bytes } => one_sided.written(bound(slot), offset, bytes, ep)?,
+            Message::Written { slot, offset, bytes } => {
+                one_sided.written(bound(slot), offset, bytes, ep)?;
+                peer.traffic.add(true, bytes);
+            }
             Message::Bound { slot, region } => one_sided.bound(bound(slot), peer, region, ep)?,
             Message::Put { request, region, offset, bytes } => {
                 let into = one_sided.region_at(region, offset, bytes);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::Messenger;
 use super::operation::{Outcome, Source, Token};
-use super::peer::Peer;
+use super::peer::{Peer, Traffic};
 use super::send_queue::Sent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
@@ -48,6 +48,11 @@ impl Messenger {
         let peers = self.ep.connections.peers();
         let of = |rank| if rank == self.ep.rank { Some(&peers.own) } else { peers.get(rank) };
         (0..self.ep.size).map(|rank| of(rank).cloned()).collect()
+    }
+
+    /// What was exchanged with each rank that this one has met.
+    pub fn traffic(&self) -> impl Iterator<Item = (Rank, Traffic)> {
+        self.ep.peers.iter().map(|(rank, peer)| (rank, peer.traffic))
     }
 
     /// The connections of this context.

@@ -238,9 +238,9 @@ impl SendQueue {
         Some(copy)
     }
 
-    /// Sends on `link` until the queue is empty or the link is full, and appends to `sent`. Returns whether anything
-    /// was sent.
-    pub fn flush(&mut self, link: &mut dyn Link, sent: &mut Vec<Sent>) -> io::Result<bool> {
+    /// Sends on `link` until the queue is empty or the link is full, appends to `sent`, and adds to `bytes` what the
+    /// link has taken. Returns whether anything was sent.
+    pub fn flush(&mut self, link: &mut dyn Link, sent: &mut Vec<Sent>, bytes: &mut u64) -> io::Result<bool> {
         let mut moved = false;
         while !self.is_empty() {
             let begun = self.control_sent == 0 && self.data.front().is_some_and(|out| out.sent > 0);
@@ -261,6 +261,7 @@ impl SendQueue {
                 Err(e) => return Err(e),
             };
             moved = true;
+            *bytes += out as u64;
             self.advance(out, begun, sent);
             if out < total {
                 return Ok(true);

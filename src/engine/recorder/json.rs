@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use super::Run;
 use super::snapshot::{Call, Snapshot, State};
-use super::{Link, Run};
 use crate::collective::Collective;
 use crate::error::ErrorKind;
 use crate::types::{DataType, Rank, ReduceOp};
@@ -102,11 +102,7 @@ impl Snapshot {
                 Some(Purpose::Comparison) => "comparison",
                 _ => "call",
             },
-            link = match link {
-                Link::SharedMemory => "shared_memory",
-                Link::Messages => "messages",
-                Link::Both => "both",
-            },
+            link = link.name(),
             number = number(fingerprint),
             created = or_null(created_at),
             started = or_null(started_at),

@@ -4,10 +4,12 @@
 //! may end at the same time: the number is written last, and whoever reads it before and after the rest has what was
 //! written together. Calls in progress are known to the engine, and are not in the ring.
 
+pub mod counters;
 mod json;
 pub mod snapshot;
 mod ticks;
 
+pub use counters::{CallCounter, Counters};
 pub use json::About;
 pub use snapshot::Snapshot;
 pub use ticks::Scale;
@@ -29,17 +31,19 @@ use ticks::Ticks;
 pub const ENTRIES: usize = 2048;
 
 /// The words of an entry, 64 bytes: number, fingerprint, tag, bytes, when it was made, was started and has ended, and
-/// the [`Outcome`].
+/// the [`Outcome`]. The times before the end, and the outcome, count only with [`HAS_OUTCOME`].
 type Entry = [AtomicU64; 8];
 
 /// The last collectives of a context.
 pub struct Recorder {
     entries: Box<[Entry; ENTRIES]>,
     ticks: Ticks,
+    /// The number of calls.
+    pub counters: Counters,
 }
 
 /// What moves the data of a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Link {
     /// Memory that all ranks share.
@@ -57,6 +61,15 @@ impl Link {
             1 => Self::Messages,
             2 => Self::Both,
             _ => Self::SharedMemory,
+        }
+    }
+
+    /// Its name in records and counters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SharedMemory => "shared_memory",
+            Self::Messages => "messages",
+            Self::Both => "both",
         }
     }
 }
@@ -99,17 +112,17 @@ impl Awaited {
     }
 }
 
-/// How a call has ended, and its link: 8 bits for the link, 8 for the error's number, or 0 if it has ended well, one
-/// for whether the entry has the times before the end, and the upper 32 for whom it has waited. 0 is that of a call in
-/// shared memory that has ended well, and has not waited.
+/// How a call has ended, and its link: 8 bits for the link, 8 for the error's number, or 0 if it has ended well, and
+/// the upper 32 for whom it has waited. 0 is that of a call in shared memory that has ended well, and has not waited.
 #[derive(Clone, Copy)]
 struct Outcome(u64);
 
-const HAS_TIMES: u64 = 1 << 16;
+/// Set in the bytes of an entry that has an outcome, and the times before the end.
+const HAS_OUTCOME: u64 = 1 << 63;
 
 impl Outcome {
     fn new(link: Link, error: u32, waited_for: Awaited) -> Self {
-        Self(link as u64 | u64::from(error) << 8 | HAS_TIMES | u64::from(waited_for.0) << 32)
+        Self(link as u64 | u64::from(error) << 8 | u64::from(waited_for.0) << 32)
     }
 
     fn error(self) -> Option<ErrorKind> {
@@ -139,7 +152,8 @@ impl Recorder {
             return Err(exhausted(layout.size(), "the record of a context's last collectives"));
         }
         // SAFETY: zeros are valid entries, and the memory is of the layout with which the box frees it.
-        Ok(Self { entries: unsafe { Box::from_raw(zeros) }, ticks: Ticks::new(clock, now) })
+        let entries = unsafe { Box::from_raw(zeros) };
+        Ok(Self { entries, ticks: Ticks::new(clock, now), counters: Counters::default() })
     }
 
     /// What ticks are in nanoseconds, as known by now.
@@ -164,6 +178,11 @@ impl Recorder {
         let waited_for = Awaited::from(error.details().rank);
         let waited_for = if waited_for == Awaited::default() { run.waited_for } else { waited_for };
         if run.number != 0 {
+            // A failure may be found in several places.
+            let known = read(place(&self.entries, run.number)).filter(|known| known.error.is_some());
+            if known.is_none_or(|known| known.run.number != run.number) {
+                self.counters.failed(run.fingerprint, run.link);
+            }
             self.write(&Run { waited_for, ..*run }, error.kind().number());
         }
     }
@@ -171,8 +190,8 @@ impl Recorder {
     /// Writes the entry of a call.
     fn write(&self, run: &Run, error: u32) {
         let call = [run.number, run.fingerprint, run.tag, run.bytes as u64];
-        let outcome = Outcome::new(run.link, error, run.waited_for);
-        write(place(&self.entries, run.number), call, Some([run.created, run.started]), outcome, || self.now());
+        let outcome = Outcome::new(run.link, error, run.waited_for).0;
+        write(place(&self.entries, run.number), call, Some([run.created, run.started, outcome]), || self.now());
     }
 
     /// The calls that have ended, in the order of their numbers.
@@ -188,11 +207,11 @@ fn place(entries: &[Entry; ENTRIES], number: u64) -> &Entry {
     &entries[number as usize % ENTRIES]
 }
 
-/// Writes the entry of a call: its number, fingerprint, tag and bytes; when it was made and started, unless nobody has
-/// read that; and how it has ended, which it does `now`. If two calls whose numbers are a multiple of [`ENTRIES`] apart
-/// end in the same moment, what is left may be a mixture of both.
+/// Writes the entry of a call that ends `now`: its number, fingerprint, tag and bytes; and when it was made and started,
+/// and its [`Outcome`], unless it has ended well in shared memory and nobody has read these times. If two calls whose
+/// numbers are a multiple of [`ENTRIES`] apart end in the same moment, what is left may be a mixture of both.
 #[inline(always)] // On the path of small collectives.
-fn write(entry: &Entry, call: [u64; 4], times: Option<[u64; 2]>, own_outcome: Outcome, now: impl FnOnce() -> u64) {
+fn write(entry: &Entry, call: [u64; 4], rest: Option<[u64; 3]>, now: impl FnOnce() -> u64) {
     let [number, fingerprint, tag, bytes, created, started, ended, outcome] = entry;
     number.store(0, Ordering::Relaxed);
     // A reader that sees one of the stores below also sees the number 0 or the final one, and so never takes fields of
@@ -200,12 +219,12 @@ fn write(entry: &Entry, call: [u64; 4], times: Option<[u64; 2]>, own_outcome: Ou
     fence(Ordering::Release);
     fingerprint.store(call[1], Ordering::Relaxed);
     tag.store(call[2], Ordering::Relaxed);
-    bytes.store(call[3], Ordering::Relaxed);
-    if let Some(times) = times {
-        created.store(times[0], Ordering::Relaxed);
-        started.store(times[1], Ordering::Relaxed);
+    bytes.store(call[3] | rest.map_or(0, |_| HAS_OUTCOME), Ordering::Relaxed);
+    if let Some(rest) = rest {
+        created.store(rest[0], Ordering::Relaxed);
+        started.store(rest[1], Ordering::Relaxed);
+        outcome.store(rest[2], Ordering::Relaxed);
     }
-    outcome.store(own_outcome.0, Ordering::Relaxed);
     ended.store(now(), Ordering::Relaxed);
     number.store(call[0], Ordering::Release);
 }
@@ -243,7 +262,7 @@ impl Writer {
         // SAFETY: the recorder lives as long as this, and its entries do not move.
         let entries = unsafe { self.entries.as_ref() };
         let call = [number, fingerprint, tag, bytes as u64];
-        write(place(entries, number), call, None, Outcome(0), || self.recorder.now());
+        write(place(entries, number), call, None, || self.recorder.now());
     }
 }
 
@@ -256,7 +275,8 @@ fn read(entry: &Entry) -> Option<Ended> {
     if number == 0 || entry[0].load(Ordering::Relaxed) != number {
         return None;
     }
-    let (created, started) = if outcome & HAS_TIMES == 0 { (0, 0) } else { (created, started) };
+    let (created, started, outcome) = if bytes & HAS_OUTCOME == 0 { (0, 0, 0) } else { (created, started, outcome) };
+    let bytes = bytes & !HAS_OUTCOME;
     let (outcome, link) = (Outcome(outcome), Link::of(outcome));
     let waited_for = Awaited((outcome.0 >> 32) as u32);
     let run = Run { number, fingerprint, tag, bytes: bytes as usize, link, created, started, waited_for };

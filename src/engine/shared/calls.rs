@@ -3,6 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use super::number;
 use super::program::Memory;
 use super::source::Source;
 use crate::engine::numbers::Line;
@@ -33,10 +34,6 @@ pub(super) const CLAIMED: u8 = 1;
 /// It has ended.
 pub(super) const ENDED: u8 = 2;
 
-/// See [`Entry::number`]: the highest bit, so that one look at the number's sign tells calls that are recorded in few
-/// steps from others.
-pub(super) const WAITED: u64 = 1 << 63;
-
 /// A call in the list, which later calls reuse: what other threads read of it, and its workspace. While it is
 /// [`RUNNING`], there is no `&mut` but to the workspace.
 #[derive(Default)]
@@ -51,8 +48,7 @@ pub(super) struct Entry {
     /// See [`Binding::in_order`](crate::engine::Binding::in_order).
     pub in_order: bool,
     pub fingerprint: u64,
-    /// Its number in the [`Recorder`](crate::engine::recorder::Recorder), with [`WAITED`] if it has waited; 0 if it is
-    /// not recorded there.
+    /// Its number in the [`Recorder`], in the form of [`number`]; 0 if it is not recorded there.
     pub number: AtomicU64,
     /// Bytes of the call, for the recorder.
     pub bytes: usize,
@@ -249,10 +245,10 @@ pub(super) unsafe fn run_of(entry: NonNull<Entry>) -> Run {
     // SAFETY: by the contract, only atomics may change.
     unsafe {
         let number = (*entry).number.load(Ordering::Acquire);
-        let waited = number & WAITED != 0;
+        let waited = number::has_waited(number);
         let since = if waited { (*entry).waits_since.load(Ordering::Relaxed) } else { 0 };
         Run {
-            number: number & !WAITED,
+            number: number::of(number),
             fingerprint: (*entry).fingerprint,
             tag: (*entry).line.1,
             bytes: (*entry).bytes,

@@ -10,6 +10,7 @@ mod combine;
 #[cfg(any(test, fuzzing))]
 #[path = "../../testing/fuzz/shared_memory.rs"]
 pub mod fuzz;
+mod number;
 pub mod part;
 pub mod program;
 mod publishing;

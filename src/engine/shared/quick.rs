@@ -76,7 +76,7 @@ impl Call {
         let start = Start::quick(call, quick, tag, is_cached);
         let Some(first) = &quick.first else {
             let begun = Self::begin_unpublished(shared, &mut state, (call, quick), tag, is_cached)?;
-            Self::new(begun).set_bytes(call.bytes);
+            Self::new(begun).count_call(call);
             drop(state);
             let (next, scratch) = Self::prepare(shared, begun, call, input, output)?;
             return Some(Self { next, scratch, ..Self::new(begun) });
@@ -85,7 +85,7 @@ impl Call {
         let publication = (base.wrapping_add(first.offset).cast_const(), first.bytes);
         // SAFETY: the caller guarantees the buffer, which is long enough for what the program publishes.
         let begun = unsafe { start.begin(shared, &mut state, Some(publication)) }.ok()?;
-        Self::new(begun).set_bytes(call.bytes);
+        Self::new(begun).count_call(call);
         drop(state);
         let (entry, fingerprint) = begun;
         // With memory for copies, the publication was made.

@@ -3,12 +3,12 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-use super::calls::{CLAIMED, ENDED, Entry, WAITED, Workspace, run_of};
+use super::calls::{CLAIMED, ENDED, Entry, Workspace, run_of};
 use super::program::Program;
 use super::started::Progress;
 use super::wait::Wait;
-use super::{Shared, State};
-use crate::engine::prepared::{Binding, Combine};
+use super::{Shared, State, number};
+use crate::engine::prepared::{Binding, Combine, Prepared};
 use crate::engine::recorder::{Awaited, Run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::publications::{ENTRIES, EntryAllocator, Full, Place};
@@ -75,12 +75,13 @@ impl Call {
         unsafe { &mut (*self.entry.as_ptr()).workspace }
     }
 
-    /// Says how many bytes the call has, for the recorder. Other threads read that with the lock on the state, which
-    /// this one has.
+    /// Counts the call, which is one of `call`, and notes its bytes for the recorder. Other threads read both with the
+    /// lock on the state, which this one has.
     #[inline(always)] // On the path of small collectives.
-    pub(super) fn set_bytes(&self, bytes: usize) {
+    pub(super) fn count_call(&self, call: &Prepared) {
+        call.counter.count();
         // SAFETY: the list of calls owns the entry, which is this call's.
-        unsafe { (*self.entry.as_ptr()).bytes = bytes };
+        unsafe { (*self.entry.as_ptr()).bytes = call.bytes };
     }
 
     /// What the recorder says of the call, which has not ended.
@@ -93,15 +94,17 @@ impl Call {
     pub fn note_wait(&self, shared: &Shared, wait: Wait) {
         let entry = self.entry.as_ptr();
         // SAFETY: the list of calls owns the entry, which is this call's; these are atomic.
-        let (number, since, rank) = unsafe { (&(*entry).number, &(*entry).waits_since, &(*entry).waited_for) };
+        let (own, since, rank) = unsafe { (&(*entry).number, &(*entry).waits_since, &(*entry).waited_for) };
         let awaited = Awaited::from(wait.member().map(|member| shared.rank(member)));
-        if awaited != Awaited::default() || number.load(Ordering::Relaxed) & WAITED == 0 {
+        // Only this thread changes it.
+        let number = own.load(Ordering::Relaxed);
+        let is_first = !number::has_waited(number);
+        if awaited != Awaited::default() || is_first {
             rank.store(awaited.0, Ordering::Relaxed);
         }
-        if number.load(Ordering::Relaxed) & WAITED == 0 {
+        if is_first {
             since.store(shared.recorder.now(), Ordering::Relaxed);
-            // Only this thread changes it.
-            number.store(number.load(Ordering::Relaxed) | WAITED, Ordering::Release);
+            own.store(number::waited(number), Ordering::Release);
         }
     }
 
@@ -305,7 +308,7 @@ impl Call {
             let entry = self.entry.as_ptr();
             ((*entry).number.load(Ordering::Relaxed), (*entry).line.1, (*entry).bytes)
         };
-        if number as i64 > 0 {
+        if number::ends_quickly(number) {
             shared.recorder.completed_at_once(number, self.fingerprint, tag, bytes);
         } else {
             self.record_end(shared);
@@ -314,7 +317,7 @@ impl Call {
         shared.leave_memory();
     }
 
-    /// Records the end of a call that has waited, if it is recorded.
+    /// Records the end of a call, if it is recorded.
     #[inline(never)]
     fn record_end(&self, shared: &Shared) {
         let run = self.run();

@@ -130,7 +130,7 @@ impl Call {
         let mut state = shared.state();
         // SAFETY: nothing is published.
         let mut call = Self::new(unsafe { Start::new(work).begin(shared, &mut state, None) }?);
-        call.set_bytes(binding.call.bytes);
+        call.count_call(binding.call);
         drop(state);
         let copy = program.skips_copy(element).filter(|_| call.workspace().copies);
         let copy = copy.map(|span| call.pointer(work, &span));

@@ -19,6 +19,7 @@ use crate::types::{DataType, ReduceOp};
 use crate::wire::fingerprint::kind;
 
 mod memory;
+mod recorded;
 mod starts;
 
 /// Every rank publishes its input, and reduces all inputs in the order of ranks.

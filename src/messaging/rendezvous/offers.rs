@@ -102,6 +102,7 @@ impl Offers {
         if let Some(memory) = peer.remote_memory() {
             memory.unregister(key);
         }
+        peer.traffic.add(false, send.bytes as u64);
         ep.event(send.token, Outcome::Done { rank, bytes: send.bytes });
         Some(send.key())
     }
@@ -244,6 +245,7 @@ impl Offers {
                 Ok((n, staged)) => {
                     moved = true;
                     left = left.saturating_sub(n);
+                    peer.traffic.add(true, n as u64);
                     match staged {
                         true => reading.incoming.store(&staging[..n]),
                         false => reading.incoming.done += n,
