@@ -778,6 +778,39 @@ typedef struct gloo_rs_context_options_t {
 /// `bytes` bytes each, in the order of ranks. Returns GLOO_RS_OK or the number of an error. Must not throw or longjmp.
 typedef enum gloo_rs_status_t (*gloo_rs_allgather_fn_t)(const void *input, void *output, size_t bytes, void *user);
 
+/// What the calls of one collective by one algorithm over one kind of link have done on a rank. Initialise it with
+/// gloo_rs_call_counters_init; gloo_rs_context_counters fills it.
+typedef struct gloo_rs_call_counters_t {
+  /// sizeof(gloo_rs_call_counters_t).
+  size_t struct_size;
+  /// The name of the collective, such as `allreduce`. A static string.
+  const char *collective;
+  /// The name of the algorithm, such as `ring`. A static string.
+  const char *algorithm;
+  /// What moves the data: `shared_memory`, that all ranks share; `messages`; or `both`: memory that the ranks of a
+  /// host share, and messages between hosts. A static string.
+  const char *link;
+  /// Calls that were started, those in progress included.
+  uint64_t calls;
+  /// Those of them that failed. Calls that are refused, such as those on a broken context, do not start.
+  uint64_t failures;
+  /// The bytes of the calls that were started: in each, those that an error names for this rank.
+  uint64_t bytes;
+} gloo_rs_call_counters_t;
+
+/// The bytes of messages that a rank has exchanged with another one. Initialise it with gloo_rs_link_counters_init;
+/// gloo_rs_context_counters fills it.
+typedef struct gloo_rs_link_counters_t {
+  /// sizeof(gloo_rs_link_counters_t).
+  size_t struct_size;
+  /// The other rank.
+  int64_t peer;
+  /// Bytes sent to it: messages of collectives and of buffers, with their headers.
+  uint64_t sent_bytes;
+  /// Bytes received from it.
+  uint64_t received_bytes;
+} gloo_rs_link_counters_t;
+
 /// A reduction function of the caller: `into[i] = left[i] op right[i]` for `count` elements. Returns 0; any other
 /// number fails the collective with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. The operation must be
 /// associative. It must also be commutative, except for scan and exscan, and where the call names an algorithm that
@@ -1399,6 +1432,56 @@ enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 /// its pairs, buffers and requests stay usable until they are destroyed, and the connections close with the last of
 /// them. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
+
+/// Sets `counters->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_call_counters_t); at most that many
+/// bytes are written. NULL is ignored.
+void gloo_rs_call_counters_init(struct gloo_rs_call_counters_t *counters, size_t struct_size);
+
+/// Sets `counters->struct_size`, and all else to 0. `struct_size` is sizeof(gloo_rs_link_counters_t); at most that many
+/// bytes are written. NULL is ignored.
+void gloo_rs_link_counters_init(struct gloo_rs_link_counters_t *counters, size_t struct_size);
+
+/// What the context has done since it was created, or got its present membership: for each collective, algorithm and
+/// kind of link of which there were calls, an element of `calls`; for each rank with which messages were exchanged, one
+/// of `links`, in the order of ranks. No number ever decreases.
+///
+/// `*call_count` and `*link_count` become the numbers of elements that there are. `calls` and `links` have room for
+/// `call_capacity` and `link_capacity` elements, each initialised; either may be NULL, to learn the number only. If one
+/// has too little room, the call fails with GLOO_RS_ERROR_INVALID_ARGUMENT and sets both numbers, which may have grown
+/// when it is called again. What ranks exchange without a message, in memory that they share or by accesses of the
+/// other rank's device, is not in `links` here; see docs/recorder.md.
+///
+/// May be called at any time, by any thread, also while other threads are in calls on the context, and after it is
+/// broken or closed. Waits for no other rank.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_counters(const struct gloo_rs_context_t *context,
+                                               struct gloo_rs_call_counters_t *calls,
+                                               size_t call_capacity,
+                                               size_t *call_count,
+                                               struct gloo_rs_link_counters_t *links,
+                                               size_t link_capacity,
+                                               size_t *link_count);
+
+/// Writes the counters of `n` contexts as text for Prometheus, in its text format, version 0.0.4 (the content type is
+/// `text/plain; version=0.0.4`), to `buffer` of `capacity` bytes, and sets `*needed` to the size of the text with its
+/// NUL byte, also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`,
+/// but not both, may be NULL. The text grows with what the contexts do, so a second call may need more than the first
+/// has said.
+///
+/// The metrics are gloo_rs_calls_total, gloo_rs_call_failures_total, gloo_rs_call_bytes_total,
+/// gloo_rs_link_sent_bytes_total and gloo_rs_link_received_bytes_total, with the numbers of gloo_rs_context_counters.
+/// All have the label `rank`; the first three `collective`, `algorithm` and `link`, the others `peer`. `names` are the
+/// values of a label `context`, one for each context, all different; for a single context `names` may be NULL, and the
+/// label is left out.
+///
+/// May be called at any time, by any thread. Waits for no other rank.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_prometheus_text(const struct gloo_rs_context_t *const *contexts,
+                                              const char *const *names,
+                                              size_t n,
+                                              char *buffer,
+                                              size_t capacity,
+                                              size_t *needed);
 
 /// Aborts the context on all its ranks. Calls that wait, requests in progress and later calls fail there with
 /// GLOO_RS_ERROR_ABORTED and a message with `reason` and this rank, which is also the `rank` of gloo_rs_last_error;

@@ -45,6 +45,7 @@ mod store_redis;
 mod launch;
 
 mod context;
+mod counters;
 
 mod membership;
 
@@ -88,6 +89,7 @@ pub use buffer::*;
 pub use callback::*;
 pub use collective::*;
 pub use context::*;
+pub use counters::*;
 pub use device::*;
 pub use error::*;
 pub use group::*;
