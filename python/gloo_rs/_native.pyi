@@ -27,6 +27,7 @@ __all__ = [
     "launch_from_env",
     "library_version",
     "local_rank_from_env",
+    "prometheus_text",
     "reduce_local",
     "remote_key_parse",
     "wait_all",
@@ -71,6 +72,23 @@ class _ContextOptions(TypedDict, total=False):
     commit_memory: bool
     wait: str | None
     order: str | None
+
+class _CallCounters(TypedDict):
+    collective: str
+    algorithm: str
+    link: str
+    calls: int
+    failures: int
+    bytes: int
+
+class _LinkCounters(TypedDict):
+    peer: int
+    sent_bytes: int
+    received_bytes: int
+
+class _Counters(TypedDict):
+    calls: list[_CallCounters]
+    links: list[_LinkCounters]
 
 class _TlsFiles(TypedDict, total=False):
     cert: str | None
@@ -172,6 +190,7 @@ class Context:
     def handle_address(self) -> int: ...
     def shares_host(self, rank: int) -> bool: ...
     def next_slot(self, n: int = 1) -> int: ...
+    def counters(self) -> _Counters: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -407,6 +426,7 @@ def built_features() -> list[str]: ...
 def library_version() -> str: ...
 def launch_from_env(*, timeout: float | None = None) -> tuple[Store, int, int]: ...
 def local_rank_from_env() -> tuple[int | None, int | None]: ...
+def prometheus_text(contexts: dict[str, Context]) -> str: ...
 def reduce_local(input: _Memory, inout: _Memory, *, op: int | None = None) -> None: ...
 def remote_key_parse(key: str) -> tuple[int, int]: ...
 def wait_all(requests: Sequence[Request], *, timeout: float | None = None) -> None: ...

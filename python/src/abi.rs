@@ -378,6 +378,25 @@ pub type gloo_rs_allgather_fn_t = ::core::option::Option<
         user: *mut core::ffi::c_void,
     ) -> gloo_rs_status_t,
 >;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gloo_rs_call_counters_t {
+    pub struct_size: usize,
+    pub collective: *const core::ffi::c_char,
+    pub algorithm: *const core::ffi::c_char,
+    pub link: *const core::ffi::c_char,
+    pub calls: u64,
+    pub failures: u64,
+    pub bytes: u64,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gloo_rs_link_counters_t {
+    pub struct_size: usize,
+    pub peer: i64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
 pub type gloo_rs_reduce_fn_t = ::core::option::Option<
     unsafe extern "C" fn(
         into: *mut core::ffi::c_void,
@@ -781,6 +800,33 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn gloo_rs_context_destroy(context: *mut gloo_rs_context_t);
+}
+unsafe extern "C" {
+    pub fn gloo_rs_call_counters_init(counters: *mut gloo_rs_call_counters_t, struct_size: usize);
+}
+unsafe extern "C" {
+    pub fn gloo_rs_link_counters_init(counters: *mut gloo_rs_link_counters_t, struct_size: usize);
+}
+unsafe extern "C" {
+    pub fn gloo_rs_context_counters(
+        context: *const gloo_rs_context_t,
+        calls: *mut gloo_rs_call_counters_t,
+        call_capacity: usize,
+        call_count: *mut usize,
+        links: *mut gloo_rs_link_counters_t,
+        link_capacity: usize,
+        link_count: *mut usize,
+    ) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
+    pub fn gloo_rs_prometheus_text(
+        contexts: *const *const gloo_rs_context_t,
+        names: *const *const core::ffi::c_char,
+        n: usize,
+        buffer: *mut core::ffi::c_char,
+        capacity: usize,
+        needed: *mut usize,
+    ) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
     pub fn gloo_rs_context_abort(context: *mut gloo_rs_context_t, reason: *const core::ffi::c_char)

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::allocation::Allocation;
 use crate::arguments::{milliseconds, seconds};
 use crate::collective::{Arguments, Call, Place, kind_of_name};
+use crate::counters;
 use crate::device::Device;
 use crate::error::{Failed, check, detached, exception, exception_of, last_error_defaults};
 use crate::group::Group;
@@ -249,6 +250,12 @@ impl Context {
         // SAFETY: the handle lives.
         check(py, unsafe { gloo_rs_context_next_slot(self.handle(), n, &mut slot) })?;
         Ok(slot)
+    }
+
+    /// What the context has done: numbers of calls, failures and bytes by collective, algorithm and kind of link, and
+    /// the bytes of messages with each rank.
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        counters::of(py, self.handle())
     }
 
     /// Closes every connection: calls that wait, in any thread, and later ones fail with Closed.

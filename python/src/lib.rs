@@ -11,6 +11,7 @@ mod arguments;
 mod callback;
 mod collective;
 mod context;
+mod counters;
 mod custom_store;
 mod device;
 mod dlpack;
@@ -33,6 +34,8 @@ mod native {
     use crate::allocation::Allocation;
     #[pymodule_export]
     use crate::context::Context;
+    #[pymodule_export]
+    use crate::counters::prometheus_text;
     #[pymodule_export]
     use crate::device::{Device, built_features, library_version};
     #[pymodule_export]
