@@ -48,7 +48,8 @@ pub(super) struct Entry {
     /// See [`Binding::in_order`](crate::engine::Binding::in_order).
     pub in_order: bool,
     pub fingerprint: u64,
-    /// Its number in the [`Recorder`], in the form of [`number`]; 0 if it is not recorded there.
+    /// Its number in the [`Recorder`](crate::engine::recorder::Recorder), in the form of [`number`]; 0 if it is not
+    /// recorded there.
     pub number: AtomicU64,
     /// Bytes of the call, for the recorder.
     pub bytes: usize,
