@@ -35,7 +35,7 @@ export CARGO_PROFILE_TEST_DEBUG := false
 export CARGO_INCREMENTAL := 0
 else
 # Some tests wait for most of their time. In `make test`, other lanes use the cores meanwhile.
-export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
+export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(nproc))))
 endif
 # Which tests of a part: a part of their names; for C tests a regular expression.
 T ?=

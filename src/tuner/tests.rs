@@ -2,6 +2,7 @@ use super::*;
 use crate::collective::{Calls, Uses};
 use crate::schedule::cost::Link;
 use crate::schedule::simulate::{Options, simulate};
+use crate::testing::tier::Tier;
 use crate::types::Rank;
 
 const MIB: usize = 1 << 20;
@@ -80,7 +81,8 @@ fn ranks_that_share_memory_use_it() {
 /// counted for each rank on its core.
 #[test]
 fn ranks_that_share_cores_use_shared_memory_for_small_calls() {
-    for (ranks, latency_us) in [4, 16, 64].into_iter().flat_map(|ranks| [(ranks, 0.3), (ranks, 1.0), (ranks, 6.0)]) {
+    let numbers = [4, 16, 64].into_iter().take(Tier::from_environment().of(2, 3, 3));
+    for (ranks, latency_us) in numbers.flat_map(|ranks| [(ranks, 0.3), (ranks, 1.0), (ranks, 6.0)]) {
         let topology = Topology { shared: true, ..Topology::one_host(ranks, 2) };
         let local = Some(Link { latency: latency_us * 1e-6, bandwidth: 4e9 });
         let tuner = Tuner::new(Tuning { local, ..Tuning::default() }, Overrides::default(), topology, MIB);
@@ -125,7 +127,8 @@ fn ranks_of_several_caches_use_the_tree() {
 #[test]
 fn leaders_send_to_all_others_at_once_where_latency_counts() {
     for (latency, bandwidth, overhead) in [(2e-6, 12e9, 0.3), (20e-6, 1.2e9, 2.0)] {
-        for (hosts, per_host) in [(2, 4), (2, 8), (3, 4), (3, 8), (4, 4), (4, 8)] {
+        let shapes = [(3, 4), (2, 4), (2, 8), (3, 8), (4, 4), (4, 8)];
+        for (hosts, per_host) in shapes.into_iter().take(Tier::from_environment().of(2, 6, 6)) {
             let numbers = (0..hosts * per_host).map(|rank| (rank / per_host) as u32).collect();
             let topology = Topology { shared: true, ..Topology::without_shared_memory(numbers, per_host) };
             let constants = [("overhead_us", overhead)].into();
@@ -509,7 +512,10 @@ fn exchanges_with_many_peers_between_hosts_cost_cpu_time_per_message() {
         (Broadcast, "one_to_all", 8, 1.0),
         (Gather, "direct", 8 * RANKS, 1.0),
         (Scatter, "direct", 8 * RANKS, 1.0),
-    ] {
+    ]
+    .into_iter()
+    .take(Tier::from_environment().of(3, 9, 9))
+    {
         let what = format!("{} {name}", collective.name());
         let price = |tuner: &Tuner| tuner.input(collective, bytes).candidate(collective.algorithm(name).unwrap());
         let messages = (RANKS - 1) as f64;
@@ -563,7 +569,7 @@ fn scratch_memory_is_a_cost() {
     assert!(flat.total - fresh < chosen.total, "it is the fastest otherwise");
     let (_, flat) = of(2, 8 * MIB, "shared_flat");
     assert!(flat.scratch == 8 * MIB && (flat.total - flat.path - flat.work).abs() < 1e-12, "so much is kept");
-    for size in [2, 3, 4, 7, 8, 64] {
+    for size in [2, 3, 4, 7, 8, 64].into_iter().take(Tier::from_environment().of(4, 6, 6)) {
         for bytes in [4, 16 * MIB, 256 * MIB, 1 << 30] {
             let (chosen, _) = of(size, bytes, "shared_flat");
             assert!(chosen.scratch <= 8 * MIB, "{size} ranks: {} of {bytes}", chosen.algorithm.name);
@@ -580,7 +586,7 @@ fn scratch_memory_is_a_cost() {
 #[test]
 fn what_is_explained_is_what_is_selected() {
     for &collective in Collective::ALL {
-        for size in [2, 4, 8, 16] {
+        for size in [4, 2, 8, 16].into_iter().take(Tier::from_environment().of(1, 4, 4)) {
             let tuner = sharing(size);
             for bytes in [0, 4, 96 << 10, 3 * MIB, 7 * MIB, 9 * MIB, 40 * MIB, 320 * MIB, 3 << 30] {
                 let (chosen, decision) =

@@ -124,7 +124,7 @@ fn every_size(collective: Collective) {
     for algorithm in collective.algorithms() {
         for size in 1..=max.min(largest(algorithm)) {
             let all = forms(collective, algorithm, size);
-            if size <= ALL_FORMS {
+            if size <= tier.of(4, ALL_FORMS, ALL_FORMS) {
                 all.into_iter().for_each(|form| prove_form(collective, algorithm, size, form));
                 continue;
             }

@@ -9,6 +9,7 @@ use super::shared;
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::context::Completions;
+use crate::testing::tier::Tier;
 use crate::types::{DataType, ReduceOp};
 
 /// Longer than anything here takes.
@@ -116,7 +117,7 @@ fn a_rank_with_a_started_call_replies_that_it_is_in_it() {
 fn a_started_call_ends_though_no_thread_waits_for_it() {
     for size in [2, 3] {
         let contexts = shared::connected(size, false);
-        for round in 0..5 {
+        for round in 0..Tier::from_environment().of(2, 5, 5) {
             for counts in [&[1][..], &[3], &[100], &[100_000], &[700_001], &[700_001, 100_000, 1]] {
                 run(&contexts, |context| {
                     let mut data: Vec<Vec<i64>> =

@@ -364,7 +364,7 @@ fn a_member_is_lost_at_any_step() {
         let whole = Case::new(3, old, new.clone());
         let requests: Vec<u64> =
             play(&whole).into_iter().map(|ended| ended.map_or(0, |ended| ended.requests)).collect();
-        let step = Tier::from_environment().of(5, 1, 1);
+        let step = Tier::from_environment().of(11, 1, 1);
         for process in &new {
             for fate in [Fate::KilledBefore, Fate::KilledAfter, Fate::CutOff, Fate::AnswersCutOff] {
                 for at in (1..=requests[*process]).step_by(step) {

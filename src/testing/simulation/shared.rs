@@ -41,7 +41,7 @@ fn play(seed: u64) -> Result<(), String> {
 /// `SEEDS=20000` sets the number of fixed seeds; `SEED=7` runs only that one.
 #[test]
 fn random_jobs_of_one_host() {
-    let fixed = Tier::from_environment().of(60, 500, 20_000);
+    let fixed = Tier::from_environment().of(25, 500, 20_000);
     run(&seeds(fixed, "", DRAWN), play, "simulation::shared", "Write a test of what it has found.");
 }
 
@@ -72,7 +72,7 @@ fn play_on_hosts(seed: u64) -> Result<(), String> {
 /// `SEEDS` and `SEED` select the seeds as in [`random_jobs_of_one_host`].
 #[test]
 fn random_jobs_of_several_hosts() {
-    let fixed = Tier::from_environment().of(60, 500, 20_000);
+    let fixed = Tier::from_environment().of(25, 500, 20_000);
     run(&seeds(fixed, "", DRAWN), play_on_hosts, "simulation::shared", "Write a test of what it has found.");
 }
 

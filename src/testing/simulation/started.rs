@@ -393,6 +393,6 @@ fn play_round(
 /// `SEEDS=20000` sets the number of fixed seeds; `SEED=7` runs only that one.
 #[test]
 fn random_jobs_of_started_requests() {
-    let fixed = Tier::from_environment().of(60, 400, 20_000);
+    let fixed = Tier::from_environment().of(25, 400, 20_000);
     run(&seeds(fixed, "", 200), play, "simulation::started", "Write a test of what it has found.");
 }

@@ -188,6 +188,6 @@ fn play_rank(
 /// `SEEDS=20000` sets the number of fixed seeds; `SEED=7` runs only that one.
 #[test]
 fn random_jobs_of_groups() {
-    let fixed = Tier::from_environment().of(60, 300, 20_000);
+    let fixed = Tier::from_environment().of(25, 300, 20_000);
     run(&seeds(fixed, "", 200), play, "simulation::groups::random", "Write a test of what it has found.");
 }
