@@ -269,7 +269,7 @@ def test_ctrl_c_closes_a_context_that_connects(program):
 def test_ctrl_c_in_a_child_of_fork(program):
     """The child has a watcher of its own, and what interrupts it does not concern the parent."""
     process = program("""
-        import os
+        import os, sys
         context, other = pair("parent")
         def both(meanwhile=lambda: None):
             thread = threading.Thread(target=lambda: (meanwhile(), other.barrier()))
@@ -291,10 +291,12 @@ def test_ctrl_c_in_a_child_of_fork(program):
         def interrupt_child():
             os.read(reading, 1)
             await_sleep(child)
+            sys.stdin.readline()
             os.kill(child, signal.SIGINT)
             os.waitpid(child, 0)
         both(interrupt_child)
         say(f"parent: {context.broken}")
     """)
-    output, _ = process.communicate(timeout=LIMIT_S)
+    # Not before the parent is seen to wait: it ends soon after the child.
+    output, _ = process.communicate("\n", timeout=LIMIT_S)
     assert output == "child: Closed\nparent: None\n"

@@ -6,7 +6,7 @@
 //! 1. The new rank 0 claims the id: it appends the list of members to `claim`, whose first entry counts. So an id is
 //!    used once, and the others find out if their lists differ.
 //! 2. All connect the new context: over the store as any other, or in fewer rounds if the claim says what is
-//!    [`known`](super::bootstrap::known) of them, because all are members of one present membership.
+//!    [`known`] of them, because all are members of one present membership.
 //! 3. Each of the others says at `ready/RANK` that it is connected. Known members that share memory say there what they
 //!    have found of it, as they would in a round before, and the outcome has the list.
 //! 4. When all have, rank 0 appends to `outcome` that the change is committed. A member that fails, or whose time is
