@@ -7,7 +7,7 @@
 //! [`store`], by an [allgather of the caller](oob), or over a connected [context](parent), whose hosts and tuning are
 //! known.
 
-pub(super) mod known;
+pub(super) mod members;
 mod oob;
 pub(super) mod parent;
 pub(super) mod record;

@@ -6,8 +6,8 @@
 //! 1. The new rank 0 claims the id: it appends the list of members to `claim`, whose first entry counts. So an id is
 //!    used once, and the others find out if their lists differ.
 //! 2. All connect the new context: over the store as any other, or in fewer rounds if the claim says what is
-//!    [`known`] of them, because all are members of one present membership.
-//! 3. Each of the others says at `ready/RANK` that it is connected. Known members that share memory say there what they
+//!    known of them, because all are members of one present membership.
+//! 3. Each of the others says at `ready/RANK` that it is connected. Such members that share memory say there what they
 //!    have found of it, as they would in a round before, and the outcome has the list.
 //! 4. When all have, rank 0 appends to `outcome` that the change is committed. A member that fails, or whose time is
 //!    up, appends its error there. The first entry counts, so whoever reads it knows what all know.
@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::bootstrap::known::{self, Known, OfKnown};
+use super::bootstrap::members::{self, Members, OverMembers};
 use super::bootstrap::record;
 use super::bootstrap::store::OverStore;
 use super::exchange::{Exchange, Limit};
@@ -191,16 +191,16 @@ impl Change<'_> {
 
     /// Meets the others. Returns what rank 0 knows of them, and whether this member has written its address.
     fn meet(&self) -> Result<(Vec<u8>, bool)> {
-        let present = self.present.and_then(|present| Some((present, known::ranks_in(present, self.members)?)));
+        let present = self.present.and_then(|present| Some((present, members::ranks_in(present, self.members)?)));
         if let Some((_, (_, addresses))) = &present {
             let (own, sockets) = (self.members[self.rank()], addresses[self.rank()].sockets.clone());
-            known::renew(self.context, self.store, own, sockets, self.left())?;
+            members::renew(self.context, self.store, own, sockets, self.left())?;
         }
         let is_renewed = present.is_some();
         let told = if self.rank() == 0 {
             // Connections to all are made before the change is committed, in the rounds of any context.
             let present = present.filter(|_| self.context.options.connect == Connect::Lazy);
-            let told = present.and_then(|(present, found)| known::describe(self.context, present, &found));
+            let told = present.and_then(|(present, found)| members::describe(self.context, present, &found));
             self.claim(told.as_deref().unwrap_or_default())?;
             told.unwrap_or_default()
         } else {
@@ -260,11 +260,11 @@ impl Change<'_> {
         if told.is_empty() {
             return (self.context.bootstrap(&over, limit), None);
         }
-        let known = match Known::parse(self.context, told) {
-            Ok(known) => OfKnown { over, known, is_renewed },
+        let over_members = match Members::parse(self.context, told) {
+            Ok(members) => OverMembers { over, members, is_renewed },
             Err(error) => return (Err(error), None),
         };
-        let exchange = Committing { known, change: self, outcome: RefCell::default() };
+        let exchange = Committing { over_members, change: self, outcome: RefCell::default() };
         (self.context.bootstrap(&exchange, limit), exchange.outcome.into_inner())
     }
 
@@ -354,29 +354,29 @@ impl Change<'_> {
     }
 }
 
-/// The exchange of known members, for whom the round about memory is the last one: who has opened that of the others is
+/// The exchange of such members, for whom the round about memory is the last one: who has opened that of the others is
 /// connected.
 struct Committing<'a> {
-    known: OfKnown<'a>,
+    over_members: OverMembers<'a>,
     change: &'a Change<'a>,
     outcome: RefCell<Option<Outcome>>,
 }
 
 impl Exchange for Committing<'_> {
     fn sockets(&self) -> Option<Vec<SocketAddr>> {
-        self.known.sockets()
+        self.over_members.sockets()
     }
 
     fn agreed(&self) -> Option<Tuner> {
-        self.known.agreed()
+        self.over_members.agreed()
     }
 
     fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
-        self.known.provisional_addresses(own)
+        self.over_members.provisional_addresses(own)
     }
 
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
-        self.known.addresses(own)
+        self.over_members.addresses(own)
     }
 
     fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
@@ -390,7 +390,7 @@ impl Exchange for Committing<'_> {
     }
 
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        self.known.broadcast(own)
+        self.over_members.broadcast(own)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::tuner::Tuner;
 use crate::types::Rank;
 
 /// The members, in the order of their new ranks.
-pub(in crate::context) struct Known {
+pub(in crate::context) struct Members {
     /// Where they are found in the present membership.
     addresses: Vec<Address>,
     tuner: Tuner,
@@ -63,7 +63,7 @@ pub(in crate::context) fn describe(
     Some(bytes)
 }
 
-impl Known {
+impl Members {
     /// What [`describe`] has returned on the new rank 0.
     pub fn parse(context: &Context, bytes: &[u8]) -> Result<Self> {
         let wrong = |error: Error| error.context("what rank 0 of the new membership knows").with_rank(0);
@@ -80,25 +80,25 @@ impl Known {
 }
 
 /// An exchange over a store between such members.
-pub(in crate::context) struct OfKnown<'a> {
+pub(in crate::context) struct OverMembers<'a> {
     pub over: OverStore<'a>,
-    pub known: Known,
+    pub members: Members,
     /// Whether this rank has written its address.
     pub is_renewed: bool,
 }
 
-impl Exchange for OfKnown<'_> {
+impl Exchange for OverMembers<'_> {
     fn sockets(&self) -> Option<Vec<SocketAddr>> {
-        Some(self.known.addresses[self.over.context.rank].sockets.clone())
+        Some(self.members.addresses[self.over.context.rank].sockets.clone())
     }
 
     fn agreed(&self) -> Option<Tuner> {
-        Some(self.known.tuner.inherit(self.over.context.options.max_segment_bytes))
+        Some(self.members.tuner.inherit(self.over.context.options.max_segment_bytes))
     }
 
     fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
         own.inspect_err(|error| self.over.refuse(&RENEWED, error))?;
-        Ok(self.known.addresses.clone())
+        Ok(self.members.addresses.clone())
     }
 
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
