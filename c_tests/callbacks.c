@@ -1,6 +1,6 @@
 /* Callbacks of requests and of unbound buffers: each end is told once, over shared memory and TCP, while no thread of the
  * program is in the library; callbacks that wait for each other; and what they do to what they have ended for. */
-#include "harness.h"
+#include "sums.h"
 
 #include <dirent.h>
 
@@ -17,52 +17,6 @@ static void await(const int *value, int expected) {
     sleep_ms(1);
   }
   CHECK_INT(load(value), expected);
-}
-
-static int32_t adds(void *into, const void *left, const void *right, size_t count, void *user) {
-  size_t i;
-  (void)user;
-  for (i = 0; i < count; i++) ((int64_t *)into)[i] = ((const int64_t *)left)[i] + ((const int64_t *)right)[i];
-  return 0;
-}
-
-static void fill(gloo_rs_collective_options_t *options, void **outputs, int64_t *data, size_t count, uint64_t tag) {
-  gloo_rs_collective_options_init(options, sizeof *options);
-  outputs[0] = data;
-  options->data_type = GLOO_RS_INT64;
-  options->outputs = outputs;
-  options->num_outputs = 1;
-  options->count = count;
-  options->tag = tag;
-  options->timeout_ms = test_timeout_ms();
-}
-
-/* Starts the sum of the numbers at `data` in place; by the function, if there is one. */
-static gloo_rs_request_t *started(gloo_rs_context_t *context, int64_t *data, size_t count, uint64_t tag,
-                                  gloo_rs_reduce_fn_t function) {
-  gloo_rs_collective_options_t options;
-  gloo_rs_request_t *request = NULL;
-  void *outputs[1];
-  fill(&options, outputs, data, count, tag);
-  options.function = function;
-  CHECK_OK(gloo_rs_collective_start(context, GLOO_RS_ALLREDUCE, &options, &request));
-  return request;
-}
-
-static gloo_rs_request_t *prepared(gloo_rs_context_t *context, int64_t *data, size_t count, uint64_t tag) {
-  gloo_rs_collective_options_t options;
-  gloo_rs_request_t *request = NULL;
-  void *outputs[1];
-  fill(&options, outputs, data, count, tag);
-  CHECK_OK(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &request));
-  return request;
-}
-
-static gloo_rs_request_state_t state_of(gloo_rs_request_t *request) {
-  gloo_rs_request_info_t info;
-  gloo_rs_request_info_init(&info, sizeof info);
-  CHECK_OK(gloo_rs_request_query(request, &info));
-  return info.state;
 }
 
 /* What one request, or buffer, does in the tests. */
@@ -95,12 +49,6 @@ static void call_back(struct own *own, gloo_rs_callback_fn_t callback) {
   CHECK_OK(gloo_rs_request_set_callback(own->request, callback, own, destroys));
 }
 
-/* Devices that share no memory. */
-static void without_shared_memory(void (*test)(void)) {
-  CHECK(setenv("GLOO_RS_SHM", "0", 1) == 0);
-  test();
-}
-
 /* ---- ends ---- */
 
 /* Set before the start, or after it; with functions of the caller, which no thread of the program calls. */
@@ -114,11 +62,11 @@ static void each_end(void) {
       size_t count = n % 2 ? 1 : COUNT;
       for (i = 0; i < COUNT; i++) own->data[i] = n + test_rank;
       if (n % 4 == 0) {
-        own->request = prepared(context, own->data, count, (uint64_t)n);
+        own->request = prepare_sum(context, own->data, count, (uint64_t)n);
         call_back(own, ends);
         CHECK_OK(gloo_rs_start(own->request));
       } else {
-        own->request = started(context, own->data, count, (uint64_t)n, n % 4 == 2 ? adds : NULL);
+        own->request = start_sum(context, own->data, count, (uint64_t)n, n % 4 == 2 ? add_numbers : NULL);
         call_back(own, ends);
       }
     }
@@ -155,7 +103,7 @@ static void started_again(void) {
   static struct own own;
   gloo_rs_context_t *context = connected_context();
   int i;
-  own.request = prepared(context, own.data, COUNT, 0);
+  own.request = prepare_sum(context, own.data, COUNT, 0);
   call_back(&own, starts_again);
   for (i = 0; i < COUNT; i++) own.data[i] = test_rank;
   CHECK_OK(gloo_rs_start(own.request));
@@ -196,7 +144,7 @@ static void waits_for_others(void) {
   barrier(context);
   before = threads();
   for (n = 0; n < SEVERAL; n++) {
-    all[n].request = started(context, all[n].data, COUNT, (uint64_t)n, NULL);
+    all[n].request = start_sum(context, all[n].data, COUNT, (uint64_t)n, NULL);
     call_back(&all[n], meets);
   }
   for (n = 0; n < SEVERAL; n++) {
@@ -218,11 +166,11 @@ static void calls(const gloo_rs_queue_entry_t *entry, void *user) {
   CHECK_OK(entry->status);
   barrier(own->context);
   own->data[1] = 2;
-  request = started(own->context, own->data + 1, 1, 77, NULL);
+  request = start_sum(own->context, own->data + 1, 1, 77, NULL);
   CHECK_OK(gloo_rs_wait(request));
   CHECK_INT(own->data[1], 2 * test_size);
   CHECK_OK(gloo_rs_request_free(request));
-  next->request = started(own->context, next->data, COUNT, 78, adds);
+  next->request = start_sum(own->context, next->data, COUNT, 78, add_numbers);
   call_back(next, ends);
   await(&next->ended, 1);
   CHECK_OK(next->status);
@@ -233,7 +181,7 @@ static void calls(const gloo_rs_queue_entry_t *entry, void *user) {
 static void calls_within(void) {
   static struct own all[2];
   all[0].context = connected_context();
-  all[0].request = started(all[0].context, all[0].data, COUNT, 0, NULL);
+  all[0].request = start_sum(all[0].context, all[0].data, COUNT, 0, NULL);
   call_back(&all[0], calls);
   await(&all[0].ended, 1);
   CHECK_OK(gloo_rs_request_free(all[0].request));
@@ -253,7 +201,7 @@ static void freed_while_active(void) {
   meet(own.context);
   if (test_rank == 1) CHECK_OK(gloo_rs_store_wait(store, &key, 1, test_timeout_ms()));
   own.data[0] = 1;
-  own.request = started(own.context, own.data, COUNT, 0, NULL);
+  own.request = start_sum(own.context, own.data, COUNT, 0, NULL);
   call_back(&own, ends);
   CHECK_OK(gloo_rs_request_free(own.request));
   gloo_rs_context_destroy(own.context);
@@ -286,7 +234,7 @@ static void destroyed_within(void) {
   meet(context);
   before = threads();
   own.context = context;
-  own.request = started(own.context, own.data, COUNT, 0, NULL);
+  own.request = start_sum(own.context, own.data, COUNT, 0, NULL);
   call_back(&own, destroys_all);
   await(&own.destroyed, 1);
   CHECK_INT(own.ended, 1);
@@ -315,7 +263,7 @@ static void destroyed_meanwhile(void) {
   int before;
   meet(context);
   before = threads();
-  own.request = started(context, own.data, COUNT, 0, NULL);
+  own.request = start_sum(context, own.data, COUNT, 0, NULL);
   call_back(&own, takes_long);
   await(&own.ended, 1);
   CHECK_OK(gloo_rs_request_free(own.request));
@@ -338,7 +286,7 @@ static void destroyed_unused(void) {
   int before;
   meet(context);
   before = threads();
-  own.request = prepared(context, own.data, COUNT, 0);
+  own.request = prepare_sum(context, own.data, COUNT, 0);
   call_back(&own, ends);
   CHECK_INT(threads(), before + 1);
   CHECK_OK(gloo_rs_request_free(own.request));
@@ -367,10 +315,10 @@ static void closed_within(void) {
   all[0].context = context;
   if (test_rank == 0)
     for (n = 1; n < 3; n++) {
-      all[n].request = started(context, all[n].data, COUNT, (uint64_t)n, n == 2 ? adds : NULL);
+      all[n].request = start_sum(context, all[n].data, COUNT, (uint64_t)n, n == 2 ? add_numbers : NULL);
       call_back(&all[n], ends);
     }
-  all[0].request = started(context, all[0].data, COUNT, 0, NULL);
+  all[0].request = start_sum(context, all[0].data, COUNT, 0, NULL);
   call_back(&all[0], test_rank == 0 ? closes : ends);
   await(&all[0].ended, 1);
   CHECK_OK(gloo_rs_request_free(all[0].request));
@@ -408,10 +356,10 @@ static void aborted_within(void) {
   meet(context);
   all[0].context = context;
   if (test_rank + 1 < test_size) {
-    all[1].request = started(context, all[1].data, COUNT, 1, NULL);
+    all[1].request = start_sum(context, all[1].data, COUNT, 1, NULL);
     call_back(&all[1], ends);
   }
-  all[0].request = started(context, all[0].data, COUNT, 0, NULL);
+  all[0].request = start_sum(context, all[0].data, COUNT, 0, NULL);
   call_back(&all[0], test_rank == 0 ? aborts : ends);
   await(&all[0].ended, 1);
   while (!is_aborted) {
@@ -441,7 +389,7 @@ static void timed_out(void) {
     gloo_rs_collective_options_t options;
     void *outputs[1];
     int64_t begin = now_ms();
-    fill(&options, outputs, own.data, COUNT, 4);
+    fill_sum(&options, outputs, own.data, COUNT, 4);
     options.timeout_ms = 300;
     CHECK_OK(gloo_rs_collective_start(context, GLOO_RS_ALLREDUCE, &options, &own.request));
     call_back(&own, ends);
@@ -473,7 +421,7 @@ static void a_peer_dies(void) {
     kill(getpid(), SIGKILL);
     for (;;) pause();
   }
-  own.request = started(context, own.data, COUNT, 0, NULL);
+  own.request = start_sum(context, own.data, COUNT, 0, NULL);
   call_back(&own, ends);
   CHECK_OK(gloo_rs_store_set(store, key, "", 0));
   await(&own.ended, 1);
@@ -573,8 +521,8 @@ static void wrong_use(void) {
   gloo_rs_context_t *context = connected_context();
   bool done = false;
   CHECK_OK(gloo_rs_queue_create(&queue));
-  own.request = prepared(context, own.data, COUNT, 0);
-  other.request = prepared(context, other.data, COUNT, 1);
+  own.request = prepare_sum(context, own.data, COUNT, 0);
+  other.request = prepare_sum(context, other.data, COUNT, 1);
   CHECK_INVALID(gloo_rs_request_set_callback(NULL, ends, &own, destroys), "request is NULL");
   CHECK_INVALID(gloo_rs_request_set_callback((gloo_rs_request_t *)context, ends, &own, destroys), "not a live gloo_rs_request_t");
   CHECK_INVALID(gloo_rs_request_set_callback(own.request, NULL, &own, destroys), "callback is NULL");
@@ -632,8 +580,8 @@ static void a_rank_forks(void) {
   static struct own own, other;
   gloo_rs_context_t *context = connected_context();
   int round, status;
-  own.request = prepared(context, own.data, COUNT, 0);
-  other.request = prepared(context, other.data, COUNT, 1);
+  own.request = prepare_sum(context, own.data, COUNT, 0);
+  other.request = prepare_sum(context, other.data, COUNT, 1);
   call_back(&own, forks);
   for (round = 1; round <= 2; round++) {
     pid_t child;

@@ -16,15 +16,6 @@ static gloo_rs_queue_t *create_queue(void) {
   return queue;
 }
 
-static gloo_rs_request_t *prepared(gloo_rs_context_t *context, int64_t *data, size_t count, uint64_t tag) {
-  gloo_rs_collective_options_t options;
-  gloo_rs_request_t *request = NULL;
-  void *outputs[1];
-  fill_sum(&options, outputs, data, count, tag);
-  CHECK_OK(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &request));
-  return request;
-}
-
 static void expect_entry(gloo_rs_queue_t *queue, uint64_t expected) {
   uint64_t user = ~expected;
   gloo_rs_status_t status = GLOO_RS_ERROR_INTERNAL;
@@ -107,7 +98,7 @@ static void started_again(void) {
   static int64_t data[COUNT];
   gloo_rs_context_t *context = connected_context();
   gloo_rs_queue_t *queue = create_queue();
-  gloo_rs_request_t *request = prepared(context, data, COUNT, 0);
+  gloo_rs_request_t *request = prepare_sum(context, data, COUNT, 0);
   gloo_rs_status_t status;
   uint64_t user;
   int round, i;
@@ -167,7 +158,7 @@ static void several_threads_and_contexts(void) {
   taking.queue = create_queue();
   for (c = 0; c < 2; c++)
     for (n = 0; n < SEVERAL; n++) {
-      requests[c][n] = prepared(contexts[c], data[c][n], COUNT, (uint64_t)n);
+      requests[c][n] = prepare_sum(contexts[c], data[c][n], COUNT, (uint64_t)n);
       CHECK_OK(gloo_rs_queue_attach(taking.queue, requests[c][n], (uint64_t)(c * SEVERAL + n)));
     }
   for (i = 0; i < THREADS; i++) threads[i] = start_thread(takes, &taking);
@@ -372,8 +363,8 @@ static void freed_otherwise(void) {
   gloo_rs_queue_t *queue = create_queue();
   gloo_rs_request_t *requests[2];
   int fd = descriptor(queue);
-  requests[0] = prepared(context, data[0], COUNT, 0);
-  requests[1] = prepared(context, data[1], COUNT, 1);
+  requests[0] = prepare_sum(context, data[0], COUNT, 0);
+  requests[1] = prepare_sum(context, data[1], COUNT, 1);
   CHECK_OK(gloo_rs_queue_attach(queue, requests[0], 0));
   CHECK_OK(gloo_rs_queue_attach(queue, requests[1], 1));
   CHECK_OK(gloo_rs_start(requests[1]));
@@ -633,7 +624,7 @@ static void wrong_use(void) {
   static int64_t data[COUNT];
   gloo_rs_context_t *context = connected_context();
   gloo_rs_queue_t *queue = create_queue(), *other = create_queue();
-  gloo_rs_request_t *request = prepared(context, data, COUNT, 0);
+  gloo_rs_request_t *request = prepare_sum(context, data, COUNT, 0);
   gloo_rs_queue_entry_t entry;
   gloo_rs_status_t status;
   uint64_t user;
@@ -689,7 +680,7 @@ static void a_rank_forks(void) {
   static int64_t data[COUNT];
   gloo_rs_context_t *context = connected_context();
   gloo_rs_queue_t *queue = create_queue();
-  gloo_rs_request_t *request = prepared(context, data, COUNT, 0);
+  gloo_rs_request_t *request = prepare_sum(context, data, COUNT, 0);
   int fd = descriptor(queue), round, status;
   CHECK_OK(gloo_rs_queue_attach(queue, request, 1));
   for (round = 0; round < 2; round++) {

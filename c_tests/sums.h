@@ -37,6 +37,16 @@ static inline gloo_rs_request_t *start_sum(gloo_rs_context_t *context, int64_t *
   return request;
 }
 
+/* Prepares the sum of the numbers at `data` in place, as a persistent request. */
+static inline gloo_rs_request_t *prepare_sum(gloo_rs_context_t *context, int64_t *data, size_t count, uint64_t tag) {
+  gloo_rs_collective_options_t options;
+  gloo_rs_request_t *request = NULL;
+  void *outputs[1];
+  fill_sum(&options, outputs, data, count, tag);
+  CHECK_OK(gloo_rs_collective_prepare(context, GLOO_RS_ALLREDUCE, &options, &request));
+  return request;
+}
+
 static inline gloo_rs_request_state_t state_of(gloo_rs_request_t *request) {
   gloo_rs_request_info_t info;
   gloo_rs_request_info_init(&info, sizeof info);
