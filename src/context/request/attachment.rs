@@ -73,7 +73,8 @@ impl Request {
         self.attach_to(queue, user, Attached { own, callback: None, _kept: None }, ATTACH)
     }
 
-    /// The same, to the `queue` of a device's callbacks. `kept` lasts as long as `callback` does.
+    /// Has `callback` called at the end of each call, in place of an entry for the program: the request is attached to
+    /// `queue`, that of the device's callbacks. `kept` is dropped when `callback` is.
     pub(in crate::context) fn call_back(
         &self,
         own: Arc<dyn HasRequest>,

@@ -30,7 +30,7 @@ fn the_next_membership_keeps_what_was_measured() {
         if number < 2 {
             keep(&member);
         }
-        // The same members, others of whom one is new, and fewer of them.
+        // The first change keeps the members, the second adds one, and the third leaves one out.
         for (id, members) in [(1, vec![0, 1]), (2, vec![1, 0, 2]), (3, vec![2, 1])] {
             handles.lock().unwrap()[number] = member.handle().unwrap();
             all.wait();

@@ -80,7 +80,8 @@ impl UnboundBuffer {
         self.attach_to(queue, user, None)
     }
 
-    /// The same, to the `queue` of a device's callbacks.
+    /// Has `callback` called at each end of an operation, in place of an entry for the program: the buffer is attached
+    /// to `queue`, that of the device's callbacks.
     pub(in crate::context) fn call_back(&self, queue: &Arc<Queue>, callback: Callback) -> Result<()> {
         self.attach_to(queue, 0, Some(callback))
     }

@@ -27,7 +27,7 @@ impl Buffer {
         }
     }
 
-    /// Room for at least `count` bytes, of which [`Buffer::fill`] says how many were written.
+    /// Returns memory for at least `count` more bytes. [`Buffer::fill`] says how many of them were written.
     pub fn room(&mut self, count: usize) -> &mut [u8] {
         if self.bytes.len() < self.end + count {
             self.bytes.resize(self.end + count, 0);

@@ -93,7 +93,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str> {
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Of a frame without its length.
+    /// A reader of the bytes of a frame that follow its length.
     pub fn new(frame: &'a [u8]) -> Self {
         Self(frame)
     }
