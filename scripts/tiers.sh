@@ -8,7 +8,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-check=(test-format test-lint test-rust test-jobs test-c-core)
+# Some tests wait for most of their time, which the other lane uses.
+check_first=(test-format test-lint)
+check_library=(test-rust)
+check_jobs=(test-jobs test-c-core)
 
 # Set-up comes first. Then lanes run side by side: Rust's tests; what is built with the installed package; and at a low priority two of
 # what does not depend on time. A compiler often has work for one core only, so that each lane uses what the others leave.
@@ -79,7 +82,7 @@ run_test() {
 
 case ${1:-} in
   check)
-    TIER=check scripts/tier.sh "${check[@]}"
+    TIER=check scripts/tier.sh "${check_first[@]}" -- "${check_library[@]}" -- "${check_jobs[@]}"
     scripts/features.sh say
     ;;
   test) run_test ;;

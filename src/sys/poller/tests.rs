@@ -73,7 +73,11 @@ fn what_is_ready_is_reported_until_it_is_not() {
         let again = poller.add(&ours, READ, 10).unwrap();
         assert_eq!(found(&poller, LONG), [Event { number: 10, ready: READ }]);
         drop((again, ours));
-        assert_eq!(found(&poller, Duration::from_millis(20)), []);
+        // The kernel watches a socket until its last copy is closed, and a child that another test has made by fork may have one.
+        let until = Instant::now() + LONG;
+        while !found(&poller, Duration::from_millis(20)).is_empty() {
+            assert!(Instant::now() < until, "{poller:?} watches a socket that is closed");
+        }
     });
 }
 
