@@ -15,11 +15,11 @@ pub(super) mod store;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 
 use crate::collective::Constants;
 use crate::context::claim::SEPARATE;
 use crate::context::exchange::{Exchange, Limit, other_ranks};
+use crate::context::rounds::Exclusion;
 use crate::context::setup::TAG;
 use crate::context::tuning::{self, Links};
 use crate::context::{Connect, Context};
@@ -79,7 +79,7 @@ impl Context {
         }
         let limit = self.limit();
         let unconnectable = |e: &Error| self.unconnectable(e, limit, format_args!("out of a context"));
-        let _operation = parent.begin_setup(tag).map_err(|e| unconnectable(&e))?;
+        let _exclusion = Exclusion::begin_setup(parent, tag).map_err(|e| unconnectable(&e))?;
         let connected = self.bootstrap(&OverContext { context: self, parent, tag, limit }, limit);
         connected.map_err(|e| unconnectable(&e))
     }
@@ -92,11 +92,11 @@ impl Context {
 
     pub(super) fn limit(&self) -> Limit {
         let (deadline, timeout) = self.deadline(None);
-        Limit { deadline, timeout, by_default: self.timeout_by_default.load(Ordering::Relaxed) }
+        Limit { deadline, timeout, by_default: self.timeout.is_default() }
     }
 
     pub(super) fn bootstrap(&self, exchange: &dyn Exchange, limit: Limit) -> Result<()> {
-        let _operation = self.begin_setup(TAG)?;
+        let _exclusion = Exclusion::begin_setup(self, TAG)?;
         let (server, agreed) = (exchange.server(), exchange.agreed());
         // Read first: if rank 0 fails here, the other ranks are notified by the exchange.
         let source = if agreed.is_none() { self.source(exchange.earlier()) } else { Ok(None) };
@@ -180,7 +180,7 @@ impl Context {
         if self.rank != 0 {
             return Ok(None);
         }
-        let source = match (self.agreed.get(), &self.options.tuning) {
+        let source = match (self.tuners.agreed(), &self.options.tuning) {
             (Some(tuner), _) => Ok(Source { tuning: tuner.tuning().clone(), ..Source::default() }),
             (None, Some(text)) => Source::read(text).map_err(|error| error.context("the context's options")),
             (None, None) => Source::from_environment(),
@@ -252,11 +252,7 @@ impl Context {
         guard.waiters.set_spin(self.spin(addresses, tuner.constants()));
         guard.messenger.connections_mut().peers_mut().streams = tuner.constants().streams as u8;
         drop(guard);
-        if sharing == Sharing::Segments {
-            let without = tuner.inherit(self.options.max_segment_bytes).with_shared_memory(false, Vec::new());
-            let _ = self.without_shared_memory.set(without);
-        }
-        let _ = self.agreed.set(tuner);
+        self.tuners.agree(tuner, sharing);
         self.forget_calls();
         self.agreements.iter().try_for_each(|agreements| agreements.set_peers(addresses))?;
         Ok(())

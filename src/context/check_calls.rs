@@ -7,7 +7,6 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::collective::{Algorithm, Collective, Shape, Uses};
-use crate::context::Context;
 use crate::context::digest::{numbers, op_text};
 use crate::context::run::Run;
 use crate::engine::{Binding, Prepared};
@@ -243,38 +242,26 @@ fn counts_between(records: &[Record<'_>]) -> Option<String> {
     (!wrong.is_empty()).then(|| wrong.join("; ") + &more)
 }
 
-impl Context {
-    /// Whether the ranks compare their calls.
-    pub(super) fn compares_calls(&self) -> bool {
-        self.check_calls && self.size > 1
-    }
-
+impl Run<'_> {
     /// Compares the calls of all ranks; fails on all ranks if they differ. Collective.
-    pub(super) fn compare_calls(&self, run: &Run<'_>) -> Result<()> {
-        let own = record(run)?;
-        let mut all = try_zeros::<u64>(own.len().saturating_mul(self.size), "the records of all ranks' calls")?;
-        let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
-        let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;
-        let shape = self.complete_shape(&shape, size_of::<u64>(), None, algorithm.uses).only(algorithm.uses);
-        let (plan, digest) = (self.plan(&shape, algorithm, false)?, Purpose::Comparison.alone());
+    pub fn compare(&self) -> Result<()> {
+        let (own, context) = (record(self)?, self.context);
+        let mut all = try_zeros::<u64>(own.len().saturating_mul(context.size), "the records of all ranks' calls")?;
+        let shape = Shape::new(Collective::Allgather, context.rank, context.size, own.len());
+        let algorithm = context.tuners.current().decide(&shape, size_of::<u64>(), None)?.algorithm;
+        let shape = context.complete_shape(&shape, size_of::<u64>(), None, algorithm.uses).only(algorithm.uses);
+        let (plan, digest) = (context.plan(&shape, algorithm, false)?, Purpose::Comparison.alone());
         let exchange = Arc::new(Prepared::internal(plan, (&shape, algorithm), size_of::<u64>(), digest, true)?);
         let (inputs, outputs) = ([own.as_ptr().cast()], [all.as_mut_ptr().cast()]);
-        let tag = run.binding.tag;
-        let binding = Binding {
-            call: &exchange,
-            inputs: &inputs,
-            outputs: &outputs,
-            function: None,
-            tag,
-            in_order: run.binding.in_order,
-        };
-        self.execute(&Run { binding, ..*run }, &exchange)?;
+        let Binding { tag, in_order, .. } = self.binding;
+        let binding = Binding { call: &exchange, inputs: &inputs, outputs: &outputs, function: None, tag, in_order };
+        Run { binding, ..*self }.execute(&exchange)?;
         let records = all.chunks_exact(own.len()).map(|record| Ok(Record(record)));
         let records = try_collect(records, "the list of all ranks' calls")?;
-        check_room(self.size.saturating_mul(BYTES_PER_RANK), "the comparison of all ranks' calls")?;
+        check_room(context.size.saturating_mul(BYTES_PER_RANK), "the comparison of all ranks' calls")?;
         let Some((wrong, odd)) = verdict(&records) else { return Ok(()) };
         let error = Error::new(ErrorKind::Mismatch, format!("ranks disagree about this call: {wrong}"));
-        Err(self.described(run, &error.about(Details { rank: odd, ..Details::default() })))
+        Err(self.described(&error.about(Details { rank: odd, ..Details::default() })))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::context::Context;
 use crate::context::operation::Operation;
 use crate::context::request::{HasRequest, Joined, Times};
-use crate::context::rounds;
+use crate::context::rounds::{Exclusion, admit_all};
 use crate::context::run::Run;
 use crate::context::unbound_buffer::{HasBuffer, Message};
 use crate::engine::Guard;
@@ -170,8 +170,8 @@ impl Starts {
         self.requests.iter().try_for_each(|(own, _)| own.request().stage())?;
         let now = context.engine().now();
         let mut runs: Vec<Run<'_>> = self.requests.iter().map(|(own, _)| own.request().run_from(now)).collect();
-        let compared = context.compare_all(&mut runs)?;
-        let admitted = context.admit_all(&runs)?;
+        let compared = compare_all(context, &mut runs)?;
+        let admitted = admit_all(&runs)?;
         let (mut guard, lines) = reserve(context, &runs)?;
         let mut begun = Vec::with_capacity(runs.len());
         for (run, (own, _)) in runs.iter().zip(&self.requests) {
@@ -179,7 +179,7 @@ impl Starts {
                 Ok(operation) => begun.push((operation, Times::of(run))),
                 Err(error) => {
                     guard.end_reservation(&lines);
-                    let error = context.refused(run, guard, &error);
+                    let error = run.refused(guard, &error);
                     drop((admitted, compared));
                     self.end_early(begun);
                     return Err(error);
@@ -218,29 +218,27 @@ fn reserve<'a>(context: &'a Context, runs: &[Run<'_>]) -> Result<(Guard<'a>, Vec
     match refused {
         None => Ok((guard, lines)),
         Some((at, error)) => Err(match runs.get(at) {
-            Some(run) => context.refused(run, guard, &error),
+            Some(run) => run.refused(guard, &error),
             None => error.context(context.own()),
         }),
     }
 }
 
-impl Context {
-    /// Compares the calls of a group, if the context's options ask for it: they are in the order of their tags.
-    /// What is returned excludes other operations on the tags of these calls until they have begun.
-    fn compare_all(&self, runs: &mut [Run<'_>]) -> Result<Vec<(u64, rounds::Operation<'_>)>> {
-        let mut rounds = Vec::new();
-        if !self.compares_calls() {
-            return Ok(rounds);
-        }
-        for run in runs {
-            let last = rounds.last().map(|(tag, _)| *tag);
-            if last == Some(run.binding.tag) {
-                run.is_round = true;
-            } else if let Some(operation) = self.begin_rounds_of(run)? {
-                rounds.push((run.binding.tag, operation));
-            }
-            self.compare_calls(run)?;
-        }
-        Ok(rounds)
+/// Compares the calls of a group on `context`, if its options ask for it: they are in the order of their tags. What is
+/// returned excludes other operations on the tags of these calls until they have begun.
+fn compare_all<'a>(context: &'a Context, runs: &mut [Run<'_>]) -> Result<Vec<(u64, Exclusion<'a>)>> {
+    let mut exclusions = Vec::new();
+    if !context.compares_calls() {
+        return Ok(exclusions);
     }
+    for run in runs {
+        let last = exclusions.last().map(|(tag, _)| *tag);
+        if last == Some(run.binding.tag) {
+            run.is_round = true;
+        } else if let Some(exclusion) = Exclusion::begin(context, run)? {
+            exclusions.push((run.binding.tag, exclusion));
+        }
+        run.compare()?;
+    }
+    Ok(exclusions)
 }

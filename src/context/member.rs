@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use super::exchange::Limit;
 use super::handle::{arrange, text_of};
 use super::reconfigure::{Change, Outcome};
-use super::{Context, ContextOptions, FOREVER};
+use super::timeout::deadline_of;
+use super::{Context, ContextOptions};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::net::handshake::Identity;
 use crate::rendezvous::Store;
@@ -258,7 +259,7 @@ impl Member {
         let options = present.as_ref().map_or_else(|| self.options.clone(), |present| present.options_of_part());
         let timeout = timeout.unwrap_or(options.timeout);
         let now = self.device.clock().now();
-        let deadline = now.checked_add(timeout).unwrap_or_else(|| now + FOREVER);
+        let deadline = deadline_of(now, timeout);
         let coming = Context::new(self.device.clone(), rank, members.len(), &options)?;
         {
             let mut state = self.state();

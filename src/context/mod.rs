@@ -18,7 +18,9 @@ mod measure;
 mod member;
 mod operation;
 mod options;
+mod outcome;
 mod pair;
+mod plain;
 mod prepared;
 mod queue;
 mod queued;
@@ -37,6 +39,8 @@ mod split;
 mod staging;
 #[cfg(test)]
 mod tests;
+mod timeout;
+mod tuners;
 pub(crate) mod tuning;
 mod unbound_buffer;
 mod versions;
@@ -59,7 +63,7 @@ pub use request::{HasRequest, Progressed, Request, not_yet};
 pub use several::wait_for_several;
 pub use unbound_buffer::{HasBuffer, UnboundBuffer};
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -67,12 +71,13 @@ use crate::collective::Constants;
 use crate::context::agreements::Agreements;
 use crate::context::recorder::Dumps;
 use crate::context::rounds::Rounds;
+use crate::context::timeout::Timeout;
+use crate::context::tuners::Tuners;
 use crate::context::versions::Versions;
 use crate::cuda::gpus::Gpus;
 use crate::engine::cache::CallCache;
-use crate::engine::plan::{MAX_RANKS, PlanCache};
+use crate::engine::plan::PlanCache;
 use crate::engine::shared::Shared as SharedMemory;
-use crate::engine::shared::program::MAX_ELEMENT_BYTES;
 use crate::engine::{Cores, Engine, Guard, Idle, Spin};
 use crate::environment;
 use crate::error::{self, Error, ErrorKind, Result};
@@ -80,7 +85,6 @@ use crate::messaging::Messenger;
 use crate::reserve::check_room;
 use crate::secret::JobToken;
 use crate::transport::{self, Allocations, BackgroundProgress, Connections, Counters, Device};
-use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
 
@@ -150,16 +154,8 @@ fn connections(device: &Arc<dyn Device>, options: &ContextOptions) -> Result<Con
     device.clone().connections(options.token.as_ref().unwrap_or(&JobToken::none()))
 }
 
-/// Replaces timeouts that are infinite or beyond the clock's range; longer than any process lives.
-const FOREVER: Duration = Duration::from_secs(1 << 35);
-
 /// By how much a store may round its timeout down, and so return before it.
 const ROUNDED_BY: Duration = Duration::from_millis(1);
-
-/// `u64::MAX` (584 years) if there is no timeout.
-fn nanoseconds(timeout: Duration) -> u64 {
-    u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// One process's membership in a group. Thread-safe.
 pub struct Context {
@@ -167,18 +163,8 @@ pub struct Context {
     size: usize,
     options: ContextOptions,
     check_calls: bool,
-    /// Tuning variables of this rank's environment; only rank 0's are used.
-    overrides: Overrides,
-    /// The tuning that all ranks agreed on when they connected.
-    agreed: OnceLock<Tuner>,
-    /// The tuning of `agreed` for ranks that share no memory. Where ranks share memory but may not read each other's
-    /// processes, it selects the algorithms of calls that would need such reads.
-    without_shared_memory: OnceLock<Tuner>,
-    /// Used if the context was connected by pairs, without an agreement.
-    built_in: OnceLock<Tuner>,
-    /// In nanoseconds.
-    timeout: AtomicU64,
-    timeout_by_default: AtomicBool,
+    tuners: Tuners,
+    timeout: Timeout,
     slots: AtomicU64,
     /// The host number of each rank; empty until all hosts are known.
     hosts: OnceLock<Box<[u32]>>,
@@ -236,14 +222,10 @@ impl Context {
             rank,
             size,
             check_calls: options.check_calls == Some(true),
-            timeout: AtomicU64::new(nanoseconds(options.timeout)),
-            timeout_by_default: AtomicBool::new(options.timeout_by_default),
+            timeout: Timeout::new(options.timeout, options.timeout_by_default),
+            tuners: Tuners::new(size, options.max_segment_bytes, overrides),
             versions: Versions::new(rank, options.version),
             options,
-            overrides,
-            agreed: OnceLock::new(),
-            without_shared_memory: OnceLock::new(),
-            built_in: OnceLock::new(),
             slots: AtomicU64::new(0),
             hosts: OnceLock::new(),
             cores: OnceLock::new(),
@@ -275,22 +257,17 @@ impl Context {
 
     /// Default timeout of an operation.
     pub fn timeout(&self) -> Duration {
-        match self.timeout.load(Ordering::Relaxed) {
-            u64::MAX => Duration::MAX,
-            nanoseconds => Duration::from_nanos(nanoseconds),
-        }
+        self.timeout.get()
     }
 
     /// Sets the default timeout of operations that start later.
     pub fn set_timeout(&self, timeout: Duration) {
-        self.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
-        self.timeout_by_default.store(false, Ordering::Relaxed);
+        self.timeout.set(timeout, false);
     }
 
     /// Sets it to the one that counts if nobody chooses. Fails if the environment's is not valid.
     pub fn set_default_timeout(&self) -> Result<()> {
-        self.timeout.store(nanoseconds(environment::default_timeout()?), Ordering::Relaxed);
-        self.timeout_by_default.store(true, Ordering::Relaxed);
+        self.timeout.set(environment::default_timeout()?, true);
         Ok(())
     }
 
@@ -300,7 +277,7 @@ impl Context {
     /// context.
     fn amended(&self, timeout: Option<Duration>, deadline: Instant, error: Error) -> Error {
         let error = self.versions.added_to(error);
-        let by_default = timeout.is_none() && self.timeout_by_default.load(Ordering::Relaxed);
+        let by_default = timeout.is_none() && self.timeout.is_default();
         if by_default && self.engine().now() + ROUNDED_BY >= deadline { environment::by_default(error) } else { error }
     }
 
@@ -394,20 +371,6 @@ impl Context {
         self.engine().wake();
     }
 
-    /// The tuner that selects algorithms.
-    fn tuner(&self) -> &Tuner {
-        // With more ranks every call is refused, so the tuner does not matter.
-        let size = if self.size <= MAX_RANKS { self.size } else { 1 };
-        let built_in = || Tuner::built_in(size, self.options.max_segment_bytes);
-        self.agreed.get().unwrap_or_else(|| self.built_in.get_or_init(built_in))
-    }
-
-    /// The one that selects algorithms for calls with elements of so many bytes.
-    fn tuner_of(&self, element: usize) -> &Tuner {
-        let without = || self.without_shared_memory.get().filter(|_| element > MAX_ELEMENT_BYTES);
-        without().unwrap_or_else(|| self.tuner())
-    }
-
     fn engine(&self) -> &Engine {
         &self.shared.engine
     }
@@ -429,12 +392,7 @@ impl Context {
     }
 
     fn deadline(&self, timeout: Option<Duration>) -> (Instant, Duration) {
-        self.deadline_after(self.engine().now(), timeout)
-    }
-
-    fn deadline_after(&self, now: Instant, timeout: Option<Duration>) -> (Instant, Duration) {
-        let timeout = timeout.unwrap_or_else(|| self.timeout());
-        (now.checked_add(timeout).unwrap_or_else(|| now + FOREVER), timeout)
+        self.timeout.deadline(self.engine().now(), timeout)
     }
 
     fn check_rank(&self, rank: Rank) -> Result<()> {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::context::Context;
+use crate::context::outcome::Outcome;
 use crate::context::run::Run;
 use crate::context::shared::SharedCall;
 use crate::engine::shared::{Claim, Progress};
 use crate::engine::{Guard, Prepared};
 use crate::error::Result;
 
-/// A run that has started. Its methods are passed the context, and the run with which it was started.
+/// A run that has started. Its methods are passed the run with which it was started.
 pub(super) enum Operation {
     /// The engine executes its steps: its index there.
     Engine(u32),
@@ -22,32 +22,34 @@ impl Operation {
     /// Starts `call`, which is that of the binding of `run`: posts what can be posted without waiting. Returns the
     /// lock, if it was taken.
     #[inline(always)] // Both this and `complete` are parts of `execute`, which costs no more for being in two.
-    pub fn begin<'a>(context: &'a Context, run: &Run<'_>, call: &Arc<Prepared>) -> Result<(Option<Guard<'a>>, Self)> {
+    pub fn begin<'a>(run: &Run<'a>, call: &Arc<Prepared>) -> Result<(Option<Guard<'a>>, Self)> {
+        let context = run.context;
         if let Some(work) = context.shared_work(&run.binding) {
-            return Ok((None, Self::Thread(context.begin_shared(run, &work)?)));
+            return Ok((None, Self::Thread(SharedCall::begin(run, &work)?)));
         }
         let mut guard = context.lock()?;
         if let Some(error) = context.unconnected(&guard) {
-            return Err(context.described(run, &error));
+            return Err(run.described(&error));
         }
         // A call without any time may do what needs no waiting.
         let deadline = (!run.timeout.is_zero()).then_some(run.deadline);
         match guard.start(call.clone(), &run.binding, deadline) {
             Ok(index) => Ok((Some(guard), Self::Engine(index))),
-            Err(error) => Err(context.refused(run, guard, &error)),
+            Err(error) => Err(run.refused(guard, &error)),
         }
     }
 
     /// Goes on without waiting, for a thread that does not wait for the run. If that is `is_late` while there is more
     /// to do, it fails. Those whose steps the engine executes go on with it.
-    pub fn progress(&mut self, context: &Context, run: &Run<'_>, is_late: impl Fn() -> bool) -> Progress {
-        let work = self.in_thread().zip(context.shared_work(&run.binding));
+    pub fn progress(&mut self, run: &Run<'_>, is_late: impl Fn() -> bool) -> Progress {
+        let work = self.in_thread().zip(run.context.shared_work(&run.binding));
         work.map_or(Progress::None, |(call, work)| call.progress(&work, is_late))
     }
 
     /// Executes a run until it is over, its deadline has passed, or `until`; without that, as far as possible without
     /// waiting. Returns whether it is over, or its deadline has passed.
-    pub fn advance(&mut self, context: &Context, run: &Run<'_>, until: Option<Instant>) -> Result<bool> {
+    pub fn advance(&mut self, run: &Run<'_>, until: Option<Instant>) -> Result<bool> {
+        let context = run.context;
         match self {
             Self::Engine(index) => {
                 let guard = context.lock()?;
@@ -56,25 +58,24 @@ impl Operation {
                 context.engine().hand_over(guard);
                 Ok(over || context.engine().now() >= run.deadline)
             }
-            Self::Thread(call) => context
-                .shared_work(&run.binding)
-                .map_or(Ok(true), |work| context.advance_shared(run, &work, call, until)),
+            Self::Thread(call) => {
+                context.shared_work(&run.binding).map_or(Ok(true), |work| call.advance(run, &work, until))
+            }
         }
     }
 
     /// Executes a run until it is over, and ends it; `guard`: the lock, if the thread has it. A failure breaks the
     /// context.
     #[inline(always)] // See `begin`.
-    pub fn complete(&mut self, context: &Context, run: &Run<'_>, guard: Option<Guard<'_>>) -> Result<()> {
+    pub fn complete(&mut self, run: &Run<'_>, guard: Option<Guard<'_>>) -> Result<()> {
+        let context = run.context;
         match self {
             Self::Engine(index) => {
                 let guard = guard.map_or_else(|| context.lock(), Ok)?;
                 let (guard, over) = context.engine().finish(guard, *index, run.deadline);
-                context.conclude(run, guard, *index, over)
+                Outcome { run, guard, index: *index, is_over: over }.conclude()
             }
-            Self::Thread(call) => {
-                context.shared_work(&run.binding).map_or(Ok(()), |work| context.complete_shared(run, &work, call))
-            }
+            Self::Thread(call) => context.shared_work(&run.binding).map_or(Ok(()), |work| call.complete(run, &work)),
         }
     }
 
@@ -100,13 +101,13 @@ impl Operation {
     }
 }
 
-impl Context {
-    /// Executes `call`, which is that of the binding of `run`.
+impl Run<'_> {
+    /// Executes `call`, which is that of the binding.
     #[inline(never)]
-    pub(super) fn execute(&self, run: &Run<'_>, call: &Arc<Prepared>) -> Result<()> {
-        let admitted = self.admit(run)?;
-        let (guard, mut operation) = Operation::begin(self, run, call)?;
+    pub fn execute(&self, call: &Arc<Prepared>) -> Result<()> {
+        let admitted = self.admit()?;
+        let (guard, mut operation) = Operation::begin(self, call)?;
         drop(admitted);
-        operation.complete(self, run, guard)
+        operation.complete(self, guard)
     }
 }

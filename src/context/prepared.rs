@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-#[cfg(test)]
-use crate::collective::Algorithm;
-use crate::collective::{Shape, Uses};
+use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
 use crate::context::call::{Call, Reduction};
 use crate::context::rounds::may_share_counts;
@@ -16,8 +14,9 @@ use crate::engine::recorder::counters::Kind;
 use crate::engine::recorder::{CallCounter, Link};
 use crate::engine::shared::quick_start::QuickStart;
 use crate::engine::{Combine, Prepared};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::tuner::file::AUTO;
+use crate::tuner::overrides::{self, Override};
 use crate::tuner::{self, Decision, Tuner};
 use crate::types::{ElementType, ReduceOp};
 
@@ -45,7 +44,7 @@ impl Context {
     /// Adds a call, which `tuner` has decided, to the cache.
     fn remember(&self, key: &CallKey<'_>, call: &Arc<Prepared>, tuner: &Tuner) {
         // What was decided before the ranks have agreed on a tuning counts no more.
-        let is_current = || std::ptr::eq(tuner, self.tuner());
+        let is_current = || std::ptr::eq(tuner, self.tuners.current());
         match self.shared_memory.get() {
             Some(shared) => shared.remember(key, call.clone(), is_current),
             None => {
@@ -78,7 +77,7 @@ impl Context {
         }
         let combine = call.combine()?;
         let Decision { algorithm, segment_bytes, base } =
-            self.tuner_of(element).decide(shape, element, call.algorithm)?;
+            self.tuners.for_elements(element).decide(shape, element, call.algorithm)?;
         let shape = Shape {
             means: matches!(combine, Combine::Mean(_)),
             ..self.complete_shape(shape, element, base, algorithm.uses).only(algorithm.uses)
@@ -119,9 +118,63 @@ impl Context {
         })
     }
 
+    /// `shape`, for elements of `element` bytes and an algorithm with `uses`, with the context's defaults for fields
+    /// that the caller has not set.
+    pub(super) fn complete_shape<'a>(
+        &'a self,
+        shape: &Shape<'a>,
+        element: usize,
+        base: Option<usize>,
+        uses: Uses,
+    ) -> Shape<'a> {
+        let tuner = self.tuners.for_elements(element);
+        let or = |given: &'a [u32], known: &'a [u32]| if given.is_empty() { known } else { given };
+        Shape {
+            base: base.unwrap_or(shape.base),
+            groups: or(shape.groups, self.hosts()),
+            shared: match uses {
+                Uses::Groups => tuner.topology().shared && (shape.groups.is_empty() || shape.groups == self.hosts()),
+                _ => tuner.shares_memory(),
+            },
+            // On one host, the groups that a caller passes are the caches.
+            domains: or(shape.groups, &tuner.topology().domains),
+            links: or(shape.links, tuner.links()),
+            ..*shape
+        }
+    }
+
+    /// The plan of `algorithm` for `shape`; `by_function`: a function of the caller combines elements.
+    pub(super) fn plan(
+        &self,
+        shape: &Shape<'_>,
+        algorithm: &'static Algorithm,
+        by_function: bool,
+    ) -> Result<Arc<Plan>> {
+        let plan = self.plans.get(shape, algorithm, by_function);
+        plan.map_err(|error| self.unplanned(shape.collective, algorithm, error))
+    }
+
+    /// The error of an algorithm that these ranks cannot execute: with its name, and the variable that may have
+    /// selected it.
+    #[cold]
+    fn unplanned(&self, collective: Collective, algorithm: &'static Algorithm, error: Error) -> Error {
+        if error.kind() != ErrorKind::Unsupported {
+            return error;
+        }
+        let is_this = |part: &Override| {
+            part.collective == collective && part.algorithm().is_some_and(|other| std::ptr::eq(other, algorithm))
+        };
+        let by = if self.tuners.current().overrides().iter().any(is_this) {
+            format!(", which {} of rank 0 names", overrides::VARIABLE)
+        } else {
+            String::new()
+        };
+        error.context(format_args!("the algorithm {}{by}", algorithm.name))
+    }
+
     /// Prepares a call, without communicating: it has no plan if that depends on counts of other ranks.
     pub(super) fn prepare(&self, call: &Call<'_>, key: Option<&CallKey<'_>>) -> Result<Arc<Prepared>> {
-        let tuner = self.tuner();
+        let tuner = self.tuners.current();
         let selected = self.select(call)?;
         let plan = match selected.algorithm.uses {
             Uses::Counts => return Ok(Arc::new(selected)),
@@ -176,15 +229,6 @@ impl Context {
         Some(QuickStart::new(plan, program, element, combine.kernel(), digest, shared.reads()))
     }
 
-    /// The plan of a run. Communicates if the algorithm needs counts that only other ranks have.
-    pub(super) fn plan_in_rounds(&self, run: &Run<'_>) -> Result<Arc<Plan>> {
-        let (call, shape) = (run.call, run.call.shape.get());
-        match call.algorithm.uses {
-            Uses::Counts => self.plan_of(call, &Shape { counts: &self.share_counts(run)?, ..shape }),
-            _ => self.plan_of(call, &shape),
-        }
-    }
-
     fn plan_of(&self, call: &Prepared, shape: &Shape<'_>) -> Result<Arc<Plan>> {
         self.plan(shape, call.algorithm, matches!(call.combine, Combine::User))
     }
@@ -200,5 +244,16 @@ impl Context {
         // The cache of plans knows an algorithm by its name.
         let algorithm = Box::leak(Box::new(Algorithm { generate, ..*selected.algorithm }));
         self.plans.get(&selected.shape.get(), algorithm, matches!(selected.combine, Combine::User)).map(drop)
+    }
+}
+
+impl Run<'_> {
+    /// The plan of the call. Communicates if the algorithm needs counts that only other ranks have.
+    pub fn plan(&self) -> Result<Arc<Plan>> {
+        let (call, shape) = (self.call, self.call.shape.get());
+        match call.algorithm.uses {
+            Uses::Counts => self.context.plan_of(call, &Shape { counts: &self.share_counts()?, ..shape }),
+            _ => self.context.plan_of(call, &shape),
+        }
     }
 }

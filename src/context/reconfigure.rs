@@ -255,7 +255,7 @@ impl Change<'_> {
         let until = self.until(1);
         let limit = Limit { deadline: until, ..self.limit };
         let ended = || self.ended();
-        let earlier = self.present.and_then(|present| present.agreed.get());
+        let earlier = self.present.and_then(|present| present.tuners.agreed());
         let over = OverStore::new(self.context, self.store, limit).ending(&ended).of_members(self.members, earlier);
         if told.is_empty() {
             return (self.context.bootstrap(&over, limit), None);

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use crate::context::Context;
 use crate::context::call::Call;
 use crate::context::operation::Operation;
-use crate::context::shared::Begun;
+use crate::context::rounds::Exclusion;
+use crate::context::shared::{Begun, SharedCall};
 use crate::engine::Prepared;
 use crate::engine::cache::CallKey;
 use crate::engine::plan::boxed;
@@ -104,7 +105,7 @@ impl Context {
             let broken = guard.broken.as_ref().map(|error| error.context("the context is broken"));
             if let Some(error) = self.unconnected(&guard).or(broken) {
                 let run = self.run_of(call.binding(&prepared), call.timeout, guard.now);
-                return Err(self.described(&run, &error));
+                return Err(run.described(&error));
             }
         }
         let is_quick = prepared.quick_start.is_some() && !in_order;
@@ -137,7 +138,7 @@ impl Request {
         let quick = call.quick_start.as_ref()?;
         self.state.occupy(State::Inactive).ok()?;
         // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended.
-        match unsafe { body.context.begin_quick(shared, (call, quick), body.tag, body.first, &self.claim) } {
+        match unsafe { SharedCall::begin_quick(shared, (call, quick), body.tag, body.first, &self.claim) } {
             Some(Begun::Ended) => {
                 body.has_ended_at_once();
                 self.state.leave(State::Complete);
@@ -254,14 +255,14 @@ impl Request {
         body.stage(|staging| unsafe { staging.copy_in() })?;
         let mut run = context.run_of(body.binding(), body.timeout, context.engine().now());
         let is_prepared = body.executed().is_some() && !context.compares_calls();
-        let operation = if is_prepared { None } else { context.begin_rounds_of(&mut run)? };
+        let exclusion = if is_prepared { None } else { Exclusion::begin(context, &mut run)? };
         if context.compares_calls() {
-            context.compare_calls(&run)?;
+            run.compare()?;
         }
         let call = match body.executed() {
             Some(call) => call,
             None => {
-                let plan = context.plan_in_rounds(&run)?;
+                let plan = run.plan()?;
                 let counter = context.counter(&body.call, &plan);
                 let counted = body.call.with_plan(plan, counter)?;
                 body.counted.get_or_init(|| Arc::new(counted))
@@ -269,11 +270,11 @@ impl Request {
         };
         run.binding.call = call;
         let times = Times::of(&run);
-        let admitted = context.admit(&run)?;
+        let admitted = run.admit()?;
         let mut started = match begun {
             Some(begun) => begun,
             None => {
-                let (guard, started) = Operation::begin(context, &run, call)?;
+                let (guard, started) = Operation::begin(&run, call)?;
                 if let Some(mut guard) = guard {
                     body.has_started(&times);
                     if let Some(index) = started.index() {
@@ -290,14 +291,14 @@ impl Request {
             call.make_claim(!body.in_order);
         }
         // Peers find what it publishes.
-        if started.progress(context, &run, || false) == Progress::Ended {
-            let ended = started.complete(context, &run, None);
+        if started.progress(&run, || false) == Progress::Ended {
+            let ended = started.complete(&run, None);
             body.was_waited_for(ended.as_ref().err());
             ended?;
             started.keep(&self.claim);
             return Ok(true);
         }
-        drop((admitted, operation));
+        drop((admitted, exclusion));
         self.body.leave_running(started, times);
         Ok(false)
     }
@@ -310,7 +311,7 @@ impl Request {
         let Some((operation, times)) = &mut *running else { return Ok(true) };
         body.wants_function.store(false, Ordering::Release);
         let run = body.run(times);
-        if operation.advance(context, &run, None)? {
+        if operation.advance(&run, None)? {
             return Ok(true);
         }
         body.look_for_function(&run, operation);
@@ -372,11 +373,11 @@ impl Request {
             let _stay = context.engine().stay();
             let run = body.run(times);
             if let Some(until) = until
-                && !operation.advance(context, &run, Some(until))?
+                && !operation.advance(&run, Some(until))?
             {
                 return Ok(false);
             }
-            operation.complete(context, &run, None)?;
+            operation.complete(&run, None)?;
         }
         operation.keep(&self.claim);
         Ok(true)

@@ -24,8 +24,8 @@ pub(super) const fn may_share_counts(collective: Collective) -> bool {
     matches!(collective, Collective::Alltoallv | Collective::Gatherv | Collective::Scatterv)
 }
 
-/// An operation in progress. Dropped after its last round has started.
-pub(super) struct Operation<'a> {
+/// An operation of several rounds in progress, which excludes others. Dropped after its last round has started.
+pub(super) struct Exclusion<'a> {
     rounds: &'a Rounds,
     line: Line,
 }
@@ -36,7 +36,7 @@ impl Rounds {
     }
 }
 
-impl Drop for Operation<'_> {
+impl Drop for Exclusion<'_> {
     fn drop(&mut self) {
         self.rounds.lock().retain(|(line, _)| *line != self.line);
     }
@@ -57,63 +57,70 @@ fn refused(other: u64, (own, tag): Line) -> Error {
     already_running(other, tag, own, explain)
 }
 
-impl Context {
-    /// Begins the making of a context, by exchanges with `tag`.
-    pub(super) fn begin_setup(&self, tag: u64) -> Result<Operation<'_>> {
-        self.begin_rounds((SETUP, tag), Purpose::Setup.alone(), false)
+impl<'a> Exclusion<'a> {
+    /// That of the making of a context, by exchanges with `tag` on this one.
+    pub fn begin_setup(context: &'a Context, tag: u64) -> Result<Self> {
+        Self::begin_on(context, (SETUP, tag), Purpose::Setup.alone(), false)
     }
 
-    /// Begins the call of `run`, if it has several rounds; its other rounds are copies of `run`, too.
-    pub(super) fn begin_rounds_of(&self, run: &mut Run<'_>) -> Result<Option<Operation<'_>>> {
+    /// That of the call of `run` on `context`, if it has several rounds; its other rounds are copies of `run`, too.
+    pub fn begin(context: &'a Context, run: &mut Run<'_>) -> Result<Option<Self>> {
         let (digest, tag) = (run.binding.call.digest, run.binding.tag);
         let line = match run.call.algorithm.uses {
-            _ if self.size == 1 => return Ok(None),
-            _ if self.check_calls => (COMPARISON, tag),
+            _ if context.size == 1 => return Ok(None),
+            _ if context.check_calls => (COMPARISON, tag),
             Uses::Counts => (kind(digest), tag),
             _ => return Ok(None),
         };
-        let begun = self.begin_rounds(line, digest, run.binding.in_order);
+        let begun = Self::begin_on(context, line, digest, run.binding.in_order);
         run.is_round = true;
-        begun.map(Some).map_err(|error| self.described(run, &error))
+        begun.map(Some).map_err(|error| run.described(&error))
     }
 
-    fn begin_rounds(&self, line: Line, digest: u64, in_order: bool) -> Result<Operation<'_>> {
-        self.check_process()?;
-        let mut operations = self.rounds.lock();
-        let running = find(&operations, line).or_else(|| self.engine().lock().running(line, in_order));
+    fn begin_on(context: &'a Context, line: Line, digest: u64, in_order: bool) -> Result<Self> {
+        context.check_process()?;
+        let rounds = &context.rounds;
+        let mut operations = rounds.lock();
+        let running = find(&operations, line).or_else(|| context.engine().lock().running(line, in_order));
         if let Some(other) = running {
             return Err(refused(other, line));
         }
         operations.push((line, digest));
-        Ok(Operation { rounds: &self.rounds, line })
+        Ok(Self { rounds, line })
     }
+}
 
-    /// Before the call of `run` starts: refuses it if an operation of which it is no round excludes it. Until the
-    /// returned lock is dropped, none begins.
+impl<'a> Run<'a> {
+    /// Before the call starts: refuses it if an operation of which it is no round excludes it. Until the returned lock
+    /// is dropped, none begins.
     #[inline(always)] // On the path of small collectives.
-    pub(super) fn admit(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
-        if may_share_counts(run.call.collective()) && !run.is_round { self.admit_alone(run) } else { Ok(None) }
+    pub fn admit(&self) -> Result<Option<Operations<'a>>> {
+        if self.may_be_excluded() { self.admit_alone() } else { Ok(None) }
     }
 
-    /// What [`Context::admit`] does, for calls that begin together.
-    pub(super) fn admit_all(&self, runs: &[Run<'_>]) -> Result<Option<Operations<'_>>> {
-        let mut admitted = None;
-        for run in runs.iter().filter(|run| may_share_counts(run.call.collective()) && !run.is_round) {
-            let operations = admitted.get_or_insert_with(|| self.rounds.lock());
-            let line = (run.binding.call.kind(), run.binding.tag);
-            if let Some(other) = find(operations, line) {
-                return Err(self.described(run, &refused(other, line)));
-            }
-        }
-        Ok(admitted)
+    #[inline(always)] // As above.
+    fn may_be_excluded(&self) -> bool {
+        may_share_counts(self.call.collective()) && !self.is_round
     }
 
-    fn admit_alone(&self, run: &Run<'_>) -> Result<Option<Operations<'_>>> {
-        self.check_process().map_err(|error| self.described(run, &error))?;
-        let (operations, line) = (self.rounds.lock(), (run.binding.call.kind(), run.binding.tag));
-        match find(&operations, line) {
-            Some(other) => Err(self.described(run, &refused(other, line))),
-            None => Ok(Some(operations)),
-        }
+    fn admit_alone(&self) -> Result<Option<Operations<'a>>> {
+        self.context.check_process().map_err(|error| self.described(&error))?;
+        let operations = self.context.rounds.lock();
+        self.check_exclusions(&operations)?;
+        Ok(Some(operations))
     }
+
+    fn check_exclusions(&self, operations: &Operations<'_>) -> Result<()> {
+        let line = (self.binding.call.kind(), self.binding.tag);
+        find(operations, line).map_or(Ok(()), |other| Err(self.described(&refused(other, line))))
+    }
+}
+
+/// What [`Run::admit`] does, for calls on one context that begin together.
+pub(super) fn admit_all<'a>(runs: &[Run<'a>]) -> Result<Option<Operations<'a>>> {
+    let mut admitted = None;
+    for run in runs.iter().filter(|run| run.may_be_excluded()) {
+        run.check_exclusions(admitted.get_or_insert_with(|| run.context.rounds.lock()))?;
+    }
+    Ok(admitted)
 }

@@ -78,6 +78,6 @@ impl Context {
         let binding = Binding { call: &exchange, inputs, outputs: &outputs, function: None, tag, in_order: false };
         let Limit { deadline, timeout, .. } = limit;
         let run = self.run_of(binding, own_timeout, self.engine().now());
-        self.execute(&Run { deadline, timeout, is_round: true, ..run }, &exchange)
+        Run { deadline, timeout, is_round: true, ..run }.execute(&exchange)
     }
 }

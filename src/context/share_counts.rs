@@ -29,49 +29,46 @@ fn invalid_counts(shape: &Shape<'_>, element: usize) -> Option<String> {
     }
 }
 
-impl Context {
+impl Run<'_> {
     /// Returns [`Shape::counts`] for this call. Collective.
-    pub(super) fn share_counts(&self, run: &Run<'_>) -> Result<Vec<usize>> {
-        let shape = &run.call.shape.get();
+    pub fn share_counts(&self) -> Result<Vec<usize>> {
+        let (shape, context) = (&self.call.shape.get(), self.context);
         let own = if shape.collective == Collective::Gatherv { shape.recv_counts } else { shape.send_counts };
         let counts =
-            if self.size == 1 { try_copy(own, "the counts of this rank")? } else { self.exchange_counts(run, own)? };
-        let Some(why) = invalid_counts(&Shape { counts: &counts, ..*shape }, run.call.element) else {
+            if context.size == 1 { try_copy(own, "the counts of this rank")? } else { self.exchange_counts(own)? };
+        let Some(why) = invalid_counts(&Shape { counts: &counts, ..*shape }, self.call.element) else {
             return Ok(counts);
         };
-        let error = self.described(run, &Error::new(ErrorKind::Mismatch, why));
-        let mut guard = self.lock()?;
+        let error = self.described(&Error::new(ErrorKind::Mismatch, why));
+        let mut guard = context.lock()?;
         guard.break_with(&error, Some(&error));
-        self.finish_closing(guard);
+        context.finish_closing(guard);
         Err(error)
     }
 
-    fn exchange_counts(&self, run: &Run<'_>, own: &[usize]) -> Result<Vec<usize>> {
-        let call = &run.call.shape.get();
+    fn exchange_counts(&self, own: &[usize]) -> Result<Vec<usize>> {
+        let call = &self.call.shape.get();
+        let Context { rank, size, .. } = *self.context;
         let gathers = call.collective == Collective::Alltoallv;
-        let tells = gathers || self.rank == call.root;
+        let tells = gathers || rank == call.root;
         let (collective, name, entries) = match gathers {
-            true => (Collective::Allgather, "bruck", self.size.saturating_mul(self.size)),
-            false => (Collective::Broadcast, "binomial", self.size),
+            true => (Collective::Allgather, "bruck", size.saturating_mul(size)),
+            false => (Collective::Broadcast, "binomial", size),
         };
         let own = try_collect(own.iter().map(|&count| Ok(count as u64)), "the counts of this rank")?;
         let mut all = try_zeros::<u64>(entries, "the counts of all ranks")?;
-        let shape = Shape {
-            root: call.root,
-            inputs: usize::from(tells),
-            ..Shape::new(collective, self.rank, self.size, self.size)
-        };
+        let shape = Shape { root: call.root, inputs: usize::from(tells), ..Shape::new(collective, rank, size, size) };
         let input = [own.as_ptr().cast()];
         let outputs = [all.as_mut_ptr().cast()];
         let inputs = if tells { &input[..] } else { &[] };
         let algorithm = collective.algorithm(name)?;
-        let plan = self.plan(&shape, algorithm, false)?;
-        let digest = Purpose::Counts.of(run.call.digest);
+        let plan = self.context.plan(&shape, algorithm, false)?;
+        let digest = Purpose::Counts.of(self.call.digest);
         let exchange = Prepared::internal(plan, (&shape, algorithm), size_of::<u64>(), digest, true)?;
         let exchange = Arc::new(Prepared { segment: entries, ..exchange });
-        let Binding { tag, in_order, .. } = run.binding;
+        let Binding { tag, in_order, .. } = self.binding;
         let binding = Binding { call: &exchange, inputs, outputs: &outputs, function: None, tag, in_order };
-        self.execute(&Run { binding, ..*run }, &exchange)?;
+        Run { binding, ..*self }.execute(&exchange)?;
         let counts = all.into_iter().map(|count| Ok(usize::try_from(count).unwrap_or(usize::MAX)));
         try_collect(counts, "the counts of all ranks")
     }

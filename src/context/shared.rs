@@ -4,22 +4,21 @@ mod waiting;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::context::Context;
 use crate::context::digest::explain;
+use crate::context::outcome::Outcome;
 use crate::context::run::Run;
 use crate::engine::cache::{CallKey, Key};
 use crate::engine::errors::{already_running, no_room, too_slow, uncounted};
-use crate::engine::recorder;
 use crate::engine::shared::quick_start::QuickStart;
 use crate::engine::shared::{Call, Claim, Progress, Refused, Shared, Wait, Work};
 use crate::engine::{Binding, Core, Guard, Prepared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::publications::MAX_MEMBERS;
 use crate::transport::Sharing;
-use waiting::first_looks;
+use waiting::{first_looks, look};
 
 /// A call on shared memory.
 pub(super) struct SharedCall {
@@ -45,6 +44,38 @@ impl SharedCall {
         Self { call, index: None, awaited: None, function_waits: None, outcome: None }
     }
 
+    /// Starts the call of `run` without waiting.
+    #[inline]
+    pub fn begin(run: &Run<'_>, work: &Work<'_>) -> Result<Self> {
+        run.context.check_process()?;
+        Call::start(work).map(Self::new).map_err(|refused| run.refused_in_memory(&refused))
+    }
+
+    /// Starts a call of a request without waiting, in few steps, and ends it if it can; then sets its `claim`. `None`:
+    /// it must be started by [`SharedCall::begin`]. `shared` is the memory that all ranks share, and is not inherited.
+    ///
+    /// # Safety
+    /// `call` has `quick`, and allows these buffers; all are valid until the call has ended.
+    #[inline(always)] // On the path of small collectives.
+    pub unsafe fn begin_quick(
+        shared: &Shared,
+        (call, quick): (&Prepared, &QuickStart),
+        tag: u64,
+        (input, output): (*const u8, *mut u8),
+        claim: &Claim,
+    ) -> Option<Begun> {
+        // SAFETY: by the contract.
+        let mut started = unsafe { Call::start_prepared(shared, (call, quick), tag, input, output) }?;
+        started.claims = true;
+        // SAFETY: the call and the buffers are the same.
+        let has_ended = unsafe { started.finish_pair(shared, quick, output) };
+        if has_ended {
+            claim.set(&started);
+            return Some(Begun::Ended);
+        }
+        Some(Begun::Runs(SharedCall::new(started)))
+    }
+
     /// Whether it excludes others of its kind on its tag until [`Claim::release`].
     pub(super) fn make_claim(&mut self, claims: bool) {
         self.call.claims = claims;
@@ -60,7 +91,7 @@ impl SharedCall {
     /// Ends a call, if it can be done in few steps. Returns whether it has ended.
     ///
     /// # Safety
-    /// If it was started by [`Context::begin_quick`], then with these arguments.
+    /// If it was started by [`SharedCall::begin_quick`], then with these arguments.
     pub(super) unsafe fn finish(&mut self, shared: &Shared, quick: &QuickStart, output: *mut u8) -> bool {
         // SAFETY: by the contract.
         self.index.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, quick, output) }
@@ -110,6 +141,46 @@ impl SharedCall {
         self.outcome.is_some()
     }
 
+    /// Executes the call until it is over, and ends it. A failure breaks the context.
+    pub fn complete(&mut self, run: &Run<'_>, work: &Work<'_>) -> Result<()> {
+        self.advance(run, work, Some(run.deadline))?;
+        let is_over = self.outcome.is_some();
+        let failed = match self.outcome.take() {
+            Some(Ok(())) => {
+                // What it still waits for is forgotten at once.
+                let waits = self.awaited.is_some();
+                return match self.index.filter(|index| waits || !work.shared.end_registration_later(*index)) {
+                    Some(index) => run.context.lock().map(|mut guard| drop(guard.end(index))),
+                    None => Ok(()),
+                };
+            }
+            failed => failed.and_then(Result::err),
+        };
+        let recorded = self.call.run();
+        // Readers find out that the publications are withdrawn.
+        self.call.withdraw(work.shared);
+        let mut guard = run.context.lock()?;
+        let index = match self.register(run, &mut guard) {
+            Ok(index) => index,
+            Err(error) => {
+                let error = failed.unwrap_or(error);
+                work.shared.recorder().failed(&recorded, &error);
+                return Err(error);
+            }
+        };
+        failed.into_iter().for_each(|error| guard.fail(index, error));
+        Outcome { run, guard, index, is_over }.conclude()
+    }
+
+    /// Has the engine know of the call. Returns its index there. Fails if the context is broken.
+    fn register(&mut self, run: &Run<'_>, guard: &mut Guard<'_>) -> Result<u32> {
+        if let Some(index) = self.index {
+            return Ok(index);
+        }
+        let index = guard.register(&run.binding, self.call.run()).map_err(|error| run.described(&error))?;
+        Ok(*self.index.insert(index))
+    }
+
     /// Ends its use of shared memory, unless it has ended.
     pub(super) fn withdraw(&mut self, shared: &Shared, why: &Error) {
         if !matches!(self.outcome, Some(Ok(()))) {
@@ -153,90 +224,6 @@ impl Context {
         }
     }
 
-    /// Starts a call without waiting.
-    #[inline]
-    pub(super) fn begin_shared(&self, run: &Run<'_>, work: &Work<'_>) -> Result<SharedCall> {
-        self.check_process()?;
-        let call = Call::start(work).map_err(|refused| self.refused_in_memory(run, &refused))?;
-        Ok(SharedCall::new(call))
-    }
-
-    /// Starts a call of a request without waiting, in few steps, and ends it if it can; then sets its `claim`. `None`:
-    /// it must be started by [`Operation::begin`](super::operation::Operation::begin). `shared` is the memory that all
-    /// ranks share, and is not inherited.
-    ///
-    /// # Safety
-    /// `call` has `quick`, and allows these buffers; all are valid until the call has ended.
-    #[inline(always)] // On the path of small collectives.
-    pub(super) unsafe fn begin_quick(
-        &self,
-        shared: &Shared,
-        (call, quick): (&Prepared, &QuickStart),
-        tag: u64,
-        (input, output): (*const u8, *mut u8),
-        claim: &Claim,
-    ) -> Option<Begun> {
-        // SAFETY: by the contract.
-        let mut started = unsafe { Call::start_prepared(shared, (call, quick), tag, input, output) }?;
-        started.claims = true;
-        // SAFETY: the call and the buffers are the same.
-        let has_ended = unsafe { started.finish_pair(shared, quick, output) };
-        if has_ended {
-            claim.set(&started);
-            return Some(Begun::Ended);
-        }
-        Some(Begun::Runs(SharedCall::new(started)))
-    }
-
-    /// Executes `call` until it is over, and ends it. A failure breaks the context.
-    pub(super) fn complete_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<()> {
-        self.advance_shared(run, work, call, Some(run.deadline))?;
-        let over = call.outcome.is_some();
-        let failed = match call.outcome.take() {
-            Some(Ok(())) => {
-                // What it still waits for is forgotten at once.
-                let waits = call.awaited.is_some();
-                return match call.index.filter(|index| waits || !work.shared.end_registration_later(*index)) {
-                    Some(index) => self.lock().map(|mut guard| drop(guard.end(index))),
-                    None => Ok(()),
-                };
-            }
-            failed => failed.and_then(Result::err),
-        };
-        let recorded = call.call.run();
-        // Readers find out that the publications are withdrawn.
-        call.call.withdraw(work.shared);
-        let mut guard = self.lock()?;
-        let index = match self.register(run, &mut guard, &mut call.index, recorded) {
-            Ok(index) => index,
-            Err(error) => {
-                let error = failed.unwrap_or(error);
-                work.shared.recorder().failed(&recorded, &error);
-                return Err(error);
-            }
-        };
-        failed.into_iter().for_each(|error| guard.fail(index, error));
-        self.conclude(run, guard, index, over)
-    }
-
-    /// Has the engine know of a call, which has no `known` index there yet or keeps it. Returns the index. Fails if the
-    /// context is broken.
-    fn register(
-        &self,
-        run: &Run<'_>,
-        guard: &mut Guard<'_>,
-        known: &mut Option<u32>,
-        recorded: recorder::Run,
-    ) -> Result<u32> {
-        match known {
-            Some(index) => Ok(*index),
-            None => {
-                let index = guard.register(&run.binding, recorded);
-                Ok(*known.insert(index.map_err(|error| self.described(run, &error))?))
-            }
-        }
-    }
-
     /// Runs a call of at most one input and one output, tag 0 and the context's timeout that the cache has by these
     /// numbers. In memory that all ranks share, its steps from here to the first publication are few. `None` if it must
     /// be checked and prepared.
@@ -276,7 +263,7 @@ impl Context {
         let (inputs, outputs) = ([input], [output]);
         let (inputs, outputs) = call.used(&inputs, &outputs);
         let binding = Binding { call: &call, inputs, outputs, function: None, tag: 0, in_order: false };
-        let ended = self.execute(&self.run_of(binding, None, self.engine().now()), &call);
+        let ended = self.run_of(binding, None, self.engine().now()).execute(&call);
         // SAFETY: by the contract.
         Some(ended.inspect(|()| unsafe { call.settle(outputs) }))
     }
@@ -314,7 +301,7 @@ impl Context {
         own_timeout: Option<Duration>,
     ) -> Option<Result<()>> {
         let waits = match own_timeout {
-            None => self.timeout.load(Ordering::Relaxed) > 0,
+            None => !self.timeout.is_zero(),
             Some(timeout) => !timeout.is_zero(),
         };
         let looks = if waits { first_looks(shared) } else { 0 };
@@ -333,29 +320,31 @@ impl Context {
             advanced.iter().flatten().for_each(|wait| call.note_wait(shared, *wait));
             match advanced {
                 Ok(None) => return Some(Ok(())),
-                Ok(Some(wait)) if waits && wait != Wait::Clock && self.look(&mut call, &work, wait) => {}
+                Ok(Some(wait)) if waits && wait != Wait::Clock && look(self.engine(), &mut call, &work, wait) => {}
                 Ok(Some(_)) | Err(_) => {
                     let run = self.run_of(*binding, own_timeout, self.engine().now());
-                    return Some(self.complete_shared(&run, &work, &mut SharedCall::new(call)));
+                    return Some(SharedCall::new(call).complete(&run, &work));
                 }
             }
         }
     }
+}
 
+impl Run<'_> {
     #[cold]
-    fn refused_in_memory(&self, run: &Run<'_>, refused: &Refused) -> Error {
-        let guard = match self.lock() {
+    fn refused_in_memory(&self, refused: &Refused) -> Error {
+        let guard = match self.context.lock() {
             Ok(guard) => guard,
             Err(error) => return error,
         };
-        let error = self.why_refused(&guard, run, refused);
-        self.refused(run, guard, &error)
+        let error = self.why_refused(&guard, refused);
+        self.refused(guard, &error)
     }
 
     /// Why a call does not start in shared memory.
     #[cold]
-    pub(super) fn why_refused(&self, core: &Core, run: &Run<'_>, refused: &Refused) -> Error {
-        let Binding { call, tag, .. } = run.binding;
+    pub fn why_refused(&self, core: &Core, refused: &Refused) -> Error {
+        let Binding { call, tag, .. } = self.binding;
         match (refused, &core.broken) {
             (Refused::Unusable, Some(error)) => error.context("the context is broken"),
             (Refused::Unusable, None) => Error::new(ErrorKind::Closed, "the context is closed"),

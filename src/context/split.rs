@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::context::bootstrap::BYTES_PER_RANK;
 use crate::context::exchange::Limit;
+use crate::context::rounds::Exclusion;
 use crate::context::setup::TAG;
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connections};
@@ -70,8 +70,8 @@ impl Part {
         addresses: Vec<Address>,
     ) -> Result<Self> {
         let rank = ranks.iter().position(|rank| *rank == parent.rank).expect("this rank is one of them");
-        let tuner = parent.tuner().of_ranks(&ranks, topology(&addresses));
-        let (device, overrides) = (parent.device().clone(), parent.overrides.clone());
+        let tuner = parent.tuners.current().of_ranks(&ranks, topology(&addresses));
+        let (device, overrides) = (parent.device().clone(), parent.tuners.own_overrides.clone());
         let context = Context::over(connections, device, rank, ranks.len(), options, overrides)?;
         context.versions.inherit(&parent.versions, &ranks);
         context.lock()?.messenger.connections_mut().peers_mut().names = ranks.clone();
@@ -116,7 +116,7 @@ impl Context {
     }
 
     fn split_by(&self, color: Option<u32>, key: i32, limit: Limit) -> Result<Option<Arc<Context>>> {
-        let _operation = self.begin_setup(TAG)?;
+        let _exclusion = Exclusion::begin_setup(self, TAG)?;
         let options = self.options_of_part();
         // Before the exchange, so that other ranks are notified of an error.
         let connections = color.map(|_| self.prepare_split(&options)).transpose();
@@ -158,7 +158,7 @@ impl Context {
     pub(super) fn options_of_part(&self) -> ContextOptions {
         ContextOptions {
             timeout: self.timeout(),
-            timeout_by_default: self.timeout_by_default.load(Ordering::Relaxed),
+            timeout_by_default: self.timeout.is_default(),
             ..self.options.clone()
         }
     }

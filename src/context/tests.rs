@@ -395,15 +395,14 @@ fn only_the_call_that_its_default_timeout_ends_says_so_and_once() {
         for (first, named) in [(0, 1), (1, 0), (2, 1)] {
             let contexts = agreement::on_this_host(2, shared, ContextOptions::default());
             let context = &contexts[0];
-            context.timeout.store(nanoseconds(Duration::from_millis(500)), Ordering::Relaxed);
-            context.timeout_by_default.store(true, Ordering::Relaxed);
+            context.timeout.set(Duration::from_millis(500), true);
             let error = match first {
                 0 => barrier(context, None),
                 1 => barrier(context, Some(Duration::from_millis(20))),
                 _ => split(context),
             };
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-            context.timeout.store(nanoseconds(Duration::from_secs(30)), Ordering::Relaxed);
+            context.timeout.set(Duration::from_secs(30), true);
             for error in [error, barrier(context, None), split(context)] {
                 assert_eq!(error.message().matches("GLOO_RS_TIMEOUT").count(), named, "operation {first}: {error}");
             }

@@ -6,17 +6,18 @@
 
 use std::time::{Duration, Instant};
 
+use crate::collective::{Collective, Shape};
 use crate::context::Context;
 use crate::context::exchange::{Exchange, Limit, other_ranks};
 use crate::context::measure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::{self, Address};
-use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;
 use crate::tuner::model::Topology;
 use crate::tuner::overrides::Overrides;
 use crate::tuner::source::Source;
-use crate::types::Rank;
+use crate::tuner::{Explanation, Tuner};
+use crate::types::{DataType, Rank};
 
 /// How long the other end of a link may take to answer before the link is not measured. Longer in the library's own
 /// tests, which run on busy machines and check the measurements.
@@ -61,6 +62,32 @@ pub(crate) fn topology(addresses: &[Address]) -> Topology {
 }
 
 impl Context {
+    /// The algorithm that `run` selects for `shape` and `dtype` with `auto`.
+    pub fn choose(&self, shape: &Shape<'_>, dtype: DataType) -> &'static str {
+        // Only the name of an algorithm can be invalid, and none is given.
+        self.tuners
+            .for_elements(dtype.size())
+            .decide(shape, dtype.size(), None)
+            .map_or("", |decision| decision.algorithm.name)
+    }
+
+    /// The tuning that the ranks agreed on when they connected: constants, measured or from a file, and recorded
+    /// choices.
+    pub fn tuning(&self) -> &Tuning {
+        self.tuners.current().tuning()
+    }
+
+    /// The distribution of the ranks over hosts, and whether they share memory, as known to the selection of
+    /// algorithms.
+    pub fn topology(&self) -> &Topology {
+        self.tuners.current().topology()
+    }
+
+    /// The algorithm that `run` selects for a call of so many bytes (as the benchmark counts them), and why.
+    pub fn explain(&self, collective: Collective, bytes: usize) -> Explanation {
+        self.tuners.current().explain(collective, bytes)
+    }
+
     /// Agrees on the tuning with all ranks. Rank 0 passes `source`.
     pub(super) fn agree_on_tuning(
         &self,
@@ -80,7 +107,7 @@ impl Context {
         let text = exchange.broadcast(own)?;
         let tuner = self.published_tuner(&text, addresses)?;
         let is_known = |known: &Tuner| (known.tuning(), known.overrides()) == (tuner.tuning(), tuner.overrides());
-        if !self.agreed.get().is_none_or(is_known) {
+        if !self.tuners.agreed().is_none_or(is_known) {
             return Err(other_ranks());
         }
         Ok(tuner)
@@ -127,7 +154,7 @@ impl Context {
             }
             tuning.gamma = tuning.gamma.or_else(measure::gamma);
         }
-        let overrides = self.agreed.get().map_or(&self.overrides, Tuner::overrides);
+        let overrides = self.tuners.agreed().map_or(&self.tuners.own_overrides, Tuner::overrides);
         as_text(overrides, &tuning)
     }
 }

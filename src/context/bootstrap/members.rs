@@ -56,7 +56,7 @@ pub(in crate::context) fn describe(
     present: &Context,
     (ranks, addresses): &(Vec<Rank>, Vec<Address>),
 ) -> Option<Vec<u8>> {
-    let tuner = present.agreed.get()?.of_ranks(ranks, topology(addresses));
+    let tuner = present.tuners.agreed()?.of_ranks(ranks, topology(addresses));
     let text = context.complete_tuning(&tuner, addresses)?;
     let mut bytes = addresses.iter().flat_map(Address::serialize).collect::<Vec<u8>>();
     bytes.extend_from_slice(text.as_bytes());

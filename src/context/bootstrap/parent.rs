@@ -16,7 +16,7 @@ pub struct OverContext<'a> {
 
 impl Exchange for OverContext<'_> {
     fn agreed(&self) -> Option<Tuner> {
-        Some(self.parent.tuner().inherit(self.context.options.max_segment_bytes))
+        Some(self.parent.tuners.current().inherit(self.context.options.max_segment_bytes))
     }
 
     fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {

@@ -197,7 +197,7 @@ impl Body {
         // A call without any time may do what needs no waiting.
         let is_late = || !times.timeout.is_zero() && self.context.engine().now() >= times.deadline;
         let run = self.run(times);
-        let progress = operation.progress(&self.context, &run, is_late);
+        let progress = operation.progress(&run, is_late);
         self.look_for_function(&run, operation);
         self.note_end(progress)
     }

@@ -92,7 +92,7 @@ impl Request {
     pub(in crate::context) fn begin_in(&self, guard: &mut Guard<'_>, run: &Run<'_>) -> Result<Operation> {
         let (body, context) = (&self.body, &self.body.context);
         if let Some(work) = context.shared_work(&run.binding) {
-            let call = Call::start(&work).map_err(|refused| context.why_refused(guard, run, &refused))?;
+            let call = Call::start(&work).map_err(|refused| run.why_refused(guard, &refused))?;
             return Ok(Operation::Thread(SharedCall::new(call)));
         }
         let call = body.executed().ok_or_else(|| Error::new(ErrorKind::Internal, "a group's call has no plan"))?;

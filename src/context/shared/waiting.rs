@@ -4,11 +4,10 @@
 use std::time::{Duration, Instant};
 
 use super::SharedCall;
-use crate::context::Context;
 use crate::context::run::Run;
-use crate::engine::Idle;
 use crate::engine::errors::too_slow;
 use crate::engine::shared::{Call, Progress, Shared, Wait, Work};
+use crate::engine::{Engine, Idle};
 use crate::error::Result;
 use crate::messaging::Token;
 
@@ -31,41 +30,36 @@ const SHARED_LOOKS_AROUND: u32 = 8;
 /// How long a thread waits for one of two members before it waits for the other.
 const TURN: Duration = Duration::from_millis(10);
 
-impl Context {
-    /// Executes `call` until it is over, its deadline has passed, or `until`; for a thread that does not wait, which
+impl SharedCall {
+    /// Executes the call until it is over, its deadline has passed, or `until`; for a thread that does not wait, which
     /// has no such time, only as far as possible without waiting. Returns whether it is over, and has an outcome, or
     /// its deadline has passed.
-    pub(in crate::context) fn advance_shared(
-        &self,
-        run: &Run<'_>,
-        work: &Work<'_>,
-        call: &mut SharedCall,
-        until: Option<Instant>,
-    ) -> Result<bool> {
-        self.check_process()?;
+    pub fn advance(&mut self, run: &Run<'_>, work: &Work<'_>, until: Option<Instant>) -> Result<bool> {
+        run.context.check_process()?;
+        let engine = run.context.engine();
         let (has_time, waits) = (!run.timeout.is_zero(), until.is_some());
         let until = until.map_or(run.deadline, |until| until.min(run.deadline));
         // What it has waited for in turns, and how long it has found nothing.
         let (mut waited, mut idle) = (None, Idle::default());
-        while call.outcome.is_none() {
-            call.call.looks = if waits && has_time { first_looks(work.shared) } else { 0 };
-            let wait = match call.call.advance(work) {
+        while self.outcome.is_none() {
+            self.call.looks = if waits && has_time { first_looks(work.shared) } else { 0 };
+            let wait = match self.call.advance(work) {
                 Ok(Some(wait)) => wait,
                 ended => {
-                    call.outcome = Some(ended.map(drop));
+                    self.outcome = Some(ended.map(drop));
                     break;
                 }
             };
-            call.call.note_wait(work.shared, wait);
-            if waits && has_time && wait != Wait::Clock && self.look(&mut call.call, work, wait) {
+            self.call.note_wait(work.shared, wait);
+            if waits && has_time && wait != Wait::Clock && look(engine, &mut self.call, work, wait) {
                 continue;
             }
-            let now = self.engine().now();
+            let now = engine.now();
             let is_late = now >= run.deadline;
             let is_ready = match wait {
                 _ if is_late && !waits => return Ok(true),
                 Wait::Clock if waits => {
-                    call.outcome = (has_time && is_late).then(|| Err(too_slow()));
+                    self.outcome = (has_time && is_late).then(|| Err(too_slow()));
                     true
                 }
                 Wait::Clock => {
@@ -76,17 +70,17 @@ impl Context {
                     if waited.replace(wait) != Some(wait) {
                         idle = Idle::default();
                     }
-                    self.wait_in_turns(run, work, call, wait, &mut idle, until)?
+                    self.wait_in_turns(run, work, wait, &mut idle, until)?
                 }
                 // Progresses the context, so that the call fails when its peer has.
-                _ => self.wait_shared(run, work, call, wait, &mut idle, now)?,
+                _ => self.wait(run, work, wait, &mut idle, now)?,
             };
             if !waits {
                 if !is_ready {
                     return Ok(false);
                 }
-            } else if (!is_ready || until < run.deadline) && call.outcome.is_none() {
-                let now = self.engine().now();
+            } else if (!is_ready || until < run.deadline) && self.outcome.is_none() {
+                let now = engine.now();
                 if now >= until {
                     return Ok(now >= run.deadline);
                 }
@@ -95,30 +89,28 @@ impl Context {
         Ok(true)
     }
 
-    /// [`Context::wait_shared`], and if there is another member without which the call does not end, for that in turns,
+    /// [`SharedCall::wait`], and if there is another member without which the call does not end, for that in turns,
     /// so that the end of either is noticed.
     #[cold]
     fn wait_in_turns(
-        &self,
+        &mut self,
         run: &Run<'_>,
         work: &Work<'_>,
-        call: &mut SharedCall,
         wait: Wait,
         idle: &mut Idle,
         until: Instant,
     ) -> Result<bool> {
-        if self.poll_alone(run, work, call, wait, idle, until)? {
+        if self.poll_alone(run, work, wait, idle, until)? {
             return Ok(true);
         }
-        let turn = |is_last| if is_last { until } else { until.min(self.engine().now() + TURN) };
-        let slow_reader = call.call.slow_reader(work, wait);
-        if self.wait_shared(run, work, call, wait, idle, turn(slow_reader.is_none()))? {
+        let engine = run.context.engine();
+        let turn = |is_last| if is_last { until } else { until.min(engine.now() + TURN) };
+        let slow_reader = self.call.slow_reader(work, wait);
+        if self.wait(run, work, wait, idle, turn(slow_reader.is_none()))? {
             return Ok(true);
         }
-        match call.call.slow_reader(work, wait) {
-            Some(slow_reader) if self.engine().now() < until => {
-                self.wait_shared(run, work, call, slow_reader, idle, turn(false))
-            }
+        match self.call.slow_reader(work, wait) {
+            Some(slow_reader) if engine.now() < until => self.wait(run, work, slow_reader, idle, turn(false)),
             _ => Ok(false),
         }
     }
@@ -129,10 +121,9 @@ impl Context {
     /// call goes on at once: the last of two ranks was 100 µs late, and an allreduce of 8 bytes ended 0.4 µs after its
     /// arrival in place of 1.2; 1.2 in place of 2.1 if it was 1 ms late.
     fn poll_alone(
-        &self,
+        &mut self,
         run: &Run<'_>,
         work: &Work<'_>,
-        call: &mut SharedCall,
         wait: Wait,
         idle: &mut Idle,
         until: Instant,
@@ -140,84 +131,53 @@ impl Context {
         if work.shared.shares_cores() || run.timeout.is_zero() {
             return Ok(false);
         }
+        let engine = run.context.engine();
         let rank = wait.member().map(|member| work.shared.rank(member));
         loop {
-            let Some(alone) = self.engine().poll_alone(&self.lock()?, rank) else { return Ok(false) };
+            let Some(alone) = engine.poll_alone(&run.context.lock()?, rank) else { return Ok(false) };
             idle.resume();
             for _ in 0..YIELDS_PER_TURN {
                 for _ in 0..LOOKS_PER_YIELD {
-                    if call.call.is_ready(work, wait) {
+                    if self.call.is_ready(work, wait) {
                         return Ok(true);
                     }
                     std::hint::spin_loop();
                 }
-                let now = self.engine().now();
+                let now = engine.now();
                 if now >= until || !idle.polls_on(alone.spin, now) {
                     return Ok(false);
                 }
-                self.engine().yield_now();
+                engine.yield_now();
             }
             drop(alone);
-            let others = [Some(wait), call.call.slow_reader(work, wait)];
+            let others = [Some(wait), self.call.slow_reader(work, wait)];
             for wait in others.into_iter().flatten() {
-                if self.wait_shared(run, work, call, wait, idle, self.engine().now())? {
+                if self.wait(run, work, wait, idle, engine.now())? {
                     return Ok(true);
                 }
             }
         }
     }
 
-    /// Looks for what the call waits for, for some microseconds. Returns whether it has come.
-    #[inline]
-    pub(super) fn look(&self, call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
-        let shares = work.shared.shares_cores();
-        for turn in 0..if shares { SHARED_LOOKS } else { LOOKS } {
-            if call.is_ready(work, wait) {
-                return true;
-            }
-            if shares {
-                call.announce(work);
-                if turn % SHARED_LOOKS_AROUND == SHARED_LOOKS_AROUND - 1 {
-                    call.look_around(work, wait);
-                }
-                self.engine().yield_now();
-            } else {
-                if turn == LOOKS_AROUND {
-                    call.look_around(work, wait);
-                }
-                std::hint::spin_loop();
-            }
-        }
-        false
-    }
-
     /// Waits with the context's lock, and progresses the context meanwhile, until `until`. Returns whether the wait may
     /// be over, or the call has failed, which then is its outcome.
     #[cold]
-    fn wait_shared(
-        &self,
-        run: &Run<'_>,
-        work: &Work<'_>,
-        call: &mut SharedCall,
-        wait: Wait,
-        idle: &mut Idle,
-        until: Instant,
-    ) -> Result<bool> {
-        call.call.look_around(work, wait);
-        let mut guard = self.lock()?;
+    fn wait(&mut self, run: &Run<'_>, work: &Work<'_>, wait: Wait, idle: &mut Idle, until: Instant) -> Result<bool> {
+        let engine = run.context.engine();
+        self.call.look_around(work, wait);
+        let mut guard = run.context.lock()?;
         let rank = wait.member().map(|member| work.shared.rank(member));
-        let recorded = call.call.run();
-        let index = match self.register(run, &mut guard, &mut call.index, recorded) {
+        let index = match self.register(run, &mut guard) {
             Ok(index) => index,
             Err(error) => {
                 // Whoever has ended the context did not know yet what the call waits for.
                 let waited = rank.filter(|_| error.kind().is_intended()).map(|rank| guard.messenger.peer_name(rank));
                 let error = waited.map(|peer| error.and(format_args!("; it waited for {peer}"))).unwrap_or(error);
-                call.outcome = Some(Err(error));
+                self.outcome = Some(Err(error));
                 return Ok(true);
             }
         };
-        let earlier = call.awaited.replace(wait);
+        let earlier = self.awaited.replace(wait);
         if earlier != Some(wait) {
             if earlier.is_some() {
                 guard.messenger.cancel(index);
@@ -226,11 +186,11 @@ impl Context {
             let token = Token { owner: index, detail: 0 };
             rank.into_iter().for_each(|rank| guard.messenger.wait_for_publication(rank, bytes, token));
         }
-        guard.wait_in_memory(index, call.call.awaited(work, wait));
+        guard.wait_in_memory(index, self.call.awaited(work, wait));
         let is_late = guard.now >= run.deadline;
-        let (mut guard, ready) = self.engine().wait_for(guard, rank, idle, until, |core| {
-            call.call.look_around(work, wait);
-            if call.call.is_ready(work, wait) {
+        let (mut guard, ready) = engine.wait_for(guard, rank, idle, until, |core| {
+            self.call.look_around(work, wait);
+            if self.call.is_ready(work, wait) {
                 return Some(Ok(None));
             }
             if let Some(error) = core.failure(index) {
@@ -242,14 +202,14 @@ impl Context {
         match ready {
             Some(Ok(None)) => {
                 guard.messenger.cancel(index);
-                call.awaited = None;
+                self.awaited = None;
                 *idle = Idle::default();
             }
-            Some(Ok(Some(function))) => guard = self.engine().call_function(guard, function),
-            Some(Err(error)) => call.outcome = Some(Err(error)),
+            Some(Ok(Some(function))) => guard = engine.call_function(guard, function),
+            Some(Err(error)) => self.outcome = Some(Err(error)),
             None => {}
         }
-        self.engine().hand_over(guard);
+        engine.hand_over(guard);
         Ok(is_ready)
     }
 }
@@ -257,4 +217,28 @@ impl Context {
 /// How often a call looks for a publication where it needs that.
 pub(super) fn first_looks(shared: &Shared) -> u32 {
     if shared.shares_cores() { 0 } else { FIRST_LOOKS }
+}
+
+/// Looks for what the call waits for, for some microseconds. Returns whether it has come.
+#[inline]
+pub(super) fn look(engine: &Engine, call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
+    let shares = work.shared.shares_cores();
+    for turn in 0..if shares { SHARED_LOOKS } else { LOOKS } {
+        if call.is_ready(work, wait) {
+            return true;
+        }
+        if shares {
+            call.announce(work);
+            if turn % SHARED_LOOKS_AROUND == SHARED_LOOKS_AROUND - 1 {
+                call.look_around(work, wait);
+            }
+            engine.yield_now();
+        } else {
+            if turn == LOOKS_AROUND {
+                call.look_around(work, wait);
+            }
+            std::hint::spin_loop();
+        }
+    }
+    false
 }

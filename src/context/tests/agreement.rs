@@ -69,7 +69,7 @@ pub fn choices(context: &Context) -> Vec<(&'static str, usize, Option<usize>)> {
                 recv_counts: &counts,
                 ..Shape::new(collective, context.rank(), context.size(), count)
             };
-            let decision = context.tuner().decide(&shape, DataType::Float32.size(), None).unwrap();
+            let decision = context.tuners.current().decide(&shape, DataType::Float32.size(), None).unwrap();
             choices.push((decision.algorithm.name, decision.segment_bytes, decision.base));
         }
     }
@@ -108,10 +108,10 @@ fn all_ranks_choose_as_rank_0_says() {
         [None, Some(slow.as_str()), Some(narrow.as_str())],
     ] {
         let contexts: Vec<_> = connected(&tunings).into_iter().map(Result::unwrap).collect();
-        assert_eq!(contexts[0].tuner().tuning().local.is_some(), tunings[0] != Some("default"));
+        assert_eq!(contexts[0].tuners.current().tuning().local.is_some(), tunings[0] != Some("default"));
         let all: Vec<_> = contexts.iter().map(|context| choices(context)).collect();
         assert!(all[0] == all[1] && all[0] == all[2], "{tunings:?}");
-        let networks: Vec<_> = contexts.iter().map(|context| *context.tuner().network()).collect();
+        let networks: Vec<_> = contexts.iter().map(|context| *context.tuners.current().network()).collect();
         assert!(networks[0] == networks[1] && networks[0] == networks[2], "{networks:?}");
         seen.push((all[0].clone(), networks[0]));
     }
@@ -134,7 +134,7 @@ fn a_context_out_of_a_context_goes_by_what_that_one_goes_by() {
         let child = Context::new(device(), parent.rank(), parent.size(), &options).unwrap();
         child.connect_from(parent, 3).unwrap();
         let names = |context: &Context| choices(context).into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
-        assert_eq!(child.tuner().network(), parent.tuner().network());
+        assert_eq!(child.tuners.current().network(), parent.tuners.current().network());
         assert_eq!(names(&child)[0], "ring_chunked");
     });
 }
@@ -143,7 +143,7 @@ fn a_context_out_of_a_context_goes_by_what_that_one_goes_by() {
 fn constants_of_rank_0_s_file_are_everyone_s() {
     let (_file, text) = file("version = 1\nconstants = { overhead_us = 7.5, message_cpu_us = 3, spin_us = 1 }\n");
     for context in connected(&[Some(text.as_str()), None, Some("default")]).into_iter().map(Result::unwrap) {
-        let tuner = context.tuner();
+        let tuner = context.tuners.current();
         let expected = Constants { overhead_us: 7.5, message_cpu_us: 3.0, spin_us: 1.0, ..tuner.tuning().constants() };
         assert_eq!((*tuner.constants(), tuner.network().overhead), (expected, 7.5 * 1e-6), "rank {}", context.rank());
     }
@@ -202,10 +202,10 @@ fn what_rank_0_has_published_before_it_publishes_again() {
     // Rank 2 is another process.
     let second = [first[0].clone(), first[1].clone(), make(2)];
     connect(&second);
-    let known = second[0].tuner();
+    let known = second[0].tuners.current();
     assert_eq!(choices(&second[0])[0].0, "ring_chunked", "it is the first file");
     for context in &second {
-        assert_eq!(context.tuner().tuning(), known.tuning());
+        assert_eq!(context.tuners.current().tuning(), known.tuning());
         assert_eq!(choices(context), choices(&second[0]));
     }
     // Rank 0 is another process: what it publishes is not what the others have agreed on.
@@ -240,7 +240,7 @@ fn a_partner_that_does_not_take_part_is_no_error() {
         store.set("memory/1", &[Sharing::Nothing.number()]).unwrap();
         zero.join().unwrap().unwrap();
     });
-    assert_eq!(contexts[0].tuner().network().local, Constants::BUILT_IN.local);
+    assert_eq!(contexts[0].tuners.current().network().local, Constants::BUILT_IN.local);
 }
 
 #[test]

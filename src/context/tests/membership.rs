@@ -17,7 +17,7 @@ fn the_next_membership_keeps_what_was_measured() {
     };
     let process = |number: usize| {
         let keep = |member: &Member| {
-            let tuning = member.context().unwrap().tuner().tuning().clone();
+            let tuning = member.context().unwrap().tuners.current().tuning().clone();
             tunings.lock().unwrap().push(tuning);
         };
         let member = if number < 2 {

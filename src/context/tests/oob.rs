@@ -76,7 +76,7 @@ fn a_context_is_what_it_would_be_over_a_store() {
         assert_eq!(calls.len(), 3);
         assert_eq!(context.hosts(), other.hosts());
         assert_eq!(choices(context), choices(other));
-        assert_eq!(context.tuner().network().local, other.tuner().network().local);
+        assert_eq!(context.tuners.current().network().local, other.tuners.current().network().local);
         let guard = context.lock().unwrap();
         assert!((0..3).all(|peer| peer == context.rank() || matches!(guard.messenger.is_connected(peer), Ok(true))));
         assert_eq!(guard.begun, 0);

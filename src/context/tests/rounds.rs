@@ -6,6 +6,7 @@ use super::*;
 use crate::collective::{Collective, Shape};
 use crate::context::bootstrap::parent::OverContext;
 use crate::context::exchange::Exchange;
+use crate::context::rounds::Exclusion;
 use crate::context::setup::TAG;
 use crate::net::address::Address;
 use crate::tuner::Tuner;
@@ -88,7 +89,7 @@ fn nothing_starts_between_the_rounds_of_a_call() {
         let call = Call { tag: 3, algorithm: Some("binomial"), ..Call::new(shape, DataType::Uint32) };
         let selected = contexts[0].select(&call).unwrap();
         let mut run_of_first = contexts[0].run_of(call.binding(&selected), None, Instant::now());
-        let operation = contexts[0].begin_rounds_of(&mut run_of_first).unwrap().unwrap();
+        let operation = Exclusion::begin(&contexts[0], &mut run_of_first).unwrap().unwrap();
         for algorithm in ["binomial", "direct"] {
             is_refused(gatherv(&contexts[0], algorithm, 3), "gatherv binomial of uint32 with tag 3 is running");
         }
@@ -117,7 +118,7 @@ fn a_child_by_fork_is_refused_what_has_several_rounds() {
     let call = Call { algorithm: Some("direct"), ..Call::new(shape, DataType::Uint32) };
     let selected = contexts[0].select(&call).unwrap();
     let run_of_parent = contexts[0].run_of(call.binding(&selected), None, Instant::now());
-    let held = contexts[0].admit(&run_of_parent).unwrap().unwrap();
+    let held = run_of_parent.admit().unwrap().unwrap();
     // SAFETY: the child calls functions that are documented for it, allocates memory, and exits. The timer ends it if
     // it hangs.
     let status = unsafe {
@@ -162,7 +163,7 @@ fn a_call_of_several_rounds_does_not_begin_while_another_of_its_kind_runs() {
 #[test]
 fn a_context_is_made_by_one_thread_at_a_time() {
     let contexts = group(2);
-    let operation = contexts[0].begin_setup(TAG).unwrap();
+    let operation = Exclusion::begin_setup(&contexts[0], TAG).unwrap();
     is_refused(contexts[0].split(Some(0), 0), "another thread is splitting this context");
     is_refused(
         contexts[0].connect_oob(&mut |_, _| panic!("it is refused")),
@@ -177,7 +178,7 @@ fn a_context_is_made_by_one_thread_at_a_time() {
     let made = Context::new(device(), 0, 2, &ContextOptions::default()).unwrap();
     let error = made.connect_from(&contexts[0], TAG).unwrap_err();
     assert!(error.kind() == ErrorKind::InvalidArgument && error.message().contains("18446744073709551615"), "{error}");
-    let operation = contexts[0].begin_setup(5).unwrap();
+    let operation = Exclusion::begin_setup(&contexts[0], 5).unwrap();
     is_refused(make(&contexts[0]), "another thread is splitting this context");
     drop(operation);
     run(&contexts, |context| assert_eq!(split::sum(&make(context).unwrap(), 1, 0), 2));

@@ -4,6 +4,7 @@ use super::agreement::{NARROW, choices, connected, connected_with, file};
 use super::*;
 use std::net::SocketAddr;
 use std::sync::Weak;
+use std::sync::atomic::AtomicBool;
 
 use crate::collective::{Collective, Shape};
 use crate::context::setup::TAG;
@@ -48,8 +49,8 @@ fn a_part_has_what_its_parent_has_and_outlives_it() {
         assert_eq!((whole.rank(), part.rank(), part.size()), (2 - rank, rank.saturating_sub(1), [1, 2, 2][rank]));
         assert_eq!((whole.timeout(), part.timeout()), (Duration::from_secs(77), Duration::from_secs(77)));
         assert_eq!(choices(whole), choices(&parents[0]));
-        assert_eq!(part.tuner().constants().local, parent.tuner().constants().local);
-        assert_eq!((part.hosts(), part.tuner().network().per_host), (&vec![0; part.size()][..], part.size()));
+        assert_eq!(part.tuners.current().constants().local, parent.tuners.current().constants().local);
+        assert_eq!((part.hosts(), part.tuners.current().network().per_host), (&vec![0; part.size()][..], part.size()));
         assert!(Arc::ptr_eq(part.device(), parent.device()));
         assert!(part.shares_host(part.size() - 1).unwrap());
         assert_eq!(part.size() > 1, part.shares_memory(usize::from(part.rank() == 0 && part.size() > 1)).unwrap());

@@ -6,6 +6,7 @@ use super::*;
 use crate::collective::{Collective, Shape};
 use crate::rendezvous::InProcessStore;
 use crate::sys::topology::{PRETENDED, Place, domain};
+use crate::transport::Sharing;
 use crate::tuner::Tuner;
 use crate::tuner::model::Topology;
 use crate::tuner::overrides::Overrides;
@@ -66,7 +67,7 @@ fn an_algorithm_that_cannot_run_is_named_and_what_has_selected_it() {
     );
     let overrides = Overrides::parse("allreduce:shared_slices").unwrap();
     let tuner = Tuner::new(Default::default(), overrides, Topology::one_host(2, 2), 1 << 20);
-    contexts[1].agreed.set(tuner).ok().unwrap();
+    contexts[1].tuners.agree(tuner, Sharing::Nothing);
     let selected = allreduce(&contexts[1], "auto", |s| s).unwrap_err();
     let says = "the algorithm shared_slices, which GLOO_RS_ALGORITHM of rank 0 names: ";
     assert!(selected.kind() == ErrorKind::Unsupported && selected.message().contains(says), "{selected}");
