@@ -19,6 +19,7 @@ mod numbers;
 mod operation;
 mod operations;
 mod other_calls;
+mod oversubscription;
 pub mod plan;
 pub mod prepared;
 mod progress;

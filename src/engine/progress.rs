@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::engine::lines::Lines;
 use crate::engine::numbers::Numbers;
 use crate::engine::operations::Operations;
+use crate::engine::oversubscription::Oversubscription;
 use crate::engine::recorder::Recorder;
 use crate::engine::requests::Requests;
 use crate::engine::scratch::Kept;
@@ -59,6 +60,7 @@ pub struct Engine {
     /// What wakes a sleeping thread: the waker's and the links'.
     sources: Vec<Pollable>,
     clock: Arc<dyn Clock>,
+    oversubscription: Oversubscription,
 }
 
 impl Engine {
@@ -115,6 +117,7 @@ impl Engine {
                 agreement: None,
             }),
             clock,
+            oversubscription: Oversubscription::new(now),
         })
     }
 
@@ -213,7 +216,6 @@ impl Engine {
         let mut announced = false;
         let mut nap = FIRST_NAP;
         let mut attends = false;
-        idle.resume();
         let result = loop {
             if let Some(result) = ready(&mut guard) {
                 break Some(result);
@@ -321,13 +323,13 @@ impl Engine {
         deadline: Instant,
     ) -> Guard<'a> {
         let spin = guard.waiters.longest_spin(peer);
-        if idle.polls_on(spin, guard.now) {
+        if self.polls_on(idle, spin, guard.now) {
             if self.is_wanted(&guard) {
                 return self.give_way(guard);
             }
             // Another rank may wait for this core. If none does, this costs no more than the poll: two ranks that share
             // a core exchange 4 bytes in 12 µs with it, and in 22 µs if each keeps the core for 5 µs.
-            self.clock.yield_now();
+            self.yield_now();
             return guard;
         }
         // Without shared memory, the messages of a call say which it is.
@@ -372,7 +374,7 @@ impl Engine {
     /// Releases the lock for a moment, so that another thread can take it.
     fn give_way<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
         drop(guard);
-        self.clock.yield_now();
+        self.yield_now();
         self.lock_contended()
     }
 
@@ -417,7 +419,14 @@ impl Engine {
 
     /// Lets another thread have this core.
     pub fn yield_now(&self) {
+        let from = self.now();
         self.clock.yield_now();
+        self.oversubscription.yielded(from, self.now());
+    }
+
+    /// Whether a thread whose wait has found nothing at `now` polls on.
+    pub fn polls_on(&self, idle: &mut Idle, spin: Spin, now: Instant) -> bool {
+        idle.polls_on(if self.oversubscription.is_present(now) { spin.oversubscribed() } else { spin }, now)
     }
 
     /// Whether a thread polls, or sleeps in the system.

@@ -10,13 +10,6 @@ use crate::wait_mode::WaitMode;
 /// touched for the first time, they take some 20 ms.
 pub const LOOK_BYTES: usize = 8 << 20;
 
-/// What a thread does between two polls takes at most a few microseconds. If it takes longer than this, the core was
-/// somebody else's.
-const LONG_TURN: Duration = Duration::from_micros(50);
-/// Another thread that computes there gets nearly all of the time, since the one that polls yields. What interrupts and
-/// a hypervisor take is less than this part.
-const LOST_TIME_DIVISOR: u32 = 4;
-
 /// A thread that waits for this long looks whether other ranks make another call, and again whenever it has waited
 /// twice as long. To look takes microseconds: it reads what all ranks of the host have published.
 const FIRST_DETECTION: Duration = Duration::from_millis(1);
@@ -45,33 +38,33 @@ impl Cores {
     }
 }
 
-/// How long a waiting thread polls after the last progress before it sleeps. Ordered by duration.
+/// How long a waiting thread polls after the last progress before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Spin {
-    /// In any case.
-    min: Duration,
-    /// The time while no other thread computes on its core meanwhile.
-    max: Duration,
-}
+pub struct Spin(Duration);
 
 impl Spin {
     /// Until the wait ends.
-    pub const FOREVER: Self = Self::of(Duration::MAX);
+    pub const FOREVER: Self = Self(Duration::MAX);
 
-    /// This time, whoever else has run on the core.
+    /// This time.
     pub const fn of(time: Duration) -> Self {
-        Self { min: time, max: time }
+        Self(time)
     }
 
     /// What `mode` means on these cores.
     pub fn new(mode: WaitMode, cores: Cores, constants: &Constants) -> Self {
         let us = |us: f64| Duration::from_secs_f64(us * 1e-6);
-        let min = us(if cores == Cores::Shared { constants.spin_shared_us } else { constants.spin_us });
+        let time = us(if cores == Cores::Shared { constants.spin_shared_us } else { constants.spin_us });
         match (mode, cores) {
             (WaitMode::Poll, _) => Self::FOREVER,
-            (WaitMode::Auto, Cores::Own) => Self { min, max: min.max(us(constants.spin_alone_us)) },
-            (WaitMode::Auto | WaitMode::Sleep, _) => Self::of(min),
+            (WaitMode::Auto, Cores::Own) => Self(time.max(us(constants.spin_alone_us))),
+            (WaitMode::Auto | WaitMode::Sleep, _) => Self(time),
         }
+    }
+
+    /// The time for which a thread polls whose core others want.
+    pub fn oversubscribed(self) -> Self {
+        if self == Self::FOREVER { self } else { Self(Duration::ZERO) }
     }
 }
 
@@ -80,10 +73,6 @@ impl Spin {
 pub struct Idle {
     /// When the thread found nothing for the first time.
     since: Option<Instant>,
-    /// When it did for the last time, if it has done nothing but poll since then.
-    last: Option<Instant>,
-    /// How long the core was somebody else's between two turns, in all.
-    lost: Duration,
     /// How often the time of [`Idle::next_detection`] has passed.
     detections: u32,
 }
@@ -91,12 +80,7 @@ pub struct Idle {
 impl Idle {
     /// After a turn that found nothing at `now`: whether the thread polls on.
     pub fn polls_on(&mut self, spin: Spin, now: Instant) -> bool {
-        let waited = now.duration_since(*self.since.get_or_insert(now));
-        let turn = self.last.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
-        if turn > LONG_TURN {
-            self.lost += turn;
-        }
-        waited < if self.lost.saturating_mul(LOST_TIME_DIVISOR) > waited { spin.min } else { spin.max }
+        now.duration_since(*self.since.get_or_insert(now)) < spin.0
     }
 
     /// When the thread looks next whether other ranks make another call; `None` before its first turn, and after ages.
@@ -112,11 +96,6 @@ impl Idle {
             self.detections += 1;
         }
         self.detections > before
-    }
-
-    /// The thread polls again, after it has done something else.
-    pub fn resume(&mut self) {
-        self.last = None;
     }
 }
 
@@ -147,42 +126,29 @@ mod tests {
         let [shared, usual, alone] = [50, 200, 100_000].map(Duration::from_micros);
         let spin = |mode, cores| Spin::new(mode, cores, BUILT_IN);
         for cores in [Cores::Own, Cores::Unknown, Cores::Shared] {
-            let min = if cores == Cores::Shared { shared } else { usual };
-            let max = if cores == Cores::Own { alone } else { min };
+            let time = if cores == Cores::Shared { shared } else { usual };
             assert_eq!(spin(WaitMode::Poll, cores), Spin::FOREVER);
-            assert_eq!(spin(WaitMode::Auto, cores), Spin { min, max });
-            assert_eq!(spin(WaitMode::Sleep, cores), Spin::of(min));
+            assert_eq!(spin(WaitMode::Auto, cores), Spin(if cores == Cores::Own { alone } else { time }));
+            assert_eq!(spin(WaitMode::Sleep, cores), Spin(time));
         }
         let constants = Constants { spin_us: 300.0, spin_alone_us: 7.0, ..*BUILT_IN };
         assert_eq!(Spin::new(WaitMode::Auto, Cores::Own, &constants), Spin::of(Duration::from_micros(300)));
     }
 
     #[test]
-    fn a_thread_that_is_alone_polls_up_to_the_bound() {
-        let spin = Spin::new(WaitMode::Auto, Cores::Own, BUILT_IN);
-        assert_eq!(sleeps_at(spin, 0..), Some(100_000));
-        assert_eq!(sleeps_at(spin, (0..).step_by(50)), Some(100_000));
-        assert_eq!(sleeps_at(Spin::new(WaitMode::Sleep, Cores::Own, BUILT_IN), 0..), Some(200));
+    fn a_thread_polls_up_to_the_bound() {
+        for us in [0, 200, 100_000] {
+            assert_eq!(sleeps_at(Spin::of(Duration::from_micros(us)), 0..), Some(us));
+        }
         assert_eq!(sleeps_at(Spin::FOREVER, (0..=20).map(|power| 1 << power)), None);
     }
 
     #[test]
-    fn it_sleeps_once_another_one_has_had_its_core_for_long() {
-        let spin = Spin::new(WaitMode::Auto, Cores::Own, BUILT_IN);
-        let preempted = |from: u64, to: u64| sleeps_at(spin, (0..from).chain(to..));
-        assert_eq!(
-            preempted(3000, 3900),
-            Some(100_000),
-            "less than a quarter of the time: an interrupt, or another guest"
-        );
-        assert_eq!(preempted(3000, 5000), Some(5000));
-        // Another thread gets the core at each yield.
-        assert_eq!(sleeps_at(spin, (0..).step_by(3000)), Some(3000));
-        // Often, but never for long.
-        assert_eq!(sleeps_at(spin, (0..).filter(|us| us % 1000 >= 100)), Some(100_100));
-        // In any case it polls for the time for which it polls where cores are shared.
-        assert_eq!(preempted(20, 90), Some(200));
-        assert_eq!(sleeps_at(Spin::FOREVER, [0, 10, 100_000, 100_001].into_iter()), None);
+    fn where_others_want_the_core_only_a_wait_without_a_bound_polls() {
+        let spin = |mode| Spin::new(mode, Cores::Own, BUILT_IN).oversubscribed();
+        assert_eq!(sleeps_at(spin(WaitMode::Auto), 0..), Some(0));
+        assert_eq!(sleeps_at(spin(WaitMode::Sleep), 0..), Some(0));
+        assert_eq!(spin(WaitMode::Poll), Spin::FOREVER);
     }
 
     #[test]
@@ -198,21 +164,5 @@ mod tests {
         assert_eq!(at, [1000, 2000, 4000, 8000, 16_000, 32_000, 64_000]);
         assert!(detects(1_000_000) && !detects(1_023_999) && detects(1_024_000));
         assert!(detects(u64::pow(10, 15)) && !detects(u64::pow(10, 16)), "the time of the next does not come");
-    }
-
-    #[test]
-    fn what_else_it_does_is_no_other_thread() {
-        let (spin, start, mut idle) =
-            (Spin::new(WaitMode::Auto, Cores::Own, BUILT_IN), Instant::now(), Idle::default());
-        for us in [0, 10, 1000, 2000] {
-            idle.resume();
-            assert!(idle.polls_on(spin, start + Duration::from_micros(us)), "{us}");
-        }
-        assert!(!idle.polls_on(spin, start + Duration::from_micros(3100)));
-        // The time since the last progress counts.
-        idle = Idle::default();
-        assert!(idle.polls_on(spin, start));
-        idle.resume();
-        assert!(!idle.polls_on(spin, start + Duration::from_millis(100)));
     }
 }

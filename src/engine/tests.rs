@@ -203,13 +203,18 @@ struct Ticks {
     ticks: Mutex<u32>,
     /// The tick at which a thread first slept.
     slept: Mutex<Option<u32>>,
-    /// Another thread has the core at this tick, for as many ticks.
-    preempted: Option<(u32, u32)>,
+    /// At the first yield after this tick, another thread has the core for as many ticks.
+    preempted: Mutex<Option<(u32, u32)>>,
 }
 
 impl Ticks {
     fn new(preempted: Option<(u32, u32)>) -> Arc<Self> {
-        Arc::new(Self { start: Instant::now(), ticks: Mutex::new(0), slept: Mutex::new(None), preempted })
+        Arc::new(Self {
+            start: Instant::now(),
+            ticks: Mutex::new(0),
+            slept: Mutex::new(None),
+            preempted: preempted.into(),
+        })
     }
 
     fn at(&self, micros: u64) -> Instant {
@@ -220,7 +225,7 @@ impl Ticks {
 impl Clock for Ticks {
     fn now(&self) -> Instant {
         let mut ticks = self.ticks.lock().unwrap();
-        *ticks += self.preempted.filter(|(at, _)| at == &*ticks).map_or(1, |(_, ticks)| ticks);
+        *ticks += 1;
         self.at(u64::from(*ticks))
     }
 
@@ -229,6 +234,13 @@ impl Clock for Ticks {
         self.slept.lock().unwrap().get_or_insert(*ticks);
         *ticks = until.duration_since(self.start).as_micros() as u32;
         false
+    }
+
+    fn yield_now(&self) {
+        let mut ticks = self.ticks.lock().unwrap();
+        if let Some((_, taken)) = self.preempted.lock().unwrap().take_if(|(at, _)| *at < *ticks) {
+            *ticks += taken;
+        }
     }
 }
 
@@ -256,39 +268,51 @@ fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
     assert_eq!(falls_asleep(Some(3)), Some(usual));
 }
 
-/// When a wait in turns that end at these times falls asleep, in µs, if its thread is preempted so. It polls for 300 µs
-/// where it has its core to itself, else for 100.
-fn falls_asleep(turns: &[u64], preempted: Option<(u32, u32)>) -> Option<u32> {
+/// When the first of these waits falls asleep, in µs, if its thread is preempted so. Each wait has turns that end at its
+/// times, and polls for 10 ms where it has its core to itself.
+fn falls_asleep(waits: &[&[u64]], preempted: Option<(u32, u32)>) -> Option<u32> {
     let clock = Ticks::new(preempted);
     let messenger = Messenger::new(0, 2, unconnected(None, None), None);
-    let constants = Constants { spin_us: 100.0, spin_alone_us: 300.0, ..Constants::BUILT_IN };
+    let constants = Constants { spin_us: 100.0, spin_alone_us: 10_000.0, ..Constants::BUILT_IN };
     let spin = Spin::new(WaitMode::Auto, Cores::Own, &constants);
     let engine = Engine::new(messenger, clock.clone(), |_| String::new(), spin).unwrap();
-    let mut idle = Idle::default();
-    for end in turns {
-        let (guard, _) = engine.wait_for(engine.lock(), None, &mut idle, clock.at(*end), |_| None::<()>);
-        engine.hand_over(guard);
+    for turns in waits {
+        let mut idle = Idle::default();
+        for end in *turns {
+            let (guard, _) = engine.wait_for(engine.lock(), None, &mut idle, clock.at(*end), |_| None::<()>);
+            engine.hand_over(guard);
+        }
     }
     *clock.slept.lock().unwrap()
 }
 
 #[test]
-fn a_wait_polls_on_until_another_thread_has_had_its_core() {
+fn a_wait_polls_on_until_another_thread_has_had_its_core_for_long() {
     let slept = |preempted, within: std::ops::Range<u32>| {
-        let slept = falls_asleep(&[5000], preempted).unwrap();
+        let slept = falls_asleep(&[&[50_000]], preempted).unwrap();
         assert!(within.contains(&slept), "{preempted:?}: {slept}");
     };
-    slept(None, 300..320);
-    slept(Some((150, 30)), 300..320);
-    slept(Some((150, 100)), 250..270);
-    slept(Some((20, 60)), 100..120);
+    slept(None, 10_000..10_020);
+    slept(Some((150, 40)), 10_000..10_020);
+    slept(Some((150, 3900)), 10_000..10_020);
+    slept(Some((150, 4100)), 4250..4270);
+}
+
+#[test]
+fn the_next_wait_sleeps_at_once_after_another_thread_has_had_the_core() {
+    // The first wait ends while the other thread has the core.
+    let slept = |preempted| falls_asleep(&[&[200], &[50_000]], preempted).unwrap();
+    let at = slept(Some((150, 4100)));
+    assert!((4250..4280).contains(&at), "{at}");
+    let at = slept(Some((150, 3900)));
+    assert!((14_050..14_100).contains(&at), "{at}");
 }
 
 #[test]
 fn a_wait_in_turns_polls_no_longer_than_one() {
-    let slept = falls_asleep(&[100, 200, 280, 5000], None).unwrap();
-    assert!((300..320).contains(&slept), "{slept}");
-    assert_eq!(falls_asleep(&[100, 200, 280], None), None);
+    let slept = falls_asleep(&[&[100, 200, 280, 50_000]], None).unwrap();
+    assert!((10_000..10_020).contains(&slept), "{slept}");
+    assert_eq!(falls_asleep(&[&[100, 200, 280]], None), None);
 }
 
 #[test]

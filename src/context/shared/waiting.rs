@@ -135,7 +135,6 @@ impl SharedCall {
         let rank = wait.member().map(|member| work.shared.rank(member));
         loop {
             let Some(alone) = engine.poll_alone(&run.context.lock()?, rank) else { return Ok(false) };
-            idle.resume();
             for _ in 0..YIELDS_PER_TURN {
                 for _ in 0..LOOKS_PER_YIELD {
                     if self.call.is_ready(work, wait) {
@@ -144,7 +143,7 @@ impl SharedCall {
                     std::hint::spin_loop();
                 }
                 let now = engine.now();
-                if now >= until || !idle.polls_on(alone.spin, now) {
+                if now >= until || !engine.polls_on(idle, alone.spin, now) {
                     return Ok(false);
                 }
                 engine.yield_now();
