@@ -41,7 +41,7 @@ static gloo_rs_status_t allreduce(gloo_rs_context_t *context, gloo_rs_reduce_fn_
 }
 
 /* The context is broken and gives the reason; a new one of all ranks but `lost`, over the same store, works. */
-static void go_on_without(gloo_rs_context_t *context, int lost) {
+static void continue_without(gloo_rs_context_t *context, int lost) {
   gloo_rs_context_options_t options;
   gloo_rs_context_t *next = NULL;
   gloo_rs_device_t *device = create_device();
@@ -89,7 +89,7 @@ static void a_rank_is_killed(void) {
   CHECK_CONTAINS(gloo_rs_last_error_message(), "allreduce");
   CHECK_ERROR(GLOO_RS_ERROR_CONNECTION_LOST, 1, "allreduce");
   CHECK(now_ms() - began < test_timeout_ms());
-  go_on_without(context, 1);
+  continue_without(context, 1);
 }
 
 /* A rank that dies while it is idle is noticed by the next operation. */

@@ -76,7 +76,7 @@ static void ranks_agree(void) {
 }
 
 /* The others learn which ranks are lost, and go on without them. */
-static void go_on_without(int lost) {
+static void continue_without(int lost) {
   gloo_rs_context_t *context = connected_context(), *smaller = NULL, *again = NULL;
   int32_t cells[1000], ranks[2] = {-1, -1};
   uint64_t flags = 3;
@@ -112,8 +112,8 @@ static void go_on_without(int lost) {
 }
 
 /* The lost rank has led the agreements, or not. */
-static void the_first_rank_is_killed(void) { go_on_without(0); }
-static void the_last_rank_is_killed(void) { go_on_without(test_size - 1); }
+static void the_first_rank_is_killed(void) { continue_without(0); }
+static void the_last_rank_is_killed(void) { continue_without(test_size - 1); }
 
 static void invalid_arguments(void) {
   gloo_rs_context_t *context = create_context(), *smaller = (gloo_rs_context_t *)&context;

@@ -10,7 +10,7 @@
 #define PLAIN_MOST (MAX_RANKS * (PLAIN_BLOCK + MAX_RANKS))
 
 /* Layout of the buffers: out of place; in place by NULL; in place by equal pointers, as with NCCL. */
-enum plain_form { APART, BY_NULL, BY_POINTER, PLAIN_FORMS };
+enum plain_form { SEPARATE, BY_NULL, BY_POINTER, PLAIN_FORMS };
 
 /* Element `index` of the contribution of `rank`, and its sum over the ranks below `ranks`. */
 static inline int64_t of_rank(int rank, size_t index) { return (rank + 1) * 1000 + (int64_t)index * (rank + 2); }
@@ -38,7 +38,7 @@ static inline void expect_wiped(const int64_t *cells, size_t from) {
 
 static inline void plain_reductions(gloo_rs_context_t *context, enum plain_form form, int root) {
   int64_t in[PLAIN_MOST], out[PLAIN_MOST];
-  const int64_t *input = form == APART ? in : form == BY_NULL ? NULL : out;
+  const int64_t *input = form == SEPARATE ? in : form == BY_NULL ? NULL : out;
   size_t i;
   int which;
   for (which = 0; which < 4; which++) {
@@ -46,7 +46,7 @@ static inline void plain_reductions(gloo_rs_context_t *context, enum plain_form 
     wipe(in);
     wipe(out);
     fill_own(in, PLAIN_BLOCK);
-    if (form != APART) fill_own(out, PLAIN_BLOCK);
+    if (form != SEPARATE) fill_own(out, PLAIN_BLOCK);
     switch (which) {
       case 0:
         CHECK_OK(gloo_rs_allreduce(context, input, out, PLAIN_BLOCK, INT, GLOO_RS_SUM));
@@ -63,7 +63,7 @@ static inline void plain_reductions(gloo_rs_context_t *context, enum plain_form 
     for (i = 0; i < PLAIN_BLOCK; i++) {
       int alone = (which == 1 && test_rank != root) || (which == 3 && test_rank == 0);
       CHECK_INT(in[i], of_rank(test_rank, i));
-      CHECK_INT(out[i], alone ? (form == APART ? -1 : of_rank(test_rank, i)) : sum_below(ranks, i));
+      CHECK_INT(out[i], alone ? (form == SEPARATE ? -1 : of_rank(test_rank, i)) : sum_below(ranks, i));
     }
     expect_wiped(out, PLAIN_BLOCK);
   }
@@ -96,7 +96,7 @@ static inline void plain_reduce_scatters(gloo_rs_context_t *context, enum plain_
   for (i = 0; i < total; i++)
     if (form != BY_POINTER || i < before || i >= before + counts[test_rank]) CHECK_INT(in[i], of_rank(test_rank, i));
   expect_wiped(in, total);
-  expect_wiped(out, form == BY_NULL ? total : form == APART ? counts[test_rank] : 0);
+  expect_wiped(out, form == BY_NULL ? total : form == SEPARATE ? counts[test_rank] : 0);
 }
 
 /* Gathers to `root`, or to all if that is negative. */
@@ -113,7 +113,7 @@ static inline void plain_gathers(gloo_rs_context_t *context, enum plain_form for
   wipe(in);
   wipe(out);
   fill_own(in, own);
-  if (form != APART && gets) {
+  if (form != SEPARATE && gets) {
     fill_own(out + before, own);
     input = form == BY_NULL ? NULL : out + before;
   }
@@ -166,8 +166,8 @@ static inline void plain_alltoall(gloo_rs_context_t *context, enum plain_form fo
   size_t total = PLAIN_BLOCK * (size_t)test_size, i;
   wipe(out);
   fill_own(in, total);
-  if (form != APART) fill_own(out, total);
-  CHECK_OK(gloo_rs_alltoall(context, form == APART ? in : form == BY_NULL ? NULL : out, out, PLAIN_BLOCK, INT));
+  if (form != SEPARATE) fill_own(out, total);
+  CHECK_OK(gloo_rs_alltoall(context, form == SEPARATE ? in : form == BY_NULL ? NULL : out, out, PLAIN_BLOCK, INT));
   for (i = 0; i < total; i++)
     CHECK_INT(out[i], of_rank((int)(i / PLAIN_BLOCK), PLAIN_BLOCK * (size_t)test_rank + i % PLAIN_BLOCK));
   expect_wiped(out, total);
@@ -259,7 +259,7 @@ static inline void plain_calls(void) {
   gloo_rs_context_t *context = connected_context();
   int form, root;
   plain_refusals(context);
-  for (form = APART; form < PLAIN_FORMS; form++) {
+  for (form = SEPARATE; form < PLAIN_FORMS; form++) {
     plain_reduce_scatters(context, (enum plain_form)form, even, 1);
     plain_reduce_scatters(context, (enum plain_form)form, even, 0);
     plain_reduce_scatters(context, (enum plain_form)form, uneven, 0);

@@ -33,7 +33,7 @@ static const struct collective collectives[] = {
 };
 
 /* In place by no inputs; by the own block of the output as input; by the own block of the input as output. */
-enum form { APART, NO_INPUT, OWN_INPUT, OWN_OUTPUT, FORMS };
+enum form { SEPARATE, NO_INPUT, OWN_INPUT, OWN_OUTPUT, FORMS };
 
 /* The buffers of one call; its lists are copies of its own, so that they can be wiped. */
 struct call {
@@ -167,10 +167,10 @@ static void every_collective(void) {
     for (name = strtok_r(names, ", ", &rest); name != NULL; name = strtok_r(NULL, ", ", &rest)) {
       if (strcmp(name, "local") != 0 && !can_run(context, name)) continue;
       for (n = 0; n < sizeof counts / sizeof *counts; n++)
-        for (form = APART; form < FORMS; form++) {
+        for (form = SEPARATE; form < FORMS; form++) {
           int root = test_size - 1, own = test_rank == root && root_has(collective, (enum form)form);
           if (!own && !root_has(collective, (enum form)form) && !all_have(collective, (enum form)form)) continue;
-          beside_plain(context, collective, name, counts[n], own || all_have(collective, (enum form)form) ? (enum form)form : APART,
+          beside_plain(context, collective, name, counts[n], own || all_have(collective, (enum form)form) ? (enum form)form : SEPARATE,
                        root);
         }
     }

@@ -276,7 +276,7 @@ TEST(Horovod, RanksGoOnWithoutALostOne) {
   runProcesses(
       size,
       [&](int rank) {
-        int step = 0, itsRank = rank, itsSize = size;
+        int step = 0, new_rank = rank, new_size = size;
         bool failed = false;
         auto controller = std::make_unique<Controller>(rendezvous(folder.path, "round-0", rank, size, std::chrono::seconds(10)));
         while (step < 20) {
@@ -290,9 +290,9 @@ TEST(Horovod, RanksGoOnWithoutALostOne) {
             CHECK_HERE(!failed && step >= 6);
             failed = true;
             controller.reset();
-            itsRank = rank < lost ? rank : rank - 1;
-            itsSize = size - 1;
-            controller = std::make_unique<Controller>(rendezvous(folder.path, "round-1", itsRank, itsSize, std::chrono::seconds(10)));
+            new_rank = rank < lost ? rank : rank - 1;
+            new_size = size - 1;
+            controller = std::make_unique<Controller>(rendezvous(folder.path, "round-1", new_rank, new_size, std::chrono::seconds(10)));
             // All go on from the same step.
             int latest = step;
             gloo::AllreduceOptions options(controller->context_);
@@ -303,7 +303,7 @@ TEST(Horovod, RanksGoOnWithoutALostOne) {
             step = latest;
             continue;
           }
-          CHECK_HERE(gradient[0] == static_cast<float>(itsSize) && gradient[9999] == gradient[0]);
+          CHECK_HERE(gradient[0] == static_cast<float>(new_size) && gradient[9999] == gradient[0]);
           step++;
         }
         CHECK_HERE(failed);

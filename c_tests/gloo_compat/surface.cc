@@ -325,11 +325,11 @@ void contexts(gloo::rendezvous::Store& store, DevicePtr& device) {
   context->setTimeout(milliseconds(1));
   context->connectFullMesh(store, device);
   const milliseconds timeout = context->getTimeout();
-  DevicePtr& itsDevice = context->getDevice();
+  DevicePtr& given = context->getDevice();
   std::unique_ptr<gloo::transport::Pair>& pair = context->getPair(0);
   BufferPtr buffer = context->createUnboundBuffer(nullptr, 0);
   const int slot = context->nextSlot() + context->nextSlot(2);
-  use(timeout, itsDevice, pair, buffer, slot);
+  use(timeout, given, pair, buffer, slot);
   context->closeConnections();
   gloo::rendezvous::ContextFactory factory(context);
   ContextPtr made = factory.makeContext(device);

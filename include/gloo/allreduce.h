@@ -30,8 +30,8 @@ struct AllreduceOptionsImpl {
     BCUBE = 2,
   };
 
-  explicit AllreduceOptionsImpl(const std::shared_ptr<Context>& itsContext)
-      : context(itsContext), timeout(chosen_timeout(*itsContext)) {}
+  explicit AllreduceOptionsImpl(const std::shared_ptr<Context>& given)
+      : context(given), timeout(chosen_timeout(*given)) {}
 
   /// Bytes of a message, unless the caller sets a limit.
   static constexpr size_t kMaxSegmentSize = 1024 * 1024;

@@ -75,7 +75,7 @@ inline void scatter(ScatterOptions& opts) {
   call.count = opts.out_.bytes();
   call.set_output(opts.out_);
   std::vector<char> unused;
-  detail::Memory apart;
+  detail::Memory scratch;
   if (opts.context_->rank == opts.root_) {
     GLOO_ENFORCE_EQ(opts.in_.size(), static_cast<size_t>(opts.context_->size));
     opts.in_.enforce_bytes(opts.out_.bytes());
@@ -83,8 +83,8 @@ inline void scatter(ScatterOptions& opts) {
     // The C function refuses an output that is one of several inputs, although the root's part need not be moved then.
     if (opts.in_.pointers()[static_cast<size_t>(opts.root_)] == opts.out_.pointer() && opts.out_.bytes() > 0) {
       unused.resize(opts.out_.bytes());
-      apart = detail::Memory(unused.data(), unused.size());
-      call.set_output(apart);
+      scratch = detail::Memory(unused.data(), unused.size());
+      call.set_output(scratch);
     }
   }
   call.run_until_all_called(GLOO_RS_SCATTER);

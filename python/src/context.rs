@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::{Failed, check, detached, exception, exception_of, last_error_defaults};
 use crate::group::Group;
 use crate::handle::Handle;
-use crate::interrupt::{waiting, waiting_apart};
+use crate::interrupt::{waiting, waiting_on_thread};
 use crate::message::UnboundBuffer;
 use crate::options::with_context_options;
 use crate::pair::Pair;
@@ -66,7 +66,7 @@ impl Context {
         // SAFETY: both handles live until the call returns.
         let connect = move || Failed::check(unsafe { gloo_rs_context_connect(context.get(), store.get()) });
         // SAFETY: the closure owns both.
-        unsafe { waiting_apart(py, "connect", &what, give_up, connect) }?;
+        unsafe { waiting_on_thread(py, "connect", &what, give_up, connect) }?;
         Ok(Self::at(handle, place))
     }
 

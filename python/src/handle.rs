@@ -33,7 +33,7 @@ impl<T> Handle<T> {
     }
 
     /// What `create` makes. For threads without an interpreter.
-    pub fn create_apart(
+    pub fn create_on_thread(
         destroy: unsafe extern "C" fn(*mut T),
         create: impl FnOnce(*mut *mut T) -> gloo_rs_status_t,
     ) -> Result<Self, Failed> {

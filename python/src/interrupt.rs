@@ -85,7 +85,7 @@ pub fn waiting_on(
 ///
 /// # Safety
 /// `call` owns what its pointers point to, and any thread may use that.
-pub unsafe fn waiting_apart<T: Send + 'static>(
+pub unsafe fn waiting_on_thread<T: Send + 'static>(
     py: Python<'_>,
     operation: &str,
     what: &str,

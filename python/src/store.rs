@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::arguments::{Texts, milliseconds, text};
 use crate::error::{Failed, check, detached};
 use crate::handle::Handle;
-use crate::interrupt::waiting_apart;
+use crate::interrupt::waiting_on_thread;
 use crate::memory::{Access, Memory};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -27,30 +27,30 @@ impl Store {
     /// Makes a store by a function that may have to wait for `what`, as `create` does by others.
     ///
     /// # Safety
-    /// See [`waiting_apart`].
-    unsafe fn create_apart(
+    /// See [`waiting_on_thread`].
+    unsafe fn create_on_thread(
         py: Python<'_>,
         what: &str,
         create: impl FnOnce(*mut *mut gloo_rs_store_t) -> gloo_rs_status_t + 'static,
     ) -> PyResult<Self> {
-        let create = || Handle::create_apart(gloo_rs_store_destroy, create);
+        let create = || Handle::create_on_thread(gloo_rs_store_destroy, create);
         // SAFETY: by the contract; stores are thread-safe.
-        let handle = unsafe { waiting_apart(py, "store", what, || (), create) }?;
+        let handle = unsafe { waiting_on_thread(py, "store", what, || (), create) }?;
         Ok(Self(Arc::new(handle)))
     }
 
     /// Waits for `keys` with `get`.
     ///
     /// # Safety
-    /// See [`waiting_apart`].
-    unsafe fn wait_apart<T: Send + 'static>(
+    /// See [`waiting_on_thread`].
+    unsafe fn wait_on_thread<T: Send + 'static>(
         py: Python<'_>,
         keys: &str,
         wait: impl FnOnce() -> Result<T, Failed> + 'static,
     ) -> PyResult<T> {
         let what = format!("the store to have {keys}");
         // SAFETY: by the contract.
-        unsafe { waiting_apart(py, "store", &what, || (), wait) }
+        unsafe { waiting_on_thread(py, "store", &what, || (), wait) }
     }
 
     pub fn handle(&self) -> *mut gloo_rs_store_t {
@@ -95,7 +95,7 @@ impl Store {
             unsafe { gloo_rs_store_create_tcp_with(host.as_ptr(), port, serve, timeout, &options, store) }
         };
         // SAFETY: the closure owns the texts.
-        unsafe { Self::create_apart(py, &what, create) }
+        unsafe { Self::create_on_thread(py, &what, create) }
     }
 
     /// The store of this name in this process, for ranks that are threads.
@@ -148,7 +148,7 @@ impl Store {
             unsafe { gloo_rs_store_create_redis(host.as_ptr(), port, &options, timeout, store) }
         };
         // SAFETY: the closure owns the texts.
-        unsafe { Self::create_apart(py, &what, create) }
+        unsafe { Self::create_on_thread(py, &what, create) }
     }
 
     /// The store that a URL names: `tcp://`, `file://`, `redis://`, `rediss://` or `inproc://`.
@@ -159,7 +159,7 @@ impl Store {
         // SAFETY: the text lives until the call returns.
         let create = move |store: *mut _| unsafe { gloo_rs_store_create_url(url.as_ptr(), rank, timeout, store) };
         // SAFETY: the closure owns the text. Its words are not those of the error: a URL may have a password.
-        unsafe { Self::create_apart(py, "the store of a URL", create) }
+        unsafe { Self::create_on_thread(py, "the store of a URL", create) }
     }
 
     /// A store whose calls are those of an object with the methods `set(key, value)`, `get(key, timeout)`,
@@ -205,7 +205,7 @@ impl Store {
             Failed::check(got).map(|()| value)
         };
         // SAFETY: the closure owns handle and key.
-        unsafe { Self::wait_apart(py, key, get) }.map(|value| value.copy(py))
+        unsafe { Self::wait_on_thread(py, key, get) }.map(|value| value.copy(py))
     }
 
     #[pyo3(signature = (keys, *, timeout = None))]
@@ -226,7 +226,7 @@ impl Store {
             Failed::check(got).map(|()| values.collect::<Vec<Value>>())
         };
         // SAFETY: the closure owns handle and keys.
-        let values = unsafe { Self::wait_apart(py, &keys.join(", "), get) }?;
+        let values = unsafe { Self::wait_on_thread(py, &keys.join(", "), get) }?;
         Ok(values.iter().map(|value| value.copy(py)).collect())
     }
 
@@ -239,7 +239,7 @@ impl Store {
             Failed::check(unsafe { gloo_rs_store_wait(store.get(), own_keys.as_ptr(), own_keys.len(), timeout) })
         };
         // SAFETY: the closure owns handle and keys.
-        unsafe { Self::wait_apart(py, &keys.join(", "), wait) }
+        unsafe { Self::wait_on_thread(py, &keys.join(", "), wait) }
     }
 
     fn add(&self, py: Python<'_>, key: &str, amount: i64) -> PyResult<i64> {
@@ -314,14 +314,14 @@ pub fn launch_from_env(py: Python<'_>, timeout: Option<f64>) -> PyResult<(Store,
     let timeout = milliseconds(timeout)?;
     let launch = move || {
         let (mut rank, mut size) = (0, 0);
-        let store = Handle::create_apart(gloo_rs_store_destroy, |store| {
+        let store = Handle::create_on_thread(gloo_rs_store_destroy, |store| {
             // SAFETY: the results are a handle and numbers.
             unsafe { gloo_rs_launch_from_env(timeout, store, &mut rank, &mut size) }
         })?;
         Ok((store, rank, size))
     };
     // SAFETY: the closure has no pointers.
-    let (store, rank, size) = unsafe { waiting_apart(py, "launch", "the job's store", || (), launch) }?;
+    let (store, rank, size) = unsafe { waiting_on_thread(py, "launch", "the job's store", || (), launch) }?;
     Ok((Store(Arc::new(store)), rank, size))
 }
 

@@ -66,7 +66,7 @@ impl Completions {
     pub fn wait(&self, time: Option<Duration>) -> Result<Option<Completion>> {
         self.check_process()?;
         let queue = &self.queue;
-        let (mut until, mut idle, mut has_asked) = (None, Idle::default(), false);
+        let (mut until, mut idle, mut has_looked) = (None, Idle::default(), false);
         loop {
             while let Some((number, source, user)) = queue.take() {
                 if let Some(result) = source.end_in(queue, number) {
@@ -84,16 +84,16 @@ impl Completions {
                 continue;
             }
             if until.is_some_and(|until| now >= until) {
-                if has_asked {
+                if has_looked {
                     return Ok(None);
                 }
                 view.contexts.iter().for_each(|context| context.engine().call_functions());
-                has_asked = true;
+                has_looked = true;
                 continue;
             }
             let sleep_until = [until, view.next_look].into_iter().flatten().fold(now + LONG_SLEEP, Ord::min);
             queue.rest(&view, &mut idle, sleep_until).map_err(|error| Error::io("cannot wait for a queue", &error))?;
-            has_asked = true;
+            has_looked = true;
         }
     }
 

@@ -79,7 +79,7 @@ struct Case {
 /// Where the result is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
-    Apart,
+    Separate,
     /// In the buffer of this input.
     Input(usize),
 }
@@ -89,7 +89,7 @@ impl Case {
         let mut expected = vec![0; inputs[0].len()];
         let pointers: Vec<_> = inputs.iter().map(|input| input.as_ptr()).collect();
         let count = expected.len() / dtype.size();
-        // SAFETY: all buffers have `count` elements, and the result is apart from the inputs.
+        // SAFETY: all buffers have `count` elements, and the result is separate from the inputs.
         unsafe {
             reduce::kernel_n(dtype, op).unwrap().run(expected.as_mut_ptr(), &pointers, count, Stores::Cached);
         }
@@ -109,7 +109,7 @@ impl Case {
         let mut initial = contents.clone();
         let buffers = Buffers::new(contents, offsets);
         let target = match place {
-            Place::Apart => 0,
+            Place::Separate => 0,
             Place::Input(input) => input + 1,
         };
         let kernel = Kernel::reduction(self.dtype, self.op).unwrap();
@@ -191,7 +191,7 @@ fn every_length_and_number_of_inputs() {
         for number in 1..=MAX_INPUTS {
             for count in ((i + number) % step..=40).step_by(step).chain([131, 259]) {
                 let case = Case::random(&mut random, pair, number, count);
-                for place in [Place::Apart, Place::Input(count % number)] {
+                for place in [Place::Separate, Place::Input(count % number)] {
                     let how = HOWS[random.below(HOWS.len())];
                     case.check(&random_offsets(&mut random, pair.0, number + 1), place, how);
                 }
@@ -213,9 +213,9 @@ fn every_alignment_of_each_pointer() {
                 for pointer in 0..=number {
                     let mut offsets = vec![0; number + 1];
                     offsets[pointer] = offset;
-                    case.check(&offsets, Place::Apart, how);
+                    case.check(&offsets, Place::Separate, how);
                 }
-                case.check(&vec![offset; number + 1], Place::Apart, how);
+                case.check(&vec![offset; number + 1], Place::Separate, how);
                 case.check(&vec![offset; number + 1], Place::Input(offset % number), how);
             }
         }
@@ -280,7 +280,7 @@ fn all_16_bit_floats() {
         for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max] {
             for special in specials(dtype).iter().step_by(step) {
                 let case = Case::new((dtype, op), vec![all.clone(), special.repeat(1 << 16)]);
-                case.check(&[0; 3], Place::Apart, HOWS[0]);
+                case.check(&[0; 3], Place::Separate, HOWS[0]);
             }
         }
     }
@@ -295,7 +295,7 @@ fn ties_are_rounded_to_even() {
     let check = |dtype, inputs: [Vec<u8>; 3], expected: Vec<u8>| {
         let case = Case::new((dtype, ReduceOp::Sum), inputs.to_vec());
         assert_eq!(case.expected, expected, "{dtype}");
-        case.check(&[0; 4], Place::Apart, HOWS[0]);
+        case.check(&[0; 4], Place::Separate, HOWS[0]);
     };
     let big = (1 << 24) as f32;
     check(Float32, [&[big, big + 2.0], &[1.0, 1.0], &[1.0, 0.0]].map(|v| floats(v)), floats(&[big, big + 4.0]));
@@ -330,8 +330,8 @@ fn divisions_are_those_of_the_host() {
             let elements = random.elements(dtype, &specials(dtype), count);
             let offset = i * dtype.align() % 16;
             let buffers = Buffers::new(vec![elements.clone(), vec![0; elements.len()]], &[offset, i % 2 * offset]);
-            let [in_place, apart] = buffers.addresses[..] else { unreachable!() };
-            for into in [apart, in_place] {
+            let [in_place, separate] = buffers.addresses[..] else { unreachable!() };
+            for into in [separate, in_place] {
                 let arguments = kernel.divide(into, in_place, divisor, count);
                 buffers.launch(&MODULE, kernel, &arguments, HOWS[i % HOWS.len()]).unwrap();
             }
@@ -361,7 +361,7 @@ fn means_are_those_of_the_host() {
                 if number > 1 {
                     let pointers: Vec<_> = inputs.iter().map(|input| input.as_ptr()).collect();
                     let mean = reduce::mean();
-                    // SAFETY: all buffers have `count` elements, and the result is apart from the inputs.
+                    // SAFETY: all buffers have `count` elements, and the result is separate from the inputs.
                     unsafe { reduce::mean_n(mean, expected.as_mut_ptr(), &pointers, &contributions, count) };
                 }
                 let offsets = random_offsets(&mut random, Float16, number);
@@ -382,7 +382,7 @@ fn whole_blocks() {
     let how = How { geometry: Geometry { blocks: 3, threads: BLOCK_THREADS }, order: Order::Backward };
     for pair in [(Int8, ReduceOp::Sum), (Float32, ReduceOp::Sum), (Complex128, ReduceOp::Product)] {
         for count in [7, 5000] {
-            Case::random(&mut random, pair, 2, count).check(&[0; 3], Place::Apart, how);
+            Case::random(&mut random, pair, 2, count).check(&[0; 3], Place::Separate, how);
         }
     }
 }
@@ -431,7 +431,7 @@ proptest! {
     ) {
         let whole = content.len() / pair.0.size() * pair.0.size();
         let inputs = (0..number).map(|k| content[..whole].iter().map(|bytes| bytes[k]).collect()).collect();
-        let place = if place < number { Place::Input(place) } else { Place::Apart };
+        let place = if place < number { Place::Input(place) } else { Place::Separate };
         let offsets = random_offsets(&mut Random(seed), pair.0, number + 1);
         Case::new(pair, inputs).check(&offsets, place, how);
     }

@@ -34,7 +34,7 @@ impl Core {
                 self.messenger.expel(rank, &error);
             }
         }
-        self.go_on_with_agreement();
+        self.advance_agreement();
     }
 
     /// The link to `rank` has ended.
@@ -42,12 +42,12 @@ impl Core {
         // When this rank ends the links itself, the others are not lost.
         if let Some(agreement) = self.agreement.as_mut().filter(|_| self.broken.is_none()) {
             agreement.lose(rank);
-            self.go_on_with_agreement();
+            self.advance_agreement();
         }
     }
 
     /// Sends what the agreement has to send, and connects to the ranks for which it waits.
-    fn go_on_with_agreement(&mut self) {
+    fn advance_agreement(&mut self) {
         let Some(agreement) = &mut self.agreement else { return };
         let (messages, expelled, awaited) = (agreement.take_messages(), agreement.take_expelled(), agreement.awaited());
         for (rank, message) in messages {
@@ -116,7 +116,7 @@ impl Engine {
         if let Some(agreement) = guard.agreement.as_mut() {
             agreement.vote(vote);
         }
-        guard.go_on_with_agreement();
+        guard.advance_agreement();
         let (guard, decision) = self.wait(guard, deadline, Core::take_decision);
         let (guard, decision) = match decision {
             Some(decision) => (guard, decision),

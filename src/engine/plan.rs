@@ -346,8 +346,8 @@ mod tests {
                 plans.push(plan);
             }
         }
-        let asked = shapes.iter().flat_map(|shape| [(shape, one, false), (shape, one, true), (shape, other, false)]);
-        for ((shape, algorithm, by_function), plan) in asked.zip(&plans) {
+        let wanted = shapes.iter().flat_map(|shape| [(shape, one, false), (shape, one, true), (shape, other, false)]);
+        for ((shape, algorithm, by_function), plan) in wanted.zip(&plans) {
             assert!(Arc::ptr_eq(plan, &cache.get(shape, algorithm, by_function).unwrap()), "cached: {shape:?}");
         }
     }

@@ -289,11 +289,11 @@ impl Prepared {
         let [input_bounds, output_bounds] = &self.bounds;
         output_bounds.is_none_or(|bounds| bounds.allows(output))
             && input_bounds.is_none_or(|bounds| {
-                let is_apart = |other: BufferBounds| {
+                let is_disjoint = |other: BufferBounds| {
                     let (i, o) = (input.addr(), output.addr());
                     i.wrapping_add(bounds.bytes) <= o || o.wrapping_add(other.bytes) <= i
                 };
-                bounds.allows(input) && output_bounds.is_none_or(is_apart)
+                bounds.allows(input) && output_bounds.is_none_or(is_disjoint)
             })
     }
 

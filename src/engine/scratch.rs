@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn what_was_not_needed_between_two_looks_is_given_back() {
-        let (kept, asked) = (Arc::<Kept>::default(), Arc::<Reminder>::default());
-        let watch: Weak<dyn Watch> = Arc::<Reminder>::downgrade(&asked);
+        let (kept, reminder) = (Arc::<Kept>::default(), Arc::<Reminder>::default());
+        let watch: Weak<dyn Watch> = Arc::<Reminder>::downgrade(&reminder);
         kept.set_watch(watch);
-        let asked = || asked.0.load(Ordering::Relaxed);
+        let reminders = || reminder.0.load(Ordering::Relaxed);
         let (mut large, mut small) = (Scratch::default(), Scratch::default());
         let is_clear = |scratch: &mut Scratch, bytes| {
             assert!(scratch.reserve(&kept, bytes, 1));
@@ -190,9 +190,9 @@ mod tests {
             unsafe { std::slice::from_raw_parts(scratch.pointer(), bytes) }.iter().all(|byte| *byte == 0)
         };
         assert!(is_clear(&mut small, KEPT_BYTES) && small.reserve(&kept, 1, 1) && small.reserve(&kept, 0, 8));
-        assert_eq!((kept.bytes(), asked()), (KEPT_BYTES, 0), "so much is kept");
+        assert_eq!((kept.bytes(), reminders()), (KEPT_BYTES, 0), "so much is kept");
         assert!(large.reserve(&kept, KEPT_BYTES, 2) && large.reserve(&kept, 5, 1));
-        assert_eq!((kept.bytes(), asked()), (3 * KEPT_BYTES, 1));
+        assert_eq!((kept.bytes(), reminders()), (3 * KEPT_BYTES, 1));
         assert!(!large.reserve(&kept, usize::MAX, 2));
         let look = |large: &mut Scratch, small: &mut Scratch| {
             kept.reminded(|| {
@@ -203,14 +203,14 @@ mod tests {
             });
         };
         look(&mut large, &mut small);
-        assert_eq!((kept.bytes(), asked()), (3 * KEPT_BYTES, 2), "both were needed a moment ago");
+        assert_eq!((kept.bytes(), reminders()), (3 * KEPT_BYTES, 2), "both were needed a moment ago");
         assert!(large.reserve(&kept, 2 * KEPT_BYTES, 1) && small.reserve(&kept, 1, 1));
         look(&mut large, &mut small);
-        assert_eq!((large.bytes(), small.bytes(), asked()), (2 * KEPT_BYTES, 0, 3), "not all of the other was");
+        assert_eq!((large.bytes(), small.bytes(), reminders()), (2 * KEPT_BYTES, 0, 3), "not all of the other was");
         look(&mut large, &mut small);
-        assert_eq!((kept.bytes(), asked()), (0, 3), "and no further look");
+        assert_eq!((kept.bytes(), reminders()), (0, 3), "and no further look");
         assert!(is_clear(&mut large, 2 * KEPT_BYTES));
         drop(large);
-        assert_eq!((kept.bytes(), asked()), (0, 4));
+        assert_eq!((kept.bytes(), reminders()), (0, 4));
     }
 }

@@ -362,7 +362,13 @@ struct Asks {
 }
 
 /// A reduction function during which the peer sends a query.
-unsafe extern "C" fn is_asked(_: *mut c_void, _: *const c_void, _: *const c_void, _: usize, asks: *mut c_void) -> i32 {
+unsafe extern "C" fn count_call(
+    _: *mut c_void,
+    _: *const c_void,
+    _: *const c_void,
+    _: usize,
+    asks: *mut c_void,
+) -> i32 {
     // SAFETY: the test passes a pointer to an `Asks` that lives until the run has ended.
     let Asks { engine, peer } = unsafe { &*asks.cast::<Asks>() };
     let query = Message::Query { slot: 3, fingerprint: 0 }.encode(CONNECTION);
@@ -386,7 +392,7 @@ fn a_reply_during_a_reduction_function_says_so() {
         call: &call,
         inputs: &[inputs[..1].as_ptr().cast(), inputs[1..].as_ptr().cast()],
         outputs: &[(&raw mut output).cast()],
-        function: Some((is_asked, (&raw const asks).cast_mut().cast())),
+        function: Some((count_call, (&raw const asks).cast_mut().cast())),
         tag: 3,
         in_order: false,
     };

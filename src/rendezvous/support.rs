@@ -78,10 +78,10 @@ pub(super) fn doing<'a>(what: &str, keys: impl IntoIterator<Item = &'a str, Into
     }
 }
 
-/// The `Timeout` of a wait for `asked` keys, of which `missing` had no value; `shown` are the first of those.
+/// The `Timeout` of a wait for so many `keys`, of which `missing` had no value; `shown` are the first of those.
 pub(super) fn no_value<'a>(
     store: &str,
-    asked: usize,
+    keys: usize,
     missing: usize,
     shown: impl IntoIterator<Item = &'a str>,
     waited: Duration,
@@ -89,10 +89,10 @@ pub(super) fn no_value<'a>(
     let names: Vec<_> = shown.into_iter().take(NAMED_KEYS).map(quote).collect();
     let more = missing.saturating_sub(names.len());
     let names = names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() };
-    let what = if asked == 1 {
+    let what = if keys == 1 {
         format!("key {names} has no value")
     } else {
-        format!("{missing} of {asked} keys have no value ({names})")
+        format!("{missing} of {keys} keys have no value ({names})")
     };
     Error::new(ErrorKind::Timeout, format!("{store}: {what} after {}", seconds(waited)))
 }

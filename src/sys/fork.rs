@@ -124,13 +124,13 @@ mod tests {
     #[test]
     fn a_fork_mark_recognises_a_child() {
         let mark = ForkMark::new().unwrap();
-        let asked = ForkMark { page: ForkMark::new().map(std::mem::ManuallyDrop::new).unwrap().page, emptied: false };
-        assert!(!mark.is_child() && !asked.is_child());
+        let kept = ForkMark { page: ForkMark::new().map(std::mem::ManuallyDrop::new).unwrap().page, emptied: false };
+        assert!(!mark.is_child() && !kept.is_child());
         // SAFETY: after fork, the child only reads memory and makes async-signal-safe system calls.
         let status = unsafe {
             let child = libc::fork();
             if child == 0 {
-                libc::_exit(if mark.is_child() && asked.is_child() { 0 } else { 1 });
+                libc::_exit(if mark.is_child() && kept.is_child() { 0 } else { 1 });
             }
             let mut status = -1;
             libc::waitpid(child, &mut status, 0);

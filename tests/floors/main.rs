@@ -1,9 +1,11 @@
 //! The walls between the parts of library and tool: which file may import which. What only tests compile is left out.
+//! Also the words that names may have.
 
 mod imports;
 mod source;
 mod table;
 mod tests;
+mod words;
 
 use std::collections::BTreeSet;
 use std::path::Path;

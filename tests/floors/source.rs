@@ -72,6 +72,12 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
+/// The names in a text and their lines, with keywords, and without those in comments and texts.
+pub fn names(text: &str) -> Vec<(&str, usize)> {
+    let names = tokens(text).into_iter().filter(|token| token.kind == Kind::Name);
+    names.map(|token| (token.text, token.line)).collect()
+}
+
 /// The length of the comment, which may hold others, at the beginning of a text.
 fn comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);

@@ -56,7 +56,7 @@ template <typename T>
 constexpr bool has_order_kernels = has_kernels<T> && data_type<T>() != GLOO_RS_COMPLEX64 && data_type<T>() != GLOO_RS_COMPLEX128;
 
 /// `c[i] = a[i] op b[i]` for `n` elements of `size` bytes, as in a loop from the first element on: the memory may have
-/// any alignment, and `c` may begin at or before `a` and `b`, or be apart from them. `op` must be commutative.
+/// any alignment, and `c` may begin at or before `a` and `b`, or be disjoint from them. `op` must be commutative.
 inline void combine(
     gloo_rs_op_t op, gloo_rs_data_type_t type, size_t size, void* c, const void* a, const void* b, size_t n) {
   if (c == b) {
@@ -64,18 +64,18 @@ inline void combine(
   }
   const size_t bytes = n * size;
   const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-  const auto apart = [&](const void* from) {
+  const auto disjoint = [&](const void* from) {
     return address(from) + bytes <= address(c) || address(c) + bytes <= address(from);
   };
   // No element has more than 16 bytes, so this is never more than types need.
   const uintptr_t misaligned = (address(c) | address(b)) % (size < 8 ? size : 8);
-  if (misaligned == 0 && c == a && (b == c || apart(b))) {
+  if (misaligned == 0 && c == a && (b == c || disjoint(b))) {
     check(gloo_rs_reduce_local(b, c, n, type, op));
     return;
   }
   // In blocks that the first level of cache holds.
   constexpr size_t kBlockBytes = 8192;
-  const bool direct = misaligned == 0 && apart(a) && apart(b);
+  const bool direct = misaligned == 0 && disjoint(a) && disjoint(b);
   alignas(16) char left[kBlockBytes];
   alignas(16) char right[kBlockBytes];
   for (size_t done = 0; done < bytes;) {

@@ -16,15 +16,15 @@ def allocated(function):
     return sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
 
 
-def apart(size, elements, fill):
+def separate(size, elements, fill):
     """Tensors that do not lie one behind the other in memory."""
     return [torch.full((elements + 7,), float(fill(r)))[:elements] for r in range(size)]
 
 
 def lists(rank, size, store):
     group_of(rank, size, store)
-    zeros = lambda: apart(size, MEBI, lambda r: 0)
-    of_ranks = lambda: apart(size, MEBI, lambda r: 10 * rank + r)
+    zeros = lambda: separate(size, MEBI, lambda r: 0)
+    of_ranks = lambda: separate(size, MEBI, lambda r: 10 * rank + r)
     outputs, inputs, one = zeros(), of_ranks(), torch.full((MEBI,), float(rank))
     wanted = [torch.full((MEBI,), float(r)) for r in range(size)]
     assert allocated(lambda: torch.cat(inputs)) >= 4 * MEBI, "a copy is seen"

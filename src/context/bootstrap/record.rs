@@ -59,19 +59,20 @@ fn read(record: &[u8], rank: Rank, size: usize, own: (Rank, Version)) -> Result<
     let mismatch = |text: String| Err(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
     let (_, rest) = take(rank, record, own)?;
     let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| rest[at + i])) as usize;
-    let (length, its_rank, its_size) = (usize::from(u16::from_le_bytes([rest[1], rest[2]])), number(3), number(7));
+    let (length, record_rank, record_size) =
+        (usize::from(u16::from_le_bytes([rest[1], rest[2]])), number(3), number(7));
     if length > MAX_CONTENT_BYTES {
         return mismatch(format!(
             "the record of rank {rank} says that it has {length} bytes, more than a record can have"
         ));
     }
-    if its_rank != rank {
+    if record_rank != rank {
         return mismatch(format!(
-            "the record of rank {its_rank} is in the place of that of rank {rank}: the order is not that of ranks"
+            "the record of rank {record_rank} is in the place of that of rank {rank}: the order is not that of ranks"
         ));
     }
-    if its_size != size {
-        return mismatch(format!("rank {rank} is one of {its_size} ranks, and this rank one of {size}"));
+    if record_size != size {
+        return mismatch(format!("rank {rank} is one of {record_size} ranks, and this rank one of {size}"));
     }
     let content = &record[HEADER..HEADER + length];
     match rest[0] {

@@ -348,8 +348,8 @@ impl<'a> OverStore<'a> {
     /// only if one is missing.
     fn find_missing(&self, round: &Round) -> Option<(Vec<usize>, bool)> {
         let (rank, size) = (self.context.rank, self.context.size);
-        let asked = self.now();
-        let in_time = || self.now().duration_since(asked) < LATE;
+        let began = self.now();
+        let in_time = || self.now().duration_since(began) < LATE;
         let all_present = |ranks: Range<usize>| {
             let keys = self.rank_keys(round, ranks);
             match self.store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), Duration::ZERO) {
@@ -359,7 +359,7 @@ impl<'a> OverStore<'a> {
             }
         };
         // This rank's content is there; if the store does not confirm this, its other answers mean nothing.
-        let is_late = asked.saturating_duration_since(self.limit.deadline) >= LATE;
+        let is_late = began.saturating_duration_since(self.limit.deadline) >= LATE;
         if is_late || all_present(rank..rank + 1) != Some(true) {
             return None;
         }

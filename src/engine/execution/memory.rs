@@ -41,9 +41,9 @@ impl Execution {
     pub(super) fn step_in_memory(&mut self, run: Run<'_>, index: u32) -> Result<()> {
         let (deadline, clock) = (self.deadline, self.clock.clone());
         let is_late = || is_past(deadline, clock.as_ref());
-        let its_turn = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
+        let is_next = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
         let act = |part: &mut Part, steps: &SharedSteps, work: &Work<'_>| {
-            if its_turn(part, steps) { part.execute(work, is_late) } else { Ok(false) }
+            if is_next(part, steps) { part.execute(work, is_late) } else { Ok(false) }
         };
         let none = || Err(internal("a schedule uses shared memory, which this run does not"));
         if self.in_memory(run, act).unwrap_or_else(none)? {

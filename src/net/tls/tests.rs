@@ -429,7 +429,7 @@ fn an_end_is_orderly_only_if_the_peer_has_said_so() {
 
 /// A rank that gives up sends the reason and closes; the others may find out while they send.
 #[test]
-fn last_words_are_received_although_nothing_can_be_sent() {
+fn what_was_sent_before_the_end_is_received_although_nothing_can_be_sent() {
     let authority = Authority::new();
     let mut ends = pair(authority.member(), authority.member());
     settle(&mut ends);

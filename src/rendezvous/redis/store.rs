@@ -343,8 +343,8 @@ impl RedisStore {
             let (mut rest, mut batch) = (&order[..], if last { BATCH_KEYS } else { 1 });
             while !rest.is_empty() && (last || missing.is_empty()) {
                 let (now, after) = rest.split_at(batch.min(rest.len()));
-                let asked: Vec<&str> = now.iter().map(|&i| keys[i]).collect();
-                let found = self.look(&asked, time)?;
+                let wanted: Vec<&str> = now.iter().map(|&i| keys[i]).collect();
+                let found = self.look(&wanted, time)?;
                 count += found.iter().filter(|found| !**found).count();
                 missing.extend(now.iter().zip(found).filter(|(_, found)| !found).map(|(i, _)| *i));
                 missing.truncate(NAMED_KEYS);

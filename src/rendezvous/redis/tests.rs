@@ -180,10 +180,11 @@ fn the_times_of_a_certificate_are_dates() {
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         [params.not_before, params.not_after] = years.map(|year| rcgen::date_time_ymd(year, 2, 3));
         let folder = tempfile::tempdir().unwrap();
-        let [cert, its_key] = ["cert.pem", "key.pem"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+        let [cert, key_file] =
+            ["cert.pem", "key.pem"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
         std::fs::write(&cert, params.self_signed(&key).unwrap().pem()).unwrap();
-        std::fs::write(&its_key, key.serialize_pem()).unwrap();
-        let arguments = ["--tls-auth-clients", "no", "--tls-cert-file", &cert, "--tls-key-file", &its_key];
+        std::fs::write(&key_file, key.serialize_pem()).unwrap();
+        let arguments = ["--tls-auth-clients", "no", "--tls-cert-file", &cert, "--tls-key-file", &key_file];
         let server = RedisServer::start_with_tls(&arguments);
         let error = refused(&format!("rediss://{}?ca={cert}", server.address()), LONG);
         is(&error, ErrorKind::Mismatch, &[why]);
@@ -363,9 +364,9 @@ fn operations_that_may_have_been_executed_are_not_repeated() {
         loop {
             let count = client.read(&mut bytes).unwrap();
             behind.write_all(&bytes[..count]).unwrap();
-            let asked = String::from_utf8_lossy(&bytes[..count]).into_owned();
+            let request = String::from_utf8_lossy(&bytes[..count]).into_owned();
             let count = behind.read(&mut bytes).unwrap();
-            if asked.contains("INCRBY") {
+            if request.contains("INCRBY") {
                 return;
             }
             client.write_all(&bytes[..count]).unwrap();

@@ -100,7 +100,7 @@ pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
 struct Paths<'a> {
     program: &'a Program,
     /// How many of the first elements of each step the current search has already required.
-    asked: Vec<u32>,
+    required: Vec<u32>,
     visited: Vec<u32>,
     open: Vec<Wait>,
 }
@@ -116,7 +116,7 @@ struct Wait {
 
 impl<'a> Paths<'a> {
     fn new(program: &'a Program) -> Self {
-        Self { program, asked: vec![0; program.steps.len()], visited: Vec::new(), open: Vec::new() }
+        Self { program, required: vec![0; program.steps.len()], visited: Vec::new(), open: Vec::new() }
     }
 
     /// Fails unless, for each of `elements`, `earlier` finishes it before `later` processes it.
@@ -158,8 +158,8 @@ impl<'a> Paths<'a> {
                 if before.step == target && first >= progress + ahead {
                     found = Some(wait.cap - ahead);
                 }
-                if before.step > target && first > i64::from(self.asked[before.step as usize]) {
-                    self.asked[before.step as usize] = first as u32;
+                if before.step > target && first > i64::from(self.required[before.step as usize]) {
+                    self.required[before.step as usize] = first as u32;
                     self.visited.push(before.step);
                     self.open.push(wait);
                 }
@@ -169,7 +169,7 @@ impl<'a> Paths<'a> {
             }
         }
         self.open.clear();
-        self.visited.drain(..).for_each(|step| self.asked[step as usize] = 0);
+        self.visited.drain(..).for_each(|step| self.required[step as usize] = 0);
         found
     }
 }

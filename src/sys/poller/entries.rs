@@ -49,7 +49,7 @@ const BITS: [(u32, i16, i16); 4] = [
 
 /// An entry that asks for `interest` of a socket, and for its failure.
 pub fn entry(socket: RawSocket, interest: u32) -> Entry {
-    let events = BITS.iter().filter(|(of, ..)| interest & of != 0).fold(0, |all, (_, asked, _)| all | asked);
+    let events = BITS.iter().filter(|(of, ..)| interest & of != 0).fold(0, |all, (_, wanted, _)| all | wanted);
     Entry { fd: socket as _, events, revents: 0 }
 }
 

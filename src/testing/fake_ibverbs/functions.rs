@@ -368,9 +368,9 @@ unsafe extern "C" fn get_cq_event(
     };
     // SAFETY: as above; the others are valid for writes.
     unsafe {
-        let Some((raw, its_user)) = with(channel, take) else { return -1 };
+        let Some((raw, data)) = with(channel, take) else { return -1 };
         *queue = raw.0;
-        *user = its_user.0;
+        *user = data.0;
     }
     0
 }

@@ -20,7 +20,7 @@ struct Client {
     /// Bytes from the server that have not been checked yet.
     heard: Vec<u8>,
     /// The pending request; always valid.
-    asked: Option<ModelRequest>,
+    pending: Option<ModelRequest>,
     /// Whether the client has followed the protocol.
     honest: bool,
 }
@@ -113,7 +113,7 @@ impl World {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         ours.set_nonblocking(true).and_then(|()| theirs.set_nonblocking(true)).expect("non-blocking sockets");
         let token = self.server.gate.enter(ours.into(), None).expect("watched");
-        self.clients[index] = Some(Client { token, stream: theirs, heard: Vec::new(), asked: None, honest: greets });
+        self.clients[index] = Some(Client { token, stream: theirs, heard: Vec::new(), pending: None, honest: greets });
         if greets {
             let hello = handshake::client(&self.key, &[9; 32]);
             let answer = self.exchange(index, &hello);
@@ -138,11 +138,11 @@ impl World {
         let value = if which < 2 { input.take(n)?.to_vec() } else { Vec::new() };
         let keys: Vec<&'static str> = KEYS.iter().copied().filter(|k| *k <= key).collect();
         let client = self.clients[index].as_mut()?;
-        if client.asked.is_some() || !client.honest {
+        if client.pending.is_some() || !client.honest {
             return Some(());
         }
         let timeout = [Duration::ZERO, Duration::from_secs(60), Duration::MAX][n % 3];
-        let (request, asked) = match which {
+        let (request, pending) = match which {
             0 => (Request::Set(vec![(key, &value)]), ModelRequest::Set(key, value.clone())),
             1 => (Request::Append { key, value: &value }, ModelRequest::Append(key, value.clone())),
             2 => (Request::Add { key: "n", amount: n as i64 }, ModelRequest::Add("n", n as i64)),
@@ -151,7 +151,7 @@ impl World {
             _ => (Request::Wait { timeout, keys: keys.clone() }, ModelRequest::Wait { keys, values: false }),
         };
         client.stream.write_all(&request.encode().expect("memory")).expect("room for one request");
-        client.asked = Some(asked);
+        client.pending = Some(pending);
         if n % 2 == 0 {
             self.turn(index);
         }
@@ -189,7 +189,7 @@ impl World {
                 self.server.with_client(client.token, |_, _| Err(Gone));
             }
         }
-        self.model = self.model.take().filter(|_| client.asked.is_none());
+        self.model = self.model.take().filter(|_| client.pending.is_none());
         (0..CLIENTS).for_each(|index| self.hear(index, false));
     }
 
@@ -206,22 +206,22 @@ impl World {
         let known = gate::owns(client.token) || self.server.clients.contains_key(&client.token);
         assert!(known || time_is_up, "an honest client was dropped");
         let Some((length, frame)) = client.heard.split_at_checked(4) else { return };
-        if client.asked.is_none() {
+        if client.pending.is_none() {
             // The server replies to its hello.
             return;
         }
         assert_eq!(u32::from_le_bytes(length.try_into().expect("4 bytes")) as usize, frame.len(), "one answer");
-        let (asked, answer) = (client.asked.take().expect("asked"), Reply::decode(frame).expect("an answer"));
+        let (pending, answer) = (client.pending.take().expect("a request"), Reply::decode(frame).expect("an answer"));
         if let Some(table) = &mut self.model {
-            compare(table, asked, answer, time_is_up);
+            compare(table, pending, answer, time_is_up);
         }
         client.heard.clear();
     }
 }
 
 /// Applies the request to the model and compares the reply.
-fn compare(table: &mut BTreeMap<&'static str, Vec<u8>>, asked: ModelRequest, answer: Reply<'_>, time_is_up: bool) {
-    match (asked, answer) {
+fn compare(table: &mut BTreeMap<&'static str, Vec<u8>>, pending: ModelRequest, answer: Reply<'_>, time_is_up: bool) {
+    match (pending, answer) {
         (ModelRequest::Set(key, value), Reply::Done(_)) => drop(table.insert(key, value)),
         (ModelRequest::Append(key, value), Reply::Done(_)) => table.entry(key).or_default().extend(value),
         (ModelRequest::Add(key, amount), Reply::Done(mut rest)) => {

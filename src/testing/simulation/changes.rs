@@ -200,11 +200,11 @@ impl Process<'_> {
 fn check(round: &Round, ended: &[Option<Ended>], groups: &[Vec<usize>]) -> Result<(), String> {
     let of = |process: usize| ended[process].as_ref();
     let taking = || round.new.iter().copied().filter(move |process| round.takes_part(*process));
-    let news: Vec<bool> = taking().filter_map(of).map(|ended| ended.is_new).collect();
-    let committed = news.iter().any(|is_new| *is_new);
+    let are_new: Vec<bool> = taking().filter_map(of).map(|ended| ended.is_new).collect();
+    let committed = are_new.iter().any(|is_new| *is_new);
     let all_come = taking().filter_map(of).count() == round.new.len();
-    if committed && (!all_come || news.contains(&false)) || !committed && all_come && !round.may_be_aborted() {
-        return Err(format!("new memberships: {news:?}, all have come: {all_come}"));
+    if committed && (!all_come || are_new.contains(&false)) || !committed && all_come && !round.may_be_aborted() {
+        return Err(format!("new memberships: {are_new:?}, all have come: {all_come}"));
     }
     for (process, ended) in ended.iter().enumerate() {
         let Some(Ended { changed, is_new, gathered }) = ended else { continue };

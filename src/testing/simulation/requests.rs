@@ -64,7 +64,7 @@ fn a_started_call_is_completed_while_no_thread_waits() {
 
 /// Makes calls for which only rank 0 waits: the devices of the others go on with them as soon as something comes, not
 /// at a tick.
-pub fn go_on_at_once(network: &Network, context: &Arc<Context>, algorithm: &str, count: usize) {
+pub fn advance_at_once(network: &Network, context: &Arc<Context>, algorithm: &str, count: usize) {
     let mut data = vec![0; count];
     let request = sum(context, Some(algorithm), 0, &mut data);
     for round in 0..3 {
@@ -89,7 +89,7 @@ pub fn go_on_at_once(network: &Network, context: &Arc<Context>, algorithm: &str,
 #[test]
 fn a_started_call_goes_on_as_soon_as_something_comes() {
     for count in [9, 3 * EAGER_BYTES / 8 + 1] {
-        play(reliable(), 3, &options(false), |network, context| go_on_at_once(network, context, "ring", count));
+        play(reliable(), 3, &options(false), |network, context| advance_at_once(network, context, "ring", count));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::calls::CollectiveCall;
 use super::job::{Job, Work, contexts_of_hosts, play_over, reliable};
-use super::requests::go_on_at_once;
+use super::requests::advance_at_once;
 use super::seeds::{run, seeds};
 use crate::collective::{Collective, Shape};
 use crate::engine::shared::program::MAX_LENGTHS;
@@ -138,7 +138,8 @@ fn a_started_call_goes_on_as_soon_as_something_is_published() {
     {
         let network = Network::new(1, reliable());
         let contexts = contexts_of_hosts(&network, &hosts, &Job::options(false), found);
-        let ended = play_over(&network, &contexts, |network, context| go_on_at_once(network, context, algorithm, 300));
+        let ended =
+            play_over(&network, &contexts, |network, context| advance_at_once(network, context, algorithm, 300));
         assert!(ended.iter().all(|ended| ended.is_some()), "{algorithm}");
     }
     MAX_LENGTHS.set(before);

@@ -279,7 +279,7 @@ mod tests {
         // What the library says if it can, and whether it must then be asked.
         let (disabled, enabled, unneeded) = (ffi::IBV_FORK_DISABLED, ffi::IBV_FORK_ENABLED, ffi::IBV_FORK_UNNEEDED);
         let cases = [(None, true), (Some(disabled), true), (Some(enabled), false), (Some(unneeded), false)];
-        for (index, (status, is_asked)) in cases.into_iter().enumerate() {
+        for (index, (status, is_called)) in cases.into_iter().enumerate() {
             let says = status.map(|status| format!("int ibv_is_fork_initialized(void) {{ return {status}; }}\n"));
             let path = folder.path().join(format!("lib{index}.so"));
             let source =
@@ -287,7 +287,7 @@ mod tests {
             compile_with(&path, &others, &source);
             let library = Library::open(path.to_str().unwrap()).unwrap();
             let error = library.fork_error().and_then(io::Error::raw_os_error);
-            assert_eq!(error, is_asked.then_some(libc::EINVAL), "{status:?}");
+            assert_eq!(error, is_called.then_some(libc::EINVAL), "{status:?}");
         }
     }
 

@@ -254,16 +254,16 @@ pub fn list(library: &Arc<Library>) -> Result<Listing> {
 /// All ports and, in the same order, their open devices; `system` is what describes them beside verbs.
 pub(super) fn list_with(library: &Arc<Library>, system: &System) -> Result<(Listing, Vec<Arc<DeviceContext>>)> {
     type Queried = std::io::Result<(Arc<DeviceContext>, Vec<Port>)>;
-    let asked = handles::for_each_device(library, |name, open| -> (String, Queried) {
+    let queried = handles::for_each_device(library, |name, open| -> (String, Queried) {
         let ports = open().and_then(|context| ports(name, &context, system).map(|ports| (context, ports)));
         (name.to_owned(), ports)
     });
-    let asked = asked.map_err(|error| system.no_list(&error))?;
-    if asked.is_empty() {
+    let queried = queried.map_err(|error| system.no_list(&error))?;
+    if queried.is_empty() {
         return Err(system.no_device());
     }
     let (mut found, mut broken) = (Vec::new(), Vec::new());
-    for (name, result) in asked {
+    for (name, result) in queried {
         match result {
             Ok((context, ports)) => found.extend(ports.into_iter().map(|port| (port, context.clone()))),
             // Another time, there are more ports.

@@ -63,8 +63,8 @@ fn ask(
 
 /// Says for messages why the memory of another process cannot be read, and what helps.
 pub fn why_unreadable(error: &io::Error) -> String {
-    let is_asked = error.raw_os_error() == Some(libc::EPERM) && process::ptrace_scope() == Some(1);
-    let hint = if is_asked {
+    let is_restricted = error.raw_os_error() == Some(libc::EPERM) && process::ptrace_scope() == Some(1);
+    let hint = if is_restricted {
         format!("; {VARIABLE} on all ranks permits it, if no later call of prctl(PR_SET_PTRACER) takes that back")
     } else {
         String::new()
@@ -97,40 +97,40 @@ mod tests {
     }
 
     /// What is asked of the kernel, and what is said, where this process descends from process 7.
-    fn asked(tracers: Tracers, scope: Option<u32>, answer: io::Result<()>) -> (Option<Tracers>, Option<String>) {
-        let asked = Cell::new(None);
+    fn requested(tracers: Tracers, scope: Option<u32>, answer: io::Result<()>) -> (Option<Tracers>, Option<String>) {
+        let requested = Cell::new(None);
         let set = |tracers| {
-            asked.set(Some(tracers));
+            requested.set(Some(tracers));
             answer
         };
         let said = ask(tracers, scope, |process| process == 7, set);
-        (asked.get(), said)
+        (requested.get(), said)
     }
 
     #[test]
     fn the_kernel_is_asked_where_that_has_an_effect() {
         for tracers in [Tracers::Any, Tracers::Descendants(7)] {
             for scope in [None, Some(0)] {
-                assert_eq!(asked(tracers, scope, Ok(())), (None, None), "nothing is forbidden");
+                assert_eq!(requested(tracers, scope, Ok(())), (None, None), "nothing is forbidden");
             }
             for scope in [2, 3] {
-                let (asked, said) = asked(tracers, Some(scope), Ok(()));
-                assert!(asked.is_none() && said.unwrap().ends_with(&format!("ptrace_scope is {scope}")));
+                let (requested, said) = requested(tracers, Some(scope), Ok(()));
+                assert!(requested.is_none() && said.unwrap().ends_with(&format!("ptrace_scope is {scope}")));
             }
-            let (asked, said) = asked(tracers, Some(1), Ok(()));
-            assert_eq!(asked, Some(tracers));
+            let (requested, said) = requested(tracers, Some(1), Ok(()));
+            assert_eq!(requested, Some(tracers));
             let whom = if tracers == Tracers::Any { "all processes of this user" } else { "process 7 and all that" };
             assert!(said.as_ref().unwrap().starts_with(whom), "{said:?}");
         }
-        let (_, said) = asked(Tracers::Any, Some(1), Err(io::Error::from_raw_os_error(libc::EINVAL)));
+        let (_, said) = requested(Tracers::Any, Some(1), Err(io::Error::from_raw_os_error(libc::EINVAL)));
         assert!(said.unwrap().contains("prctl(PR_SET_PTRACER): "));
     }
 
     /// The number of another process, after its own has ended.
     #[test]
     fn a_process_from_which_this_one_does_not_descend_gets_no_permission() {
-        let (asked, said) = asked(Tracers::Descendants(8), Some(1), Ok(()));
-        assert_eq!(asked, None);
+        let (requested, said) = requested(Tracers::Descendants(8), Some(1), Ok(()));
+        assert_eq!(requested, None);
         assert!(said.unwrap().ends_with("does not descend from process 8"));
     }
 }

@@ -123,10 +123,10 @@ pub struct TcpConnector {
     arrivals: Arrivals,
     /// The links that hold bytes, if links do.
     buffered_links: Option<Arc<BufferedLinks>>,
-    /// Whether the poller must be asked before a thread sleeps until it is readable.
-    must_ask: bool,
-    /// Whether it was asked since the last [`Connector::wake`].
-    has_asked: bool,
+    /// Whether the poller must be polled before a thread sleeps until it is readable.
+    must_poll: bool,
+    /// Whether it was polled since the last [`Connector::wake`].
+    has_polled: bool,
     /// Whether the context is closed; then, the notice for peers that connect later, if it has failed.
     closed: Option<Option<CloseNotice>>,
 }
@@ -151,8 +151,8 @@ impl TcpConnector {
             poller,
             _buffered_registration: watched,
             buffered_links: buffered_links.map(Arc::new),
-            must_ask: false,
-            has_asked: false,
+            must_poll: false,
+            has_polled: false,
             shared,
             created: Instant::now(),
             connections: QuickMap::default(),
@@ -373,7 +373,7 @@ impl Connector for TcpConnector {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        self.must_ask
+        self.must_poll
             || !self.pending.is_empty()
             || self.buffered_links.as_ref().is_some_and(|buffered_links| !buffered_links.is_empty())
     }
@@ -389,7 +389,7 @@ impl Connector for TcpConnector {
         for rank in self.buffered_links.iter().flat_map(|buffered_links| buffered_links.ready()) {
             events.push(ConnectorEvent::Ready { rank, of: Interest { readable: true, writable: true } });
         }
-        (self.must_ask, self.has_asked) = (false, true);
+        (self.must_poll, self.has_polled) = (false, true);
         let mut ready = [Event::default(); 64];
         let n = self.poller.wait(&mut ready, Some(Duration::ZERO)).unwrap_or_else(|error| {
             let error = Error::io("cannot look for events of this rank's connections", &error);
@@ -426,12 +426,12 @@ impl Connector for TcpConnector {
 
     /// Whoever reads a few links without asking the poller does not know whether that works, and nothing else wakes it.
     fn sleep(&mut self, _: bool) -> bool {
-        self.must_ask = !self.has_asked;
-        self.must_ask
+        self.must_poll = !self.has_polled;
+        self.must_poll
     }
 
     fn wake(&mut self, _: bool) {
-        self.has_asked = false;
+        self.has_polled = false;
     }
 
     fn describe(&self, peers: &Peers, rank: Rank) -> Description {

@@ -88,13 +88,13 @@ fn in_vain(size: usize, absent: &[usize], timeout: Duration, parts: &[&str]) -> 
 #[test]
 fn ranks_that_wait_in_vain_do_not_flood_the_store() {
     let timeout = Duration::from_millis(1000);
-    let asked = in_vain(128, &[77], timeout, &["after 1s, 1 of 128 ranks have not arrived: 77"]).calls;
+    let calls = in_vain(128, &[77], timeout, &["after 1s, 1 of 128 ranks have not arrived: 77"]).calls;
     // Writes, reads back, waits, and requests its own key and twice for each halving.
-    assert!(asked <= 2 + turns(timeout) + 2 + 2 * 7, "{asked} calls");
+    assert!(calls <= 2 + turns(timeout) + 2 + 2 * 7, "{calls} calls");
     let absent: Vec<usize> = (3..128).collect();
     let parts = ["at least 16 of 128 ranks have not arrived: 3, 4, 5, 6, ", ", 17, 18, ..."];
-    let asked = in_vain(128, &absent, timeout, &parts).calls;
-    assert!(asked <= 2 + turns(timeout) + 2 + 2 * 16 + 2 * 7, "{asked} calls");
+    let calls = in_vain(128, &absent, timeout, &parts).calls;
+    assert!(calls <= 2 + turns(timeout) + 2 + 2 * 16 + 2 * 7, "{calls} calls");
 }
 
 /// A Redis server does not wait for keys: clients poll.

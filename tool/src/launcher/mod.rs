@@ -82,7 +82,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<Ended, Failure> {
         streams: Vec::new(),
         outputs: Outputs::new(),
         signals,
-        asked: None,
+        stop_signal: None,
         failed: None,
         by_itself: false,
         limit: job.limit,
@@ -124,7 +124,7 @@ struct Running {
     outputs: Outputs,
     signals: Signals,
     /// The signal that asked the ranks to end, and until when they may take.
-    asked: Option<(i32, Instant)>,
+    stop_signal: Option<(i32, Instant)>,
     failed: Option<Failed>,
     /// Whether that is because a rank has.
     by_itself: bool,
@@ -171,8 +171,8 @@ impl Running {
     fn supervise(mut self) -> Ended {
         let mut buffer = vec![0; 64 << 10];
         while !self.ended() {
-            let asked = self.asked.map(|(_, deadline)| deadline);
-            self.turn(self.failed.as_ref().map_or(asked, |failed| Some(failed.deadline)), &mut buffer);
+            let stop = self.stop_signal.map(|(_, deadline)| deadline);
+            self.turn(self.failed.as_ref().map_or(stop, |failed| Some(failed.deadline)), &mut buffer);
             if self.patience_ended() {
                 break;
             }
@@ -184,7 +184,7 @@ impl Running {
             self.outputs.push(Target::Frames(frame::kind::DONE), &[self.code()]);
         }
         let code = self.deliver(&mut buffer);
-        Ended { code, by_itself: self.by_itself && self.asked.is_none() }
+        Ended { code, by_itself: self.by_itself && self.stop_signal.is_none() }
     }
 
     /// Waits until the output is written, and returns the exit status. If a signal has asked the job to end, who reads
@@ -196,7 +196,7 @@ impl Running {
             if self.outputs.is_empty() {
                 return self.code();
             }
-            if let Some((signal, _)) = self.asked.filter(|_| self.control.is_none()) {
+            if let Some((signal, _)) = self.stop_signal.filter(|_| self.control.is_none()) {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.grace);
                 if Instant::now() >= deadline {
                     return self.failed.as_ref().map_or((128 + signal) as u8, |failed| failed.code);
@@ -286,16 +286,16 @@ impl Running {
     /// Sends `signal` to the ranks. If it asks them to end, their time limit starts.
     fn pass_on(&mut self, signal: i32) {
         self.signal_ranks(signal);
-        let before = self.asked.map(|(signal, _)| signal);
+        let before = self.stop_signal.map(|(signal, _)| signal);
         let first = before.is_none() || signal == libc::SIGTERM && before != Some(libc::SIGTERM);
         if first && matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP) {
-            self.asked = Some((signal, Instant::now() + self.grace));
+            self.stop_signal = Some((signal, Instant::now() + self.grace));
         }
     }
 
     /// Ends the ranks that still run after a signal has asked them to end.
     fn ask_again(&mut self) {
-        let due = self.asked.filter(|(_, deadline)| self.failed.is_none() && Instant::now() >= *deadline);
+        let due = self.stop_signal.filter(|(_, deadline)| self.failed.is_none() && Instant::now() >= *deadline);
         let Some((signal, deadline)) = due else { return };
         let left = self.ranks.iter().filter(|rank| rank.outcome.is_none()).count();
         if left == 0 {

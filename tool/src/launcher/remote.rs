@@ -38,7 +38,7 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<Ended, Failure> {
         signals,
         start_deadline: Instant::now() + hosts.lost_after,
         next_beat: Instant::now() + hosts.lost_after / 4,
-        asked: None,
+        stop_signal: None,
         failed: None,
         by_itself: false,
         limit: job.limit,
@@ -83,7 +83,7 @@ struct Running<'a> {
     /// When helpers get the next sign of life.
     next_beat: Instant,
     /// The first signal that asked the job to end, and until when who reads the output may hold it up.
-    asked: Option<(i32, Instant)>,
+    stop_signal: Option<(i32, Instant)>,
     failed: Option<Failed>,
     /// Whether that is because ranks have, or the connection to a host whose ranks had been started.
     by_itself: bool,
@@ -102,7 +102,7 @@ impl Running<'_> {
             self.turn(None);
         }
         let code = self.deliver();
-        Ended { code, by_itself: self.by_itself && self.asked.is_none() }
+        Ended { code, by_itself: self.by_itself && self.stop_signal.is_none() }
     }
 
     /// Waits until the output is written, and returns the exit status.
@@ -115,7 +115,7 @@ impl Running<'_> {
             if self.outputs.is_empty() {
                 return code(&self.failed, 0);
             }
-            if let Some((signal, _)) = self.asked {
+            if let Some((signal, _)) = self.stop_signal {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.job.grace);
                 if Instant::now() >= deadline {
                     return code(&self.failed, (128 + signal) as u8);
@@ -162,11 +162,11 @@ impl Running<'_> {
         if self.takes_input() {
             polls.push(readable(libc::STDIN_FILENO));
         }
-        let asked = self.asked.filter(|_| self.is_held_up()).map(|(_, deadline)| deadline);
+        let stop = self.stop_signal.filter(|_| self.is_held_up()).map(|(_, deadline)| deadline);
         let patience = self.failed.as_ref().map(|failed| failed.deadline);
         let start = self.silent().map(|_| self.start_deadline);
         let limit = self.limit.map(|limit| limit.end);
-        let deadlines = [Some(self.next_beat), start, asked, patience, limit, deadline];
+        let deadlines = [Some(self.next_beat), start, stop, patience, limit, deadline];
         let timeout = wait_until(deadlines.into_iter().flatten().min());
         // SAFETY: the pointer and the count are those of the array, which lives until the call returns.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
@@ -188,7 +188,7 @@ impl Running<'_> {
         }
         if ends {
             // Ranks get SIGTERM after --grace, and SIGKILL after as much time again.
-            self.asked.get_or_insert((signal, Instant::now() + 2 * self.job.grace));
+            self.stop_signal.get_or_insert((signal, Instant::now() + 2 * self.job.grace));
         }
         self.nodes.iter_mut().filter(|node| node.has_task).for_each(|node| node.send(kind::SIGNAL, &[signal as u8]));
         if signal == libc::SIGTSTP {
@@ -425,7 +425,7 @@ impl Running<'_> {
             self.fail(crate::TIMED_OUT);
         }
         let mut held_up = self.is_held_up();
-        if held_up && self.asked.is_some_and(|(_, deadline)| now >= deadline) {
+        if held_up && self.stop_signal.is_some_and(|(_, deadline)| now >= deadline) {
             self.outputs.discard_full();
             held_up = false;
         }
