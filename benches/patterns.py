@@ -17,7 +17,7 @@ LONGEST = "rotation-1024"
 SEQUENCES = [f"sequence-{word}" for word in "ba ab bar barc gs ag ac bg bt cr ct".split()]
 REQUESTS = ["requests-2", "requests-8", "requests-32"]
 WAIT = ["wait-100"]
-# Of GLOO_RS_WAIT, besides that which is the default.
+# The values of GLOO_RS_WAIT that are measured beside the default.
 MODES = ("poll", "sleep")
 
 

@@ -263,7 +263,7 @@ class Mpich(Launched):
 
 class IntelMpi(Launched):
     environment = {"I_MPI_FABRICS": "shm"}
-    # Of its many algorithms for each collective, those that ever beat its own choice on the machines tried.
+    # It has many algorithms for each collective: these have beaten its own choice on one of the machines tried.
     BESIDES = {"allreduce": ["I_MPI_ADJUST_ALLREDUCE=13"]}
 
     def settings(self, cell):

@@ -27,7 +27,7 @@ def measure(args, transport):
     """The jobs of one run of the tests."""
     path = args.folder / "jobs.json"
     path.unlink(missing_ok=True)
-    # As the other tests are compiled, so that nothing is compiled once more.
+    # The options are those of the other tests, so that nothing is compiled once more.
     command = ["scripts/cargo.sh", "test"] if args.dev else ["cargo", "test", "--release", "--locked"]
     command += ["--quiet", "--test", "recovery", "--", "kills", "--kills", str(args.kills), "--ranks", args.ranks, "--seed", str(args.seed)]
     subprocess.run([*command, "--json", str(path.resolve())], check=True, env=os.environ | {"GLOO_RS_SHM": TRANSPORTS[transport]})

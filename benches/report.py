@@ -63,7 +63,7 @@ class Kind:
 
 
 EXACT = lambda size: {"smallest": size, "largest": size}
-# Of two ranks over TCP to Gloo, by size, whether a program calls the C functions or Gloo's headers.
+# Targets for the time of two ranks over TCP, as a part of Gloo's, by size: for programs in C and for those with Gloo's headers.
 OF_GLOO = {4: 0.4, 64 << 10: 0.75, 4 << 20: 0.6, 256 << 20: 0.65}
 COMMON = """A time is the median iteration's, and an iteration's time its slowest rank's. Before an iteration, the ranks go through the
 program's own barrier, and then meet once more in memory that the harness shares, so that all clocks start at the same time, whichever
@@ -179,9 +179,9 @@ what goes through the rounds, and the best in a round counts.
 """,
 )
 RECORDS = {"host": HOST, "tcp": TCP, "tls": TLS, "gloo": GLOO}
-# Of `auto` to the best single algorithm, as algorithms.py measures them: in the median over sizes, and for any size.
+# The ratio of the time of `auto` to that of the best single algorithm (algorithms.py): in the median over sizes, and for any size.
 AUTO_MEDIAN, AUTO_WORST = 1.05, 1.20
-# Of 16-bit floats to as many of float32; and how far single runs may be from their median.
+# The ratio of the time of 16-bit floats to that of as many float32; and how far single runs may be from their median.
 HALF, STEADY = 0.65, 0.03
 
 

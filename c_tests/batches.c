@@ -264,7 +264,7 @@ static void wrong_use(void) {
   CHECK_FAILS(gloo_rs_group_end(group), GLOO_RS_ERROR_INVALID_OPERATION, "a request of this group was freed");
   CHECK_OK(gloo_rs_request_free(request));
 
-  /* So do buffers, which may be destroyed all the same. */
+  /* A buffer in a group may be destroyed, which fails the group, as a freed request does. */
   group = begin(context);
   CHECK_OK(gloo_rs_group_send(group, buffer, 0, 0, 0, 1));
   gloo_rs_unbound_buffer_destroy(buffer);

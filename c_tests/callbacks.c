@@ -304,7 +304,7 @@ static void closes(const gloo_rs_queue_entry_t *entry, void *user) {
   ends(entry, user);
 }
 
-/* Of two calls, the other ranks start one. */
+/* Rank 0 starts two calls that the others do not start, and closes its context within a callback. */
 static void closed_within(void) {
   static struct own all[3];
   gloo_rs_store_t *store = open_store();

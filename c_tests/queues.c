@@ -356,7 +356,7 @@ static void freed_while_active(void) {
   gloo_rs_store_destroy(store);
 }
 
-/* Also one that nobody has started, or whose entry nobody has taken. */
+/* A request may be freed that nobody has started, or whose entry nobody has taken. */
 static void freed_otherwise(void) {
   static int64_t data[2][COUNT];
   gloo_rs_context_t *context = connected_context();

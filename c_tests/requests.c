@@ -321,7 +321,8 @@ static void wrong_use(void) {
 
 enum { SEVERAL = 6 };
 
-/* Of different lengths on one tag; half of them by a function, which a rank calls also while it waits for another one. */
+/* Several requests with one tag have different lengths. Half of them reduce by a function, which a rank calls also while it waits for another
+ * request. */
 static void several_on_one_tag(void) {
   static int64_t data[SEVERAL][SEVERAL * 300];
   gloo_rs_context_t *context = connected_context();

@@ -470,7 +470,7 @@ class UnboundBuffer : public detail::Handle<gloo_rs_unbound_buffer_t, detail::De
     check(gloo_rs_unbound_buffer_wait_recv(get(), timeout_ms, &received.rank, &received.bytes));
     return received;
   }
-  // As that of a request, for each send, put, get and receive.
+  // Calls `callback` at the end of each send, put, get and receive, as Request::set_callback does for a request.
   template <class F>
   void set_callback(F callback) {
     detail::set_callback(gloo_rs_unbound_buffer_set_callback, get(), std::move(callback));
@@ -531,7 +531,7 @@ class Group : public detail::Handle<gloo_rs_group_t, detail::Destroy<gloo_rs_gro
   [[nodiscard]] Request start(gloo_rs_collective_t kind, const gloo_rs_collective_options_t &options) {
     return make<Request>(gloo_rs_group_collective_start, get(), kind, &options);
   }
-  // For a request of start() or Request::started(), which has ended.
+  // Adds a request of start() or Request::started() that has ended.
   void start(const Request &request) { check(gloo_rs_group_start(get(), request.get())); }
   void send(const UnboundBuffer &buffer, int32_t to, uint64_t slot, size_t offset, size_t bytes) {
     check(gloo_rs_group_send(get(), buffer.get(), to, slot, offset, bytes));

@@ -58,7 +58,7 @@ def copy_files(prefix: pathlib.Path) -> None:
         (PACKAGE / target).parent.mkdir()
         subprocess.run([os.environ.get("STRIP", "strip"), "--strip-unneeded", "-o", PACKAGE / target, source], check=True)
     shutil.copytree(prefix / "include", PACKAGE / "include")
-    # Of Gloo's API, the headers and its CMake package: its libraries are links.
+    # Headers and CMake package are taken of Gloo's API: its libraries are links.
     for folder in ["lib/cmake", "lib/gloo_rs/gloo/include", "lib/gloo_rs/gloo/lib/cmake"]:
         shutil.copytree(prefix / folder, PACKAGE / folder)
     # Twice in a prefix, and once here.

@@ -15,7 +15,7 @@ fail() {
 
 rm -rf "$at"
 mkdir -p "$at"
-# As cmake/CargoBuild.cmake and build.rs say.
+# The version of the symbols is that of cmake/CargoBuild.cmake and build.rs.
 abi=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1 | awk -F. '{ print $1 == 0 ? "0." $2 : $1 }')
 sed "s/@gloo_rs_abi@/$abi/" cmake/gloo_rs.map.in >"$at/gloo_rs.map"
 {

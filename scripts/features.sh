@@ -4,7 +4,7 @@
 #   scripts/features.sh          prints the features, separated by commas
 #   scripts/features.sh say      prints in a sentence which are left out, and why
 
-# As bindgen finds it, with clang's own headers.
+# bindgen finds libclang there, and needs clang's own headers.
 has_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' && compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
 # Which the headers do not show: all of them come with libnl-3-dev.
 has_libnl_route() { compgen -G '/usr/lib/*/libnl-route-3.so'; }

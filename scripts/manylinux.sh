@@ -22,7 +22,7 @@ export "CC_$name=$compiler" "AR_$name=$archiver" "CARGO_TARGET_${name^^}_LINKER=
 features="cuda;redis;tls;uv;ibverbs"
 options=()
 if [ "$architecture" != "$(uname -m)" ]; then
-  # For bindgen: the headers of the other processor's glibc.
+  # bindgen reads the headers of the other processor's glibc.
   export "BINDGEN_EXTRA_CLANG_ARGS_$name=--target=$architecture-linux-gnu -isystem /usr/$architecture-linux-gnu/include"
   for program in objcopy readelf strip; do options+=("-DCMAKE_${program^^}=$(type -P "$architecture-linux-gnu-$program")"); done
   options+=(-DCMAKE_SYSTEM_NAME=Linux "-DCMAKE_SYSTEM_PROCESSOR=$architecture" "-DGLOO_RS_CARGO_TARGET=$target")

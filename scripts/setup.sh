@@ -120,7 +120,7 @@ if ((${#missing[@]})); then
   fi
 fi
 
-# For this machine, whatever cargo's configuration builds for.
+# Crates are fetched for this machine, whatever cargo's configuration builds for.
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 fetch=(cargo fetch --locked --target "$host")
 # cargo-deny reads the crates of all targets, and asks no network.

@@ -57,7 +57,7 @@ PYTHON
   mapfile -t programs <"$at/programs"
   for program in "${programs[@]}"; do copies+=(--copy "$program"); done
 }
-# The same with AddressSanitizer, and the library below them.
+# Lists C tests that are compiled with AddressSanitizer, as the library below them is.
 list_c_tests_with_asan() { # LABEL
   local built file
   built=$(scripts/asan.sh)

@@ -27,7 +27,7 @@ import collections, os, sys, zipfile
 
 LIMIT_BYTES = 8 << 20
 
-# As small as deflate makes it, which maturin does not ask for.
+# Packs the wheel anew at the highest level of deflate, which maturin does not use.
 with zipfile.ZipFile(sys.argv[1]) as made, zipfile.ZipFile(sys.argv[1] + ".part", "w") as smaller:
     for file in made.infolist():
         smaller.writestr(file, made.read(file), zipfile.ZIP_DEFLATED, 9)

@@ -52,7 +52,7 @@ if [ -e "$base/initrd" ]; then
   echo "$base"
   exit 0
 fi
-# Of other scripts, or an interrupted run.
+# What is there is of other scripts, or of a run that was interrupted.
 find "$cache" -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
 
 unpacked=$cache/unpacked

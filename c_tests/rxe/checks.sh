@@ -84,7 +84,7 @@ locked() { # what a user may lock is too little for a connection
   # shellcheck disable=SC2016 # the shell's own arguments
   refused "cannot register 1048576 bytes of memory: .*; this process may lock 262144 bytes of memory: raise the limit \(ulimit -l unlimited" \
     "${user[@]}" bash -c 'ulimit -l 256; exec "$@"' bash "$TOOL" "${lone[@]}"
-  # And with enough all goes well.
+  # With a limit that is high enough nothing fails.
   # shellcheck disable=SC2016
   "${user[@]}" bash -c 'ulimit -l 16384; exec "$@"' bash "$TOOL" "${lone[@]}" >"$said/user" || fail "with 16 MiB"
 }

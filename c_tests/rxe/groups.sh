@@ -1,4 +1,4 @@
-# For scripts that run in a guest: tests in groups. To be sourced.
+# Groups of tests, for scripts that run in a guest. To be sourced.
 # GROUPS_WANTED names the groups to run, separated by blanks; if it is empty, all are.
 
 # A test that takes longer hangs: the slowest takes two minutes where others use the processors, too.

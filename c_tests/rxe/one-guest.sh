@@ -68,7 +68,7 @@ fi
 if group links-more "the requirements on links, over one port; two have all code that one has"; then
   try "by one port" env GLOO_RS_TEST_IBVERBS=rxe0 "$LIBRARY_TESTS" testing::conformance:: --skip mixed --test-threads 2
 fi
-# The same of what has no code of its own for ibverbs.
+# Programs that have no code of their own for ibverbs run there, too.
 if group plain-more "more programs written for Gloo, over $TRANSPORT"; then
   . ./c-tests-ibverbs-more-plain.sh
 fi

@@ -51,7 +51,7 @@ fi
 
 if group lossy "5 % of all packets are lost between the guests, over $TRANSPORT and shared memory"; then
   tc qdisc add dev net0 root netem loss 5%
-  # So that it takes less than a second until a packet is sent again.
+  # With this timeout it takes less than a second until a packet is sent again.
   export GLOO_RS_IB_TIMEOUT=15 GLOO_RS_IB_HCA=rxe0
   bench allreduce 7300 --sizes 4,64Ki,256Ki --iterations 10 --warmup 1
   try_ranks "messages from any rank" 7301 bash -c 'rust_test "$@"' - "$TRANSPORT_TESTS" ibverbs::one_rank_of_four

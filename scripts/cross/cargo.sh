@@ -21,7 +21,7 @@ case $target in
     ;;
   aarch64-apple-darwin)
     export CC_aarch64_apple_darwin=$here/macos-cc AR_aarch64_apple_darwin=$here/macos-ar
-    # For bindgen: macOS's headers, and none of this system's.
+    # bindgen reads macOS's headers, and none of this system's.
     export BINDGEN_EXTRA_CLANG_ARGS_aarch64_apple_darwin="-nostdlibinc -isystem \"$root/.cache/zig/ziglang/lib/libc/include/any-macos-any\""
     ;;
   *)

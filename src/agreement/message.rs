@@ -10,7 +10,7 @@ use crate::types::Rank;
 pub struct Vote {
     /// The decision has the bits that all votes have.
     pub flags: u64,
-    /// For all ranks to know.
+    /// Bytes of the rank that the decision makes known to all.
     pub record: Vec<u8>,
 }
 

@@ -71,7 +71,7 @@ pub(super) enum Message<'a> {
 unsafe impl std::marker::Send for Message<'_> {}
 
 impl Message<'_> {
-    /// The same, with a list of its own.
+    /// The message with a list of its own.
     pub fn into_owned(self) -> Message<'static> {
         match self {
             Self::Send { to, slot, from, bytes } => Message::Send { to, slot, from, bytes },

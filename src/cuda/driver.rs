@@ -162,7 +162,7 @@ functions! {
 /// The driver. All its functions may be called from any thread.
 pub struct Driver {
     functions: Functions,
-    /// As `cuDriverGetVersion` returns it.
+    /// What `cuDriverGetVersion` returns.
     version: c_int,
 }
 

@@ -17,9 +17,9 @@ const LONG_WAIT: Duration = Duration::from_secs(3600);
 
 /// A call of a reduction function of the caller.
 pub enum FunctionCall {
-    /// For a segment of the run with this index.
+    /// It combines a segment of the run with this index.
     Segment(u32, Reduction),
-    /// For the next steps of a call on shared memory that was started.
+    /// It combines in the next steps of a call on shared memory that was started.
     Started(Arc<dyn BackgroundOperation>),
 }
 

@@ -34,7 +34,7 @@ impl ContextHandle {
         self.member.context()
     }
 
-    /// The same, with a reference of its own.
+    /// The context that the handle refers to, with a reference of its own.
     #[inline]
     pub(super) fn shared(&self) -> Result<Arc<Context>> {
         order();

@@ -81,7 +81,7 @@ pub struct EntryHandle {
 /// A set of members: bit `n` stands for member `n`.
 pub type Members = u64;
 
-/// Of so many members all but the one at `index`; those beyond [`MAX_MEMBERS`] do not publish, and have no bit.
+/// All of so many members but the one at `index`; those beyond [`MAX_MEMBERS`] do not publish, and have no bit.
 pub fn all_but(index: usize, members: usize) -> Members {
     let all = Members::MAX >> (MAX_MEMBERS - members.clamp(1, MAX_MEMBERS));
     all & !Members::from(1u8).checked_shl(index as u32).unwrap_or(0)

@@ -22,7 +22,7 @@ use crate::types::Rank;
 const PARTS: u64 = u64::MAX - 63;
 /// Once in so many turns the poller is asked which connectors have work that nothing else tells of.
 const TURNS: u32 = 1024;
-/// The same where links are made of theirs.
+/// Once in so many turns the poller is asked where links are made of those of other connectors.
 const TURNS_OVER_LINKS: u32 = 64;
 
 /// A transport beside that of the device, which makes the links that it can.
@@ -31,7 +31,7 @@ pub trait Provider: Send + Sync {
     fn part(&self, provided: &mut Provided<'_>) -> Result<Part>;
 }
 
-/// For what context a transport provides links.
+/// The context for which a transport provides links.
 pub struct Provided<'a> {
     /// That of all its ranks.
     pub token: &'a JobToken,
@@ -137,7 +137,7 @@ impl Connections {
             .expect("no poller is needed")
     }
 
-    /// As if all peers shared memory.
+    /// These connections, which behave as if all peers shared memory.
     #[cfg(all(test, loom))]
     pub fn quiet(self) -> Self {
         Self { is_quiet: true, ..self }
@@ -425,7 +425,7 @@ impl Connections {
         match self.preferred(at, rank) {
             _ if over.is_some() && self.peers.get(rank).is_none() => return self.early.push((at, made)),
             Reach::Undecided => return self.early.push((at, made)),
-            // As above: the link ends.
+            // Dropped, the link ends.
             Reach::Yes => return,
             Reach::No => {}
         }

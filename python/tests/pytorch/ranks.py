@@ -16,7 +16,7 @@ import torch.distributed as dist
 LIMIT_S = 120
 TIMEOUT = datetime.timedelta(seconds=60)
 
-# So that torch is loaded once, and what DistributedDataParallel loads.
+# The server loads torch once, and what DistributedDataParallel loads.
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "gloo_rs.torch"])
 
@@ -33,7 +33,7 @@ def start(function, rank, size, path, args, environment, limit_s):
         sys.stderr.write(f"rank {rank} of {size}:\n{traceback.format_exc()}")
         sys.stderr.flush()
         os._exit(1)
-    # As a program of one's own does, before the interpreter ends.
+    # A program destroys its groups before the interpreter ends.
     if dist.is_initialized():
         dist.destroy_process_group()
 

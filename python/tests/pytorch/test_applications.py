@@ -216,7 +216,7 @@ def checkpoint(rank, size, store, folder):
         return {"model": weights, "optimizer": of_optimizer}
 
     def of_both(model, optimizer):
-        # The same batches on every rank, so that the number of ranks does not matter.
+        # Every rank has the same batches, so that the number of ranks does not matter.
         train(model, optimizer, 0, steps=2, first=10)
         return [parameter.full_tensor().detach() for parameter in model.parameters()]
 

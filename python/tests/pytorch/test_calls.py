@@ -68,7 +68,7 @@ def allreduce(rank, size, store):
         same(view(base), one, "a view")
         view(base).copy_(view(before))
         same(base, before, "what is beside a view")
-    # As a parameter of a model is.
+    # A leaf that requires a gradient, as a parameter of a model is.
     leaf = torch.ones(4, requires_grad=True)
     with torch.no_grad():
         dist.all_reduce(leaf, group=ours)

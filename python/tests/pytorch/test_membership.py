@@ -187,7 +187,7 @@ def two_stores(process, size, store):
         own = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         store.set(f"port {job}", str(own.port))
     else:
-        # The same store, under another name.
+        # This is the first process's store, under another name.
         own = dist.TCPStore("localhost", int(store.get(f"port {job}")), is_master=False)
     dist.init_process_group("gloo_rs", store=own, rank=process % 2, world_size=2, timeout=TIMEOUT, enable_reconfigure=True)
     change(store, 1, process, [2 * job, 2 * job + 1])

@@ -49,7 +49,7 @@ def lists(rank, size, store):
         "reduce_scatter",
     )  # fmt: skip
 
-    # Of different lengths, empty ones too; some in pieces, some of a type that the library only moves.
+    # The blocks have different lengths, 0 too. Some are in pieces, some of a type that the library only moves.
     lengths = [0, 1000, 3, 17][:size]
     for dtype in (torch.float32, torch.float8_e4m3fn):
         values = [random(r, (lengths[r],), torch.float32).to(dtype) for r in range(size)]

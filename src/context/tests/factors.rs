@@ -83,7 +83,7 @@ fn a_factor_multiplies_each_input_before_it_is_combined() {
                     element[..by.len()].copy_from_slice(&by);
                     let factor = Factor::new(dtype, element).filter(|_| rank != 2);
                     if rank == 2 && inputs == 0 {
-                        // As the other ranks', whose buffers in place become inputs.
+                        // This rank's buffer has its input, too, as those of the other ranks, which become inputs.
                         own.0 = own.1.clone();
                     }
                     let result = call(context, what, factor, &mut own, starts);

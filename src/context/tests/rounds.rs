@@ -61,7 +61,7 @@ impl HasRequest for Own {
     }
 }
 
-/// The same in a group.
+/// A gatherv that starts in a group.
 fn grouped_gatherv(context: &Arc<Context>, tag: u64) -> Result<Vec<u32>> {
     gathered(context, "direct", tag, |call| {
         context.check(call, None)?;

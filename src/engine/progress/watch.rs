@@ -70,8 +70,8 @@ impl Engine {
         }
     }
 
-    /// For the watch, periodically while it is not armed: progresses the context if nothing has progressed it since the
-    /// last time, and then arms the watch.
+    /// The watch calls this periodically while it is not armed: progresses the context if nothing has progressed it
+    /// since the last time, and then arms the watch.
     pub fn tick(&self) {
         if self.watch.get().is_none_or(|watch| watch.is_armed()) {
             return;
@@ -99,8 +99,8 @@ impl Engine {
         }
     }
 
-    /// For the watch, after [`Watch::remind`]: gives back scratch memory that was not needed meanwhile, and reminds
-    /// others.
+    /// The watch calls this after [`Watch::remind`]: gives back scratch memory that was not needed meanwhile, and
+    /// reminds others.
     pub fn reminded(&self) {
         if self.kept.is_due() {
             self.kept.reminded(|| self.lock().release_scratch());

@@ -252,7 +252,7 @@ fn case_of(case: &Case) -> Case {
 
 /// What a job of two ranks does in which calls of the driver fail: kernels, copies in both directions, a request.
 fn program(machine: &Machine, context: &Arc<Context>) -> Result<()> {
-    // So that a rank hears of the other's failure at once, and of one in the last call.
+    // By a barrier, a rank hears of the other's failure at once, and of one in the last call.
     let barrier = || {
         let shape = Shape::new(Collective::Barrier, context.rank(), 2, 0);
         // SAFETY: a barrier has no buffers.

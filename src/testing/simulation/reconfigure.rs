@@ -238,7 +238,7 @@ fn check(case: &Case, ended: &[Option<Ended>], killed: &[bool]) -> Result<(), St
         let (group, works) = if committed && case.takes_part(process) && !unknown(&process) {
             let mut new = case.new.clone();
             if !case.ordered {
-                // As texts, handles have the order of the nodes here: those of contexts come first.
+                // Handles have the order of the nodes here, as texts: those of contexts come first.
                 new.clear();
             }
             (new, is_whole(&case.new, &|process| case.takes_part(*process)))

@@ -33,7 +33,7 @@ pub struct Behind {
     pub inside: Vec<usize>,
     /// Who has not begun it.
     pub behind: Vec<usize>,
-    /// Of those, who is in another call, and which: its place in the rank's record.
+    /// The ranks of `behind` that are in another call, and which: its place in the rank's record.
     pub elsewhere: Vec<(usize, usize)>,
 }
 

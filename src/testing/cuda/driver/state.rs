@@ -212,7 +212,7 @@ impl State {
 
     // Functions of the driver. The caller has called `enter`.
 
-    /// Of memory that the driver does not know, nothing is known.
+    /// An attribute of memory; none is known of memory that the driver does not know.
     pub fn attribute(&self, attribute: c_int, pointer: u64) -> Answer<usize> {
         let (_, found) = self.memory.find(pointer).ok_or(ERROR_INVALID_VALUE)?;
         let gpu = match found.kind {

@@ -239,7 +239,7 @@ fn copies_past_the_end_and_of_freed_memory_are_found() {
     let error = unsafe { thread.driver.stream_synchronize(thread.stream) }.unwrap_err();
     assert!(error.message().contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{error}");
     assert!(machine.misuse()[1].contains("which is gone"));
-    // As on a GPU, no later call succeeds.
+    // No later call succeeds, as with a GPU.
     assert!(thread.copy(b, b, 1, thread.stream).is_err());
 }
 
