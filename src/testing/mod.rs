@@ -22,3 +22,4 @@ pub(crate) mod seccomp;
 mod simulation;
 #[cfg(test)]
 pub(crate) mod tier;
+pub(crate) mod user_function;

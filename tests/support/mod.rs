@@ -3,6 +3,8 @@
 
 #[path = "../../src/testing/tier.rs"]
 pub mod tier;
+#[path = "../../src/testing/user_function.rs"]
+pub mod user_function;
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! Contexts whose ranks share memory.
 
+mod caches;
+mod requests;
+
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -69,150 +72,6 @@ fn groups_are_compared_over_shared_memory() {
     });
 }
 
-/// Groups that a caller passes on one host are its caches.
-#[test]
-fn ranks_of_several_caches_reduce_as_their_groups_say() {
-    // Six ranks in three caches, in two, of which one has most, and in two sockets.
-    let all = [[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 0], [0, 0, 1, domain(1, 0), domain(1, 0), domain(1, 1)]];
-    for groups in all.into_iter().skip(Tier::from_environment().of(2, 0, 0)) {
-        let contexts = connected(6, false);
-        // In an entry, copied, and piece by piece.
-        let counts = [(1, 0), (7, 1), (3000, 2), (100_003, 3), (700_001, 4)];
-        for (count, tag) in counts.into_iter().take(Tier::from_environment().of(4, 5, 5)) {
-            for algorithm in ["shared_hierarchical_flat", "shared_hierarchical_slices"] {
-                for (inputs, times) in [(0, 3), (1, 3)] {
-                    run(&contexts, |context| {
-                        for time in 0..times {
-                            let value = |rank: usize, at: usize| ((rank + 1) * (at % 1000 + time)) as i64;
-                            let input: Vec<i64> = (0..count).map(|at| value(context.rank(), at)).collect();
-                            let mut output = if inputs == 0 { input.clone() } else { vec![0; count] };
-                            let (from, into) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-                            let call = call(context, Collective::Allreduce, count, tag);
-                            let shape = Shape { inputs, groups: &groups, ..call.shape };
-                            let algorithm = Some(algorithm);
-                            let call = Call { shape, algorithm, inputs: &from[..inputs], outputs: &into, ..call };
-                            // SAFETY: the vectors are as long as the shape says, and live until the call returns.
-                            unsafe { context.run(&call) }.unwrap();
-                            let wrong = (0..count).find(|at| output[*at] != 21 * (at % 1000 + time) as i64);
-                            assert_eq!(wrong, None, "{groups:?}, {algorithm:?}, {count}, rank {}", context.rank());
-                        }
-                    });
-                }
-            }
-            for root in [0, 3, 5] {
-                run(&contexts, |context| {
-                    let call = call(context, Collective::Reduce, count, tag);
-                    let shape = Shape { root, groups: &groups, ..call.shape };
-                    let sum =
-                        run_call(context, &Call { shape, algorithm: Some("shared_hierarchical"), ..call }).unwrap();
-                    let expected = if context.rank() == root { 21 } else { context.rank() as i64 + 1 };
-                    assert!(sum.iter().all(|cell| *cell == expected), "{groups:?}, {count}, root {root}");
-                });
-            }
-        }
-        let arrived = AtomicU64::new(0);
-        run(&contexts, |context| {
-            for time in 1..=50 {
-                arrived.fetch_add(1, Ordering::SeqCst);
-                let shape = Shape {
-                    groups: &groups,
-                    outputs: 0,
-                    inputs: 0,
-                    ..Shape::new(Collective::Barrier, context.rank(), 6, 0)
-                };
-                let call = Call { algorithm: Some("shared_hierarchical"), ..Call::new(shape, DataType::Int64) };
-                // SAFETY: a barrier has no buffers.
-                unsafe { context.run(&call) }.unwrap();
-                assert!(arrived.load(Ordering::SeqCst) >= 6 * time, "{groups:?}");
-            }
-        });
-    }
-}
-
-#[test]
-fn ranks_of_several_caches_exchange_blocks_as_their_groups_say() {
-    let all = [[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 0], [0, 0, 1, domain(1, 0), domain(1, 0), domain(1, 1)]];
-    for groups in all.into_iter().skip(Tier::from_environment().of(2, 0, 0)) {
-        let contexts = connected(6, false);
-        // In an entry, copied, and piece by piece; of different lengths, one of which is 0.
-        for (unit, tag) in [(1, 0), (7, 1), (3000, 2), (100_003, 3)] {
-            let counts = [unit, 2 * unit, 0, unit, 3 * unit, unit];
-            let all: usize = counts.iter().sum();
-            run(&contexts, |context| {
-                let rank = context.rank();
-                let value = |of: usize, at: usize| ((of + 1) * (at % 1000 + 1)) as i64;
-                let check = |collective, shape: Shape<'_>, input: &[i64], expected: &[i64]| {
-                    let mut output = if shape.inputs == 0 { input.to_vec() } else { vec![-1; expected.len()] };
-                    let (from, into) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
-                    let shape = Shape { groups: &groups, collective, ..shape };
-                    let algorithm = Some("shared_hierarchical");
-                    let call = Call::new(shape, DataType::Int64);
-                    let call = Call { tag, algorithm, inputs: &from[..shape.inputs], outputs: &into, ..call };
-                    // SAFETY: the vectors are as long as the shape says, and live until the call returns.
-                    unsafe { context.run(&call) }.unwrap();
-                    let wrong = expected.iter().zip(&output).position(|(a, b)| a != b);
-                    assert_eq!(wrong, None, "{groups:?}, {collective:?} of {unit}, rank {rank}");
-                };
-                let call = Shape::new(Collective::Allgather, rank, 6, unit);
-                let block = |of: usize, count| (0..count).map(move |at| value(of, at));
-                let own: Vec<i64> = block(rank, unit).collect();
-                check(Collective::Allgather, call, &own, &(0..6).flat_map(|of| block(of, unit)).collect::<Vec<_>>());
-
-                let call = Shape { count: 0, recv_counts: &counts, ..call };
-                let own: Vec<i64> = block(rank, counts[rank]).collect();
-                let gathered: Vec<i64> = (0..6).flat_map(|of| block(of, counts[of])).collect();
-                check(Collective::Allgatherv, call, &own, &gathered);
-
-                let before: usize = counts[..rank].iter().sum();
-                let contribution: Vec<i64> = (0..all).map(|at| value(rank, at)).collect();
-                let sums: Vec<i64> = (before..before + counts[rank]).map(|at| 21 * value(0, at)).collect();
-                for inputs in [0, 1] {
-                    check(Collective::ReduceScatter, Shape { inputs, ..call }, &contribution, &sums);
-                }
-            });
-        }
-    }
-}
-
-/// Streams with readers that read several of them at one pace, or some after others.
-#[test]
-fn long_buffers_of_ranks_that_read_each_others_end() {
-    let contexts = connected(4, false);
-    let groups = [0, 0, 0, 1];
-    // More than fits into a ring, and more than a piece.
-    for count in [400_000, 1_000_003] {
-        run(&contexts, |context| {
-            let rank = context.rank();
-            let of = |collective, algorithm, groups: &[u32]| {
-                let call = call(context, collective, count, 0);
-                let call = Call { shape: Shape { groups, ..call.shape }, algorithm: Some(algorithm), ..call };
-                let cells = run_call(context, &call).unwrap();
-                assert!(cells.iter().all(|cell| *cell == cells[0]), "{collective:?} of {count}");
-                cells[0]
-            };
-            let before = (1..=rank as i64).sum::<i64>();
-            assert_eq!(of(Collective::Scan, "shared_flat", &[]), before + rank as i64 + 1);
-            // What rank 0 gets is not specified: it keeps what it had.
-            assert_eq!(of(Collective::Exscan, "shared_flat", &[]), if rank == 0 { 1 } else { before });
-            assert_eq!(of(Collective::Allreduce, "shared_hierarchical_flat", &groups), 10);
-            assert_eq!(of(Collective::Allreduce, "shared_hierarchical_slices", &groups), 10);
-        });
-    }
-}
-
-#[test]
-fn ranks_that_pass_other_caches_are_told_so() {
-    let contexts = connected(4, false);
-    run(&contexts, |context| {
-        let groups = if context.rank() == 3 { [0, 1, 0, 1] } else { [0, 0, 1, 1] };
-        let call = call(context, Collective::Allreduce, 5, 0);
-        let shape = Shape { groups: &groups, ..call.shape };
-        let call = Call { shape, algorithm: Some("shared_hierarchical_flat"), ..call };
-        let error = run_call(context, &call).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
-    });
-}
-
 /// A context, and what a call on it from inside a reduction function has returned.
 struct Inside<'a> {
     context: &'a Context,
@@ -275,91 +134,6 @@ fn a_timeout_counts_the_collectives_on_shared_memory() {
     let call = Call { timeout: Some(Duration::ZERO), ..call(&contexts[0], Collective::Allreduce, 1, 0) };
     let error = run_call(&contexts[0], &call).unwrap_err();
     assert!(error.message().contains("in collective number 2 of this context, waiting for rank 1"), "{error}");
-}
-
-// The rank that starts a call first finds nothing of the other's then, so it must do more after its start.
-
-/// Each rank waits for the call that the other one has started first, and that must therefore go on there.
-#[test]
-fn ranks_that_wait_for_their_requests_in_different_orders_do_not_wait_for_each_other() {
-    // Copied into shared memory, and read where it is.
-    for count in [1000, 200_000] {
-        let started = Barrier::new(2);
-        run(&connected(2, false), |context| {
-            let mut cells = [(); 2].map(|()| vec![context.rank() as i64 + 1; count]);
-            let requests: Vec<_> = cells
-                .iter_mut()
-                .zip(1..)
-                .map(|(cells, tag)| {
-                    let outputs = &[cells.as_mut_ptr().cast()];
-                    let call = call(context, Collective::Allreduce, count, tag);
-                    // SAFETY: the vectors are as long as the shape says, outlive the requests, and are not used before
-                    // the waits.
-                    unsafe { context.request(&Call { outputs, algorithm: Some("shared_slices"), ..call }) }.unwrap()
-                })
-                .collect();
-            let [first, second] = [context.rank(), 1 - context.rank()];
-            requests[first].start().unwrap();
-            started.wait();
-            requests[second].start().unwrap();
-            requests[second].wait().unwrap();
-            requests[first].wait().unwrap();
-            assert!(cells.iter().flatten().all(|cell| *cell == 3));
-        });
-    }
-}
-
-/// Rank 1 makes no call after its start until rank 0's wait has ended.
-#[test]
-fn the_device_goes_on_with_a_request_in_shared_memory() {
-    const COUNT: usize = 1000;
-    let [started, over] = [(); 2].map(|()| Barrier::new(2));
-    run(&connected(2, false), |context| {
-        let mut cells = vec![context.rank() as i64 + 1; COUNT];
-        let call = call(context, Collective::Allreduce, COUNT, 1);
-        let outputs = &[cells.as_mut_ptr().cast()];
-        // SAFETY: the vector is as long as the shape says, outlives the request, and is not used before the wait.
-        let request = unsafe { context.request(&Call { outputs, algorithm: Some("shared_slices"), ..call }) }.unwrap();
-        if context.rank() == 1 {
-            request.start().unwrap();
-            started.wait();
-            over.wait();
-            request.wait().unwrap();
-        } else {
-            started.wait();
-            request.start().unwrap();
-            let result = request.wait();
-            over.wait();
-            result.unwrap();
-        }
-        assert_eq!(cells, vec![3; COUNT]);
-    });
-}
-
-#[test]
-fn a_rank_in_another_call_goes_on_with_the_request_that_it_has_started() {
-    const COUNT: usize = 1000;
-    let started = Barrier::new(2);
-    run(&connected(2, false), |context| {
-        let mut cells = vec![context.rank() as i64 + 1; COUNT];
-        let slices =
-            |tag| Call { algorithm: Some("shared_slices"), ..call(context, Collective::Allreduce, COUNT, tag) };
-        // SAFETY: the vector is as long as the shape says, outlives the request, and is not used before the wait.
-        let request = unsafe { context.request(&Call { outputs: &[cells.as_mut_ptr().cast()], ..slices(1) }) }.unwrap();
-        if context.rank() == 1 {
-            request.start().unwrap();
-            started.wait();
-        } else {
-            started.wait();
-            request.start().unwrap();
-            request.wait().unwrap();
-        }
-        assert_eq!(run_call(context, &slices(2)).unwrap(), vec![3; COUNT]);
-        if context.rank() == 1 {
-            request.wait().unwrap();
-        }
-        assert_eq!(cells, vec![3; COUNT]);
-    });
 }
 
 /// Rank 0 waits until rank 1 has read earlier publications, while rank 1 has published another broadcast.
@@ -431,38 +205,6 @@ fn a_rank_in_shared_memory_and_one_that_sends_messages_find_that_their_calls_dif
                 assert!(text.contains(&format!("is in another collective: {found} of int64")), "{what}: {error}");
             }
         }
-    }
-}
-
-/// Starts a call as a request, then does something else, and then only tests the request, until that fails.
-fn fails_when_tested(context: &Arc<Context>, call: &Call<'_>, then: impl FnOnce()) -> Error {
-    let mut cell = [1i64];
-    // SAFETY: the array outlives the request, and is not used while it is active.
-    let request = unsafe { context.request(&Call { outputs: &[cell.as_mut_ptr().cast()], ..*call }) }.unwrap();
-    request.start().unwrap();
-    then();
-    (0..10_000).find_map(|_| request.test().err()).expect("a failure")
-}
-
-#[test]
-fn a_test_of_a_request_finds_that_a_peer_has_left() {
-    let contexts = connected(2, false);
-    let call = call(&contexts[0], Collective::Allreduce, 1, 0);
-    let error = fails_when_tested(&contexts[0], &call, || contexts[1].close());
-    assert_eq!((error.kind(), error.details().rank), (ErrorKind::ConnectionLost, Some(1)), "{error}");
-}
-
-#[test]
-fn a_test_of_a_request_finds_that_calls_differ() {
-    for algorithms in [["binomial", "shared_flat"], ["shared_flat", "binomial"]] {
-        let contexts = connected(2, false);
-        let calls = [0, 1].map(|rank| Call {
-            algorithm: Some(algorithms[rank]),
-            ..call(&contexts[rank], Collective::Broadcast, 1, 0)
-        });
-        run_call(&contexts[0], &calls[0]).unwrap();
-        let error = fails_when_tested(&contexts[1], &calls[1], || ());
-        assert_eq!((error.kind(), error.details().rank), (ErrorKind::Mismatch, Some(0)), "{algorithms:?}: {error}");
     }
 }
 

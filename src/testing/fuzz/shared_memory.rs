@@ -1,7 +1,6 @@
 //! A fuzz target: the calls of a rank while another rank of its group writes anything into the memory that it shares.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +14,7 @@ use crate::engine::recorder::{Recorder, Writer};
 use crate::publications::{PLACES, PublicationTable, TABLE_BYTES};
 use crate::reduce;
 use crate::testing::fuzz::Input;
+use crate::testing::user_function::add;
 use crate::transport::SystemClock;
 use crate::transport::local::{LocalRanks, PUBLICATIONS};
 use crate::transport::shm::HostGroup;
@@ -105,27 +105,11 @@ struct Running {
 }
 
 /// A reduction function of the caller's, which finds elements where the ABI says that they are.
-unsafe extern "C" fn sum(
-    into: *mut c_void,
-    left: *const c_void,
-    right: *const c_void,
-    count: usize,
-    _: *mut c_void,
-) -> i32 {
-    let (into, left, right) = (into.cast::<f32>(), left.cast::<f32>(), right.cast::<f32>());
-    assert!(into.is_aligned() && left.is_aligned() && right.is_aligned());
-    for i in 0..count {
-        // SAFETY: the engine guarantees `count` elements.
-        unsafe { into.add(i).write(left.add(i).read() + right.add(i).read()) };
-    }
-    0
-}
-
 impl Running {
     /// Calls `body` with what the call executes.
     fn with<R>(&mut self, shared: &Shared, body: impl FnOnce(&mut Option<Call>, &Work<'_>) -> R) -> R {
         let (inputs, outputs) = ([self.input.as_ptr().cast()], [self.output.as_mut_ptr().cast()]);
-        let function: Option<Function> = self.user.then_some((sum, std::ptr::null_mut()));
+        let function: Option<Function> = self.user.then_some((add::<f32>, std::ptr::null_mut()));
         let binding = Binding {
             call: &self.prepared,
             inputs: &inputs,

@@ -11,6 +11,7 @@ use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
 use crate::testing::loopback::{LinkModel, Random};
+use crate::testing::user_function::add;
 use crate::types::DataType;
 
 const TAG: u64 = u64::MAX;
@@ -35,11 +36,8 @@ unsafe extern "C" fn acts_and_adds(
     if !act.called.replace(true) {
         (act.act)();
     }
-    for i in 0..count {
-        // SAFETY: the library passes `count` elements of the call's type.
-        unsafe { *into.cast::<i64>().add(i) = *left.cast::<i64>().add(i) + *right.cast::<i64>().add(i) };
-    }
-    0
+    // SAFETY: the library passes `count` elements of the call's type.
+    unsafe { add::<i64>(into, left, right, count, user) }
 }
 
 /// Makes a call of int64: what comes out.

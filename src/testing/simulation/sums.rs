@@ -1,6 +1,5 @@
 //! Sums that ranks start: where the ranks are, and how a sum is computed.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction, Request};
 use crate::engine::shared::program::MAX_LENGTHS;
 use crate::testing::loopback::{Network, Node, NodeStatus};
+use crate::testing::user_function::add;
 use crate::transport::{Device, Sharing};
 use crate::types::{DataType, ReduceOp};
 
@@ -71,20 +71,6 @@ impl Drop for LongPublications {
     }
 }
 
-unsafe extern "C" fn adds(
-    into: *mut c_void,
-    left: *const c_void,
-    right: *const c_void,
-    count: usize,
-    _: *mut c_void,
-) -> i32 {
-    for i in 0..count {
-        // SAFETY: the library passes `count` elements of the call's type.
-        unsafe { *into.cast::<i64>().add(i) = *left.cast::<i64>().add(i) + *right.cast::<i64>().add(i) };
-    }
-    0
-}
-
 /// A sum of numbers in place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sum {
@@ -100,7 +86,7 @@ impl Sum {
     pub(super) fn request(self, context: &Arc<Context>, data: &mut [i64]) -> Request {
         let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), data.len());
         let reduction = match self.by_function {
-            true => Reduction::User { function: adds, user: std::ptr::null_mut() },
+            true => Reduction::User { function: add::<i64>, user: std::ptr::null_mut() },
             false => Reduction::Op(ReduceOp::Sum),
         };
         let call = Call {

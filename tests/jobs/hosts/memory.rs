@@ -1,6 +1,5 @@
 //! Hosts of several ranks that share memory, and that are connected by a network: calls that use both.
 
-use std::ffi::c_void;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use gloo_rs::types::DataType;
 
 use super::{RANK, SIZE, STORE, folder, wait_all};
 use crate::netns::{Namespace, Network, Rank, Report, ran_as_root_elsewhere};
+use crate::support::user_function::add;
 
 /// What the ranks do.
 const TASK: &str = "GLOO_RS_TEST_TASK";
@@ -110,20 +110,6 @@ fn starts(context: &Arc<Context>) {
     assert_eq!(output, vec![context.size() as i64; 1000]);
 }
 
-unsafe extern "C" fn adds(
-    into: *mut c_void,
-    left: *const c_void,
-    right: *const c_void,
-    count: usize,
-    _: *mut c_void,
-) -> i32 {
-    for i in 0..count {
-        // SAFETY: the library passes memory for `count` numbers.
-        unsafe { *into.cast::<i64>().add(i) = *left.cast::<i64>().add(i) + *right.cast::<i64>().add(i) };
-    }
-    0
-}
-
 fn combines_by_a_function(context: &Context) {
     let (input, mut output) = (vec![2i64; 3000], vec![0i64; 3000]);
     for algorithm in ALGORITHMS {
@@ -131,7 +117,7 @@ fn combines_by_a_function(context: &Context) {
             inputs: &[input.as_ptr().cast()],
             outputs: &[output.as_mut_ptr().cast()],
             algorithm: Some(algorithm),
-            reduction: Reduction::User { function: adds, user: std::ptr::null_mut() },
+            reduction: Reduction::User { function: add::<i64>, user: std::ptr::null_mut() },
             ..Call::new(Shape::new(Collective::Allreduce, context.rank(), context.size(), 3000), DataType::Int64)
         };
         // SAFETY: the vectors are as long as the shape says and live until the call returns.
