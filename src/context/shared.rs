@@ -12,6 +12,7 @@ use crate::context::outcome::Outcome;
 use crate::context::run::Run;
 use crate::engine::cache::{CallKey, Key};
 use crate::engine::errors::{already_running, no_room, too_slow, uncounted};
+use crate::engine::recorder;
 use crate::engine::shared::quick_start::QuickStart;
 use crate::engine::shared::{Call, Claim, Progress, Refused, Shared, Wait, Work};
 use crate::engine::{Binding, Core, Guard, Prepared};
@@ -156,11 +157,12 @@ impl SharedCall {
             }
             failed => failed.and_then(Result::err),
         };
+        // Once it is withdrawn, its entry may be another call's.
         let recorded = self.call.run();
         // Readers find out that the publications are withdrawn.
         self.call.withdraw(work.shared);
         let mut guard = run.context.lock()?;
-        let index = match self.register(run, &mut guard) {
+        let index = match self.register(run, &mut guard, recorded) {
             Ok(index) => index,
             Err(error) => {
                 let error = failed.unwrap_or(error);
@@ -172,12 +174,13 @@ impl SharedCall {
         Outcome { run, guard, index, is_over }.conclude()
     }
 
-    /// Has the engine know of the call. Returns its index there. Fails if the context is broken.
-    fn register(&mut self, run: &Run<'_>, guard: &mut Guard<'_>) -> Result<u32> {
+    /// Has the engine know of the call, which the recorder has as `recorded`. Returns its index there. Fails if the
+    /// context is broken.
+    fn register(&mut self, run: &Run<'_>, guard: &mut Guard<'_>, recorded: recorder::Run) -> Result<u32> {
         if let Some(index) = self.index {
             return Ok(index);
         }
-        let index = guard.register(&run.binding, self.call.run()).map_err(|error| run.described(&error))?;
+        let index = guard.register(&run.binding, recorded).map_err(|error| run.described(&error))?;
         Ok(*self.index.insert(index))
     }
 

@@ -166,7 +166,8 @@ impl SharedCall {
         self.call.look_around(work, wait);
         let mut guard = run.context.lock()?;
         let rank = wait.member().map(|member| work.shared.rank(member));
-        let index = match self.register(run, &mut guard) {
+        let recorded = self.call.run();
+        let index = match self.register(run, &mut guard, recorded) {
             Ok(index) => index,
             Err(error) => {
                 // Whoever has ended the context did not know yet what the call waits for.
