@@ -73,7 +73,7 @@ const _: () = {
 };
 
 /// The purpose of a collective's message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// The call itself.
     Call = 0,

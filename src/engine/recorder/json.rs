@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use super::Run;
+use super::counters::CallTotals;
 use super::snapshot::{Call, Snapshot, State};
 use crate::collective::Collective;
 use crate::error::ErrorKind;
+use crate::messaging::Traffic;
 use crate::types::{DataType, Rank, ReduceOp};
 use crate::utc::Utc;
 use crate::version::Version;
@@ -39,6 +41,7 @@ impl Snapshot {
             text,
             "{{\"version\": \"{FORMAT}\",\n\"library\": {library},\n\"rank\": {rank},\n\"size\": {size},\n\"pid\": {pid},\n\
              \"transport\": {transport},\n\"time_ns\": {now},\n\"broken\": {broken},\n\
+             \"context\": {context},\n\"links\": [{links}],\n\"counters\": [{counters}],\n\
              \"pg_config\": {{\"0\": {{\"name\": \"0\", \"desc\": \"gloo_rs\", \"ranks\": \"{ranks:?}\"}}}},\n\
              \"pg_status\": {{\"0\": {{\"last_enqueued_collective\": {begun}, \"last_started_collective\": {started}, \
              \"last_completed_collective\": {completed}}}}},\n\"entries\": [",
@@ -46,6 +49,18 @@ impl Snapshot {
             pid = std::process::id(),
             transport = quoted(transport),
             now = Utc::now().0.as_nanos(),
+            context = self.context.map_or("null".to_owned(), |number| format!("\"{number:08x}\"")),
+            links = joined(&self.links, |(peer, traffic)| {
+                let Traffic { sent, received } = traffic;
+                format!("{{\"peer\": {peer}, \"sent_bytes\": {sent}, \"received_bytes\": {received}}}")
+            }),
+            counters = joined(&self.counters, |(kind, CallTotals { calls, failures, bytes })| {
+                let ((collective, algorithm), link) = (kind.names(), kind.link.name());
+                format!(
+                    "{{\"collective\": \"{collective}\", \"algorithm\": \"{algorithm}\", \"link\": \"{link}\", \
+                     \"calls\": {calls}, \"failures\": {failures}, \"bytes\": {bytes}}}"
+                )
+            }),
         );
         for (index, call) in self.calls.iter().enumerate() {
             text.push_str(if index == 0 { "\n" } else { ",\n" });
@@ -114,6 +129,11 @@ impl Snapshot {
             waits = quoted(waits),
         );
     }
+}
+
+/// The texts of `items`, between commas.
+fn joined<T>(items: &[T], text: impl Fn(&T) -> String) -> String {
+    items.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 fn or_null<T: ToString>(value: Option<T>) -> String {

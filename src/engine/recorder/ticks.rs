@@ -18,7 +18,7 @@ pub struct Ticks {
 }
 
 /// What ticks are in nanoseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Scale {
     at: u64,
     /// Nanoseconds since the beginning of 1970, by UTC, at the tick `at`.
