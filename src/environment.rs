@@ -15,6 +15,8 @@ pub const RESTART_COUNT: &str = "GLOO_RS_RESTART_COUNT";
 pub const SHARED_MEMORY: &str = "GLOO_RS_SHM";
 /// The variable with the beginning of the names of files to which flight recorders are written.
 pub const RECORDER: &str = "GLOO_RS_RECORDER";
+/// The variable that lets `gloo-rs top` ask this process.
+pub const TOP: &str = "GLOO_RS_TOP";
 /// The timeout if [`TIMEOUT`] is not set.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest: a year.
@@ -93,6 +95,7 @@ pub const KNOWN: &[&str] = &[
     "GLOO_RS_TLS_KEY",
     "GLOO_RS_TLS_NAMES",
     "GLOO_RS_TOKEN",
+    "GLOO_RS_TOP",
     "GLOO_RS_TORCH",
     "GLOO_RS_TRANSPORT",
     "GLOO_RS_TUNING",
@@ -178,7 +181,7 @@ mod tests {
         named.extend(names_in(&tool));
         named.retain(|name| !name.starts_with(OF_TESTS) && name != PREFIX);
         // Constants of this file have theirs here, and one is of `python/gloo_rs_autoload`.
-        named.extend([TIMEOUT, RESTART_COUNT, SHARED_MEMORY, RECORDER, "GLOO_RS_TORCH"].map(str::to_owned));
+        named.extend([TIMEOUT, RESTART_COUNT, SHARED_MEMORY, RECORDER, TOP, "GLOO_RS_TORCH"].map(str::to_owned));
         assert_eq!(named, KNOWN.iter().map(|name| (*name).to_owned()).collect());
     }
 

@@ -82,6 +82,7 @@ use crate::engine::{Cores, Engine, Guard, Idle, Spin};
 use crate::environment;
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
+use crate::net::monitor::Question;
 use crate::reserve::check_room;
 use crate::secret::JobToken;
 use crate::transport::{self, Allocations, BackgroundProgress, Connections, Counters, Device};
@@ -136,6 +137,10 @@ impl BackgroundProgress for Shared {
         self.engine.leave(guard);
         // Threads that wait for a connection get no event for it.
         self.engine.wake();
+    }
+
+    fn report(&self, question: Question) -> Option<String> {
+        Some(self.report_on(question))
     }
 
     #[cfg(any(test, fuzzing))]

@@ -10,6 +10,7 @@ use crate::engine::recorder::{About, Snapshot};
 use crate::environment::RECORDER;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
+use crate::net::monitor::Question;
 use crate::types::Rank;
 
 /// Where and when the recorder of a context is written.
@@ -68,6 +69,16 @@ impl Shared {
             let snapshot = self.engine.lock().snapshot();
             self.write_or_warn(&snapshot, place);
         }
+    }
+}
+
+impl Shared {
+    /// The answer of this context. Takes the lock only for what is in progress.
+    pub(super) fn report_on(&self, question: Question) -> String {
+        let snapshot = self.engine.lock().in_progress();
+        let snapshot = snapshot.with_ended(self.engine.recorder());
+        let snapshot = if question == Question::Present { snapshot.present() } else { snapshot };
+        snapshot.to_json(&self.dumps.about)
     }
 }
 

@@ -231,6 +231,7 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             port_range: port_range.map(str::to_owned),
             log: log.as_ref().map(Log::callback),
             shared_memory,
+            monitor: None,
             ptracer: ptracer.map(str::to_owned),
             transport,
             streams: (options.streams > 0).then_some(options.streams),

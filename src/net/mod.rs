@@ -1,5 +1,6 @@
 //! How processes connect on a network and prove that they belong to one job: addresses and their selection, the gate
-//! for incoming connections, admission, handshakes. Shared by contexts and the TCP store.
+//! for incoming connections, admission, handshakes; shared by contexts and the TCP store. Also who tells a user what the
+//! contexts are doing.
 
 pub mod address;
 pub mod admission;
@@ -8,6 +9,7 @@ pub mod gate;
 pub mod handshake;
 pub mod host;
 pub mod interface;
+pub mod monitor;
 pub mod pattern;
 pub mod ports;
 pub mod stream;

@@ -18,6 +18,8 @@ pub mod doorbell;
 pub mod doorbell;
 pub mod file;
 pub mod interfaces;
+#[cfg(target_os = "linux")]
+pub mod local_socket;
 pub mod memory_limits;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 pub mod numa;
@@ -48,7 +50,7 @@ use poller::entries;
 
 pub use fork::ForkMark;
 #[cfg(all(test, target_os = "linux"))]
-pub use fork::without_descriptors;
+pub use fork::{in_a_child, without_descriptors};
 #[cfg(target_os = "linux")]
 pub use inheritance::NotInherited;
 pub use poller::entries::call_when_ready;

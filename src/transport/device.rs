@@ -5,7 +5,7 @@ use std::sync::Arc;
 #[cfg(all(feature = "ibverbs", target_os = "linux"))]
 use super::ibverbs;
 use super::{Provider, shm};
-use crate::environment::{self, SHARED_MEMORY};
+use crate::environment::{self, SHARED_MEMORY, TOP};
 use crate::error::Result;
 use crate::log::{self, Level, LogCallback};
 use crate::net::stream::Transport;
@@ -32,7 +32,8 @@ impl Device {
         let shared_memory =
             options.shared_memory.map_or_else(|| environment::switch(SHARED_MEMORY), |on| Ok(Some(on)))?;
         let shared_memory = Some(shared_memory != Some(false));
-        let options = DeviceOptions { log, transport, shared_memory, ..options.clone() };
+        let monitor = options.monitor.map_or_else(|| environment::switch(TOP), |on| Ok(Some(on)))?;
+        let options = DeviceOptions { log, transport, shared_memory, monitor, ..options.clone() };
         let tracers = shm::ptracer::choose(options.ptracer.as_deref())?;
         let made = TRANSPORTS.iter().filter_map(|make| make(&options).transpose());
         let device = Self::over(&options, made.collect::<Result<_>>()?)?;

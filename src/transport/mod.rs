@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::LogCallback;
 use crate::net::address::Address;
+use crate::net::monitor::Question;
 use crate::secret::JobToken;
 use crate::sys::{self, Pollable};
 use crate::types::Rank;
@@ -380,6 +381,11 @@ pub trait BackgroundProgress: Send + Sync {
 
     /// Tells the context that the connector has received a connection from a peer.
     fn arrived(&self);
+
+    /// What the context is doing, or has done, as JSON. `None` if that is of interest to nobody.
+    fn report(&self, _question: Question) -> Option<String> {
+        None
+    }
 
     /// Whether a thread of the program polls the context, or sleeps until something comes for it.
     #[cfg(any(test, fuzzing))]

@@ -40,6 +40,9 @@ pub struct DeviceOptions {
     /// How threads wait on contexts whose options do not say. `None`: as the environment says when a context is
     /// created.
     pub wait: Option<WaitMode>,
+    /// Whether processes of the same user may ask what contexts are doing; see [`crate::net::monitor`]. `None`: as
+    /// [`TOP`](crate::environment::TOP) says, else they may not.
+    pub monitor: Option<bool>,
     /// The ports that are used with the transport `ibverbs`. If it is `None`, the environment says which.
     #[cfg(all(feature = "ibverbs", target_os = "linux"))]
     pub ibverbs: Option<ibverbs::Options>,

@@ -20,6 +20,8 @@ mod simulate;
 #[cfg(test)]
 #[path = "../../src/testing/tier.rs"]
 mod tier;
+#[cfg(target_os = "linux")]
+mod top;
 mod trace;
 mod tune;
 mod verbs;
@@ -55,6 +57,8 @@ enum Command {
     Node(launcher::node::Args),
     Bench(Box<bench::Args>),
     Diagnose(diagnose::Args),
+    #[cfg(target_os = "linux")]
+    Top(top::Args),
     Tune(Box<tune::Args>),
     Info(info::Args),
     List(list::Args),
@@ -113,6 +117,8 @@ fn main() -> ExitCode {
         Command::Node(args) => launcher::node::run(args),
         Command::Bench(args) => bench::run(*args),
         Command::Diagnose(args) => diagnose::run(args),
+        #[cfg(target_os = "linux")]
+        Command::Top(args) => top::run(&args),
         Command::Tune(args) => tune::run(*args),
         Command::Info(args) => info::run(args),
         Command::List(args) => list::run(args),

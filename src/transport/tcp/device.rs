@@ -9,6 +9,7 @@
 mod deferral;
 mod thread;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -28,6 +29,7 @@ use crate::net::admission::ConnectionStatistics;
 use crate::net::choice::{Choice, Surroundings};
 use crate::net::gate::Listeners;
 use crate::net::handshake::{self, Handle, MAX_STREAMS};
+use crate::net::monitor::{Monitor, Report};
 use crate::net::ports::PortRange;
 use crate::net::stream::{Security, Transport};
 use crate::secret::JobToken;
@@ -61,6 +63,7 @@ fn streams(option: Option<u32>) -> Result<u8> {
 pub struct Device {
     pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    monitor: Option<Monitor>,
     layer_data: LayerData,
 }
 
@@ -75,6 +78,18 @@ impl Drop for Expected {
     fn drop(&mut self) {
         self.shared.remove_context(&self.handle, None);
     }
+}
+
+/// Those of the device's contexts.
+fn reports(shared: &Shared) -> Vec<Report> {
+    let contexts = shared.contexts();
+    let contexts = contexts.by_handle.values().filter_map(|entry| Some((entry.number, entry.context.clone()?)));
+    // In the order in which they were made.
+    let contexts: BTreeMap<u64, Weak<dyn BackgroundProgress>> = contexts.collect();
+    let report = |context: Weak<dyn BackgroundProgress>| -> Report {
+        Box::new(move |question| context.upgrade()?.report(question))
+    };
+    contexts.into_values().map(report).collect()
 }
 
 /// The registration of a context for progress by the device's thread.
@@ -142,7 +157,13 @@ impl Device {
             let work = move || Thread::new(shared).run();
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
-        Ok(Arc::new(Device { shared, thread: Some(thread), layer_data: LayerData::default() }))
+        let mut device = Device { shared, thread: Some(thread), monitor: None, layer_data: LayerData::default() };
+        if options.monitor == Some(true) {
+            let shared = device.shared.clone();
+            let monitor = Monitor::start(move || reports(&shared));
+            device.monitor = Some(monitor.map_err(|e| Error::io("cannot listen for `gloo-rs top`", &e))?);
+        }
+        Ok(Arc::new(device))
     }
 
     /// The addresses at which the device listens, in order of preference: at most one per family, unless contexts have
@@ -286,9 +307,12 @@ impl transport::Device for Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.shared.mark.is_child() {
-            // The thread belongs to the parent process, as does the eventfd.
+            // The threads belong to the parent process, as does the eventfd.
+            self.monitor.take().into_iter().for_each(Monitor::abandon);
             return std::mem::forget(self.thread.take());
         }
+        // Before the thread, which its contexts need.
+        self.monitor = None;
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {

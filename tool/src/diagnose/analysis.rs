@@ -1,17 +1,16 @@
 //! Compares the records of ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::record::{Entry, Record};
+use serde::Serialize;
+
+use super::record::{Entry, Key, Record};
 
 /// Numbers of calls wrap at this, and 0 is left out.
 const NUMBERS: u32 = 1 << 24;
 
-/// A call by which ranks meet: collective, tag, and number among those.
-type Key<'a> = (&'a str, u64, u32);
-
 /// What the records show.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Findings {
     /// Calls in which some ranks are and others are not, although they must come.
     pub behind: Vec<Behind>,
@@ -24,7 +23,7 @@ pub struct Findings {
 }
 
 /// Some ranks have not begun a call in which others are.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Behind {
     pub collective: String,
     pub tag: u64,
@@ -38,7 +37,7 @@ pub struct Behind {
 }
 
 /// Ranks make different calls under one number.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Disagreement {
     pub collective: String,
     pub tag: u64,
@@ -48,7 +47,7 @@ pub struct Disagreement {
 }
 
 /// Ranks are in a call that all have begun.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Stuck {
     pub collective: String,
     pub tag: u64,
@@ -61,13 +60,22 @@ pub struct Stuck {
 
 /// Compares the records, which are of different ranks of one context.
 pub fn compare(records: &[Record]) -> Findings {
+    compare_after(records, 0)
+}
+
+/// Compares them as [`compare`], but for calls of which no rank has failed, or been in for so many nanoseconds: the
+/// records of ranks that are busy are not of one moment.
+pub fn compare_after(records: &[Record], patience: u64) -> Findings {
     let size = records.iter().map(|record| record.size).max().unwrap_or(0);
     let missing = (0..size).filter(|rank| records.iter().all(|record| record.rank != *rank)).collect();
     let mut found = Findings { missing, ..Findings::default() };
     let mut calls: BTreeMap<Key<'_>, Vec<(usize, &Entry)>> = BTreeMap::new();
+    let mut late: BTreeSet<Key<'_>> = BTreeSet::new();
     for record in records {
+        let is_late = |entry: &&Entry| entry.number != 0 && entry.is_late(record.time_ns, patience);
+        late.extend(record.entries.iter().filter(is_late).map(Entry::key));
         for entry in record.entries.iter().filter(|entry| entry.number != 0) {
-            calls.entry((&entry.collective, entry.tag, entry.number)).or_default().push((record.rank, entry));
+            calls.entry(entry.key()).or_default().push((record.rank, entry));
         }
     }
     // Where several calls of a line are open, the first one is the cause.
@@ -84,6 +92,9 @@ pub fn compare(records: &[Record]) -> Findings {
                 number: *number,
                 groups,
             });
+        }
+        if !late.contains(&(*collective, *tag, *number)) {
+            continue;
         }
         let open = ranks.iter().filter(|(_, entry)| entry.is_open()).map(|(_, entry)| entry.record_id).min();
         if let Some(open) = open {

@@ -1,8 +1,8 @@
 //! `gloo-rs diagnose`: compares what the flight recorders of a job's ranks have written.
 
-mod analysis;
+pub mod analysis;
 mod pickle;
-mod record;
+pub mod record;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -82,13 +82,11 @@ fn report(records: &[Record]) -> String {
     let found = compare(records);
     let size = records.first().map_or(0, |record| record.size);
     let mut text = format!("{size} ranks, of which {} have a record here\n", records.len());
-    // Nothing fails that writes to a string.
-    found.disagreements.iter().for_each(|one| disagreement(&mut text, records, one));
-    found.behind.iter().for_each(|one| behind(&mut text, records, one));
-    found.stuck.iter().for_each(|one| stuck(&mut text, records, one, &found));
+    text.push_str(&findings(records, &found));
     if found == (Findings { missing: found.missing.clone(), ..Findings::default() }) {
         text.push_str("no call is in progress or has failed, and all that are in several records are the same\n");
     }
+    // Nothing fails that writes to a string.
     if !found.missing.is_empty() {
         let _ = writeln!(text, "{} no record here: lost, or not at its end", has(&found.missing));
     }
@@ -97,6 +95,16 @@ fn report(records: &[Record]) -> String {
             let _ = writeln!(text, "rank {} says: {broken}", record.rank);
         }
     }
+    text
+}
+
+/// What was found in the records: who is behind, who disagrees, and in which calls all are.
+pub fn findings(records: &[Record], found: &Findings) -> String {
+    let mut text = String::new();
+    // Nothing fails that writes to a string.
+    found.disagreements.iter().for_each(|one| disagreement(&mut text, records, one));
+    found.behind.iter().for_each(|one| behind(&mut text, records, one));
+    found.stuck.iter().for_each(|one| stuck(&mut text, records, one, found));
     text
 }
 
@@ -178,7 +186,7 @@ fn named(entry: &Entry) -> String {
 }
 
 /// `rank 2`, or `ranks 0, 1 and 3`.
-fn ranks(ranks: &[usize]) -> String {
+pub fn ranks(ranks: &[usize]) -> String {
     match ranks {
         [] => "no rank".into(),
         [rank] => format!("rank {rank}"),

@@ -15,6 +15,19 @@ pub struct Record {
     version: String,
     pub rank: usize,
     pub size: usize,
+    #[cfg(target_os = "linux")]
+    pub transport: Option<String>,
+    /// Tells the context from others; the same on all ranks.
+    #[cfg(target_os = "linux")]
+    pub context: Option<String>,
+    /// What was exchanged with other ranks in messages.
+    #[cfg(target_os = "linux")]
+    #[serde(default)]
+    pub links: Vec<Link>,
+    /// What calls were started.
+    #[cfg(target_os = "linux")]
+    #[serde(default)]
+    pub counters: Vec<Counter>,
     /// When it was written, in nanoseconds since the beginning of 1970.
     pub time_ns: u64,
     /// Why the context is broken.
@@ -23,8 +36,32 @@ pub struct Record {
     pub entries: Vec<Entry>,
 }
 
+/// What was exchanged with one rank.
+#[cfg(target_os = "linux")]
+#[derive(Deserialize, Serialize)]
+pub struct Link {
+    pub peer: usize,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
+
+/// Calls of one collective, algorithm and kind of link.
+#[cfg(target_os = "linux")]
+#[derive(Deserialize, Serialize)]
+pub struct Counter {
+    pub collective: String,
+    pub algorithm: String,
+    pub link: String,
+    pub calls: u64,
+    pub failures: u64,
+    pub bytes: u64,
+}
+
+/// A call by which ranks meet: collective, tag, and number among those.
+pub type Key<'a> = (&'a str, u64, u32);
+
 /// One call.
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 pub struct Entry {
     pub record_id: u64,
     pub collective: String,
@@ -85,6 +122,32 @@ impl Entry {
     /// Whether it has not ended well: the context may be broken because of it.
     pub fn is_open(&self) -> bool {
         self.state != State::Completed
+    }
+
+    /// Whether it has not ended.
+    #[cfg(target_os = "linux")]
+    pub fn is_in_progress(&self) -> bool {
+        matches!(self.state, State::Scheduled | State::Started)
+    }
+
+    /// Whether it has failed, or at `now` has not ended for so many nanoseconds since it was made.
+    pub fn is_late(&self, now: u64, patience: u64) -> bool {
+        match self.state {
+            State::Completed => false,
+            State::Failed => true,
+            State::Scheduled | State::Started => patience == 0 || self.age(now).is_some_and(|age| age >= patience),
+        }
+    }
+
+    /// For how many nanoseconds it has been in progress at `now`, if that is known.
+    pub fn age(&self, now: u64) -> Option<u64> {
+        let since = self.time_discovered_started_ns.or(self.time_created_ns)?;
+        Some(now.saturating_sub(since))
+    }
+
+    /// By what ranks meet.
+    pub fn key(&self) -> Key<'_> {
+        (&self.collective, self.tag, self.number)
     }
 
     /// Calls of a line have one order on all ranks: those of a collective with a tag.

@@ -16,4 +16,5 @@ mod simulate;
 mod status;
 #[path = "../../../src/testing/tier.rs"]
 mod tier;
+mod top;
 mod tune;

@@ -95,7 +95,7 @@ fn an_algorithm_is_explained_in_three_lines() {
 
 #[test]
 fn help_is_not_wider_than_a_terminal_and_has_examples() {
-    for command in ["run", "bench", "tune", "info", "list", "simulate", "plot"] {
+    for command in ["run", "bench", "tune", "info", "list", "simulate", "plot", "top"] {
         let output = run(&format!("{command} --help"));
         let said = text(&output.stdout);
         let examples = said.split_once("Examples:\n").map_or("", |(_, examples)| examples);
@@ -116,7 +116,7 @@ fn man_pages_and_completions_are_of_the_commands_that_people_use() {
         std::fs::read_dir(share.join("man/man1")).unwrap().map(|page| page.unwrap().file_name().into_string().unwrap());
     let mut pages: Vec<_> = pages.collect();
     pages.sort();
-    let names = ["-bench", "-diagnose", "-info", "-list", "-plot", "-run", "-simulate", "-tune", ""];
+    let names = ["-bench", "-diagnose", "-info", "-list", "-plot", "-run", "-simulate", "-top", "-tune", ""];
     assert_eq!(pages, names.map(|name| format!("gloo-rs{name}.1")));
     assert!(read("man/man1/gloo-rs-run.1").contains("max\\-restarts"));
     for file in
