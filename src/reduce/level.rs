@@ -1,6 +1,7 @@
 //! The kernels for each level of CPU features, and the selection of a level.
 
 use super::element::{Add, And, Bf16, Bool, Complex, F16, Max, Min, Mul, Op, Or, Quotient, Xor};
+use super::exact::{self, Exact, Summand};
 use super::fused::{self, Fused, Loop, PastCaches, Vectorised};
 use super::mean::shares;
 #[cfg(target_arch = "aarch64")]
@@ -20,6 +21,8 @@ pub(super) struct Level {
     /// The sum of several inputs in one loop; `None` for `Bool`.
     pub sum: fn(DataType) -> Option<Fused>,
     pub divide: fn(DataType) -> Option<Divide>,
+    /// The exact sum of several inputs; `None` where [`exact`](super::exact()) has none.
+    pub exact: fn(DataType) -> Option<Exact>,
     /// The mean of float16.
     pub mean: Mean,
 }
@@ -43,6 +46,7 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx512>(dtype, op)),
         sum: |dtype| x86::sum(dtype).or_else(|| sum::<Avx512>(dtype)),
         divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx512>(dtype)),
+        exact: exact::<Avx512>,
         mean: x86::MEAN,
     },
     #[cfg(target_arch = "x86_64")]
@@ -52,6 +56,7 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx2>(dtype, op)),
         sum: |dtype| x86::sum(dtype).or_else(|| sum::<Avx2>(dtype)),
         divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx2>(dtype)),
+        exact: exact::<Avx2>,
         mean: x86::MEAN,
     },
     #[cfg(target_arch = "aarch64")]
@@ -61,6 +66,7 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: |dtype, op| neon::kernel(dtype, op).or_else(|| kernel::<Baseline>(dtype, op)),
         sum: |dtype| neon::sum(dtype).or_else(|| sum::<Baseline>(dtype)),
         divide: |dtype| neon::divide(dtype).or_else(|| divide::<Baseline>(dtype)),
+        exact: exact::<Baseline>,
         mean: neon::MEAN,
     },
     Level {
@@ -69,6 +75,7 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: kernel::<Baseline>,
         sum: sum::<Baseline>,
         divide: divide::<Baseline>,
+        exact: exact::<Baseline>,
         mean: mean_of_halves,
     },
 ];
@@ -88,6 +95,9 @@ trait Compile {
 
     /// The division of elements that consist of `PARTS` independent values of type `T`.
     fn divide<T: Quotient, const PARTS: usize>() -> Divide;
+
+    /// The exact sum of elements that consist of `PARTS` values of type `T`.
+    fn exact<T: Summand, const PARTS: usize>() -> Exact;
 }
 
 macro_rules! compile {
@@ -131,6 +141,16 @@ macro_rules! compile {
                     // SAFETY: the caller fulfils the contract of [`Divide`], that is, `count` elements of `PARTS`
                     // values of type `T` at `data`.
                     unsafe { divide_by(data.cast::<T>(), count * PARTS, T::divisor(divisor)) }
+                }
+                run::<T, PARTS>
+            }
+
+            fn exact<T: Summand, const PARTS: usize>() -> Exact {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn run<T: Summand, const PARTS: usize>(into: *mut u8, inputs: &[*const u8], count: usize) {
+                    // SAFETY: the caller fulfils the contract of [`Exact`], that is, `count` elements of `PARTS` values
+                    // of type `T` at each pointer.
+                    unsafe { exact::add::<T, PARTS>(into, inputs, count) }
                 }
                 run::<T, PARTS>
             }
@@ -292,5 +312,15 @@ fn divide<C: Compile>(dtype: DataType) -> Option<Divide> {
         DataType::Complex64 => Some(C::divide::<f32, 2>()),
         DataType::Complex128 => Some(C::divide::<f64, 2>()),
         DataType::Bool => None,
+    }
+}
+
+fn exact<C: Compile>(dtype: DataType) -> Option<Exact> {
+    match dtype {
+        DataType::Float32 => Some(C::exact::<f32, 1>()),
+        DataType::Float64 => Some(C::exact::<f64, 1>()),
+        DataType::Complex64 => Some(C::exact::<f32, 2>()),
+        DataType::Complex128 => Some(C::exact::<f64, 2>()),
+        _ => None,
     }
 }

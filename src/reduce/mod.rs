@@ -25,11 +25,15 @@
 //! A reduction of several inputs ([`kernel_n`]) gives the bits of a chain of reductions of two, from the left: 16-bit
 //! floats are rounded after each operation.
 //!
+//! An [`Exact`] sum of several inputs is rounded once.
+//!
 //! A [`Factor`] multiplies elements as a product of two does: 16-bit floats in float32, then rounded.
 //!
 //! Averages of float16 in collectives are not divided sums but means of means ([`Mean`]), which do not overflow.
 
+mod accumulator;
 mod element;
+mod exact;
 mod factor;
 mod fused;
 mod half;
@@ -46,6 +50,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use exact::Exact;
 pub use factor::Factor;
 pub use mean::{Mean, Pairwise, mean_n, shares};
 pub use several::KernelN;
@@ -90,6 +95,11 @@ pub fn kernel(dtype: DataType, op: ReduceOp) -> Option<Kernel> {
 /// and more inputs, go through a piece of a result in the first-level cache.
 pub fn kernel_n(dtype: DataType, op: ReduceOp) -> Option<KernelN> {
     KernelN::new(level::best(), dtype, op)
+}
+
+/// The exact sum of any number of inputs; `None` for all but float32, float64 and complex numbers of them.
+pub fn exact(dtype: DataType) -> Option<Exact> {
+    (level::best().exact)(dtype)
 }
 
 /// The division for averages; `None` for `Bool`.

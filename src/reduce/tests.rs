@@ -1,6 +1,7 @@
 //! Compares every kernel of every level that this CPU supports with a reference that processes one element at a time by
 //! other means.
 
+mod exact;
 mod factor;
 mod several;
 
