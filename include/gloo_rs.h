@@ -769,8 +769,8 @@ typedef struct gloo_rs_context_options_t {
   /// value of the environment variable GLOO_RS_RECORDER; empty, or NULL if that is not set: nothing is written.
   /// Copied. Contexts of one rank that should not overwrite each other's file need different values.
   const char *recorder;
-  /// "ranks": all allreduces, reduces and reduce_scatters are called with this `order` of their options. NULL: those
-  /// whose own options say so. The same on all ranks. Copied.
+  /// "ranks", "reproducible": allreduces, reduces and reduce_scatters whose options have no `order` have this. NULL:
+  /// those whose own options say so. The same on all ranks. Copied.
   const char *order;
 } gloo_rs_context_options_t;
 
@@ -932,8 +932,12 @@ typedef struct gloo_rs_collective_options_t {
   uint64_t blocks;
   /// "ranks": what the ranks contribute is combined in their order, from the left, ((x0 + x1) + x2) + ..., and before
   /// that the inputs of each rank in theirs; so the bits of the result depend on neither the algorithm nor the link,
-  /// nor on hosts or segments. `algorithm`, if one is named, is one that does so. NULL: as the context's options say.
-  /// The same on all ranks. Used by allreduce, reduce, reduce_scatter.
+  /// nor on hosts or segments. "reproducible": the sum of all contributions to an element, which an average divides,
+  /// is exact, and rounded once; so the bits do not depend on how many ranks and inputs they come from, either. All
+  /// ranks have the same number of inputs. For float32, float64, complex64 and complex128; minima, maxima, integers
+  /// and bool are so anyway; other sums, averages and products, and functions of the caller, are refused.
+  /// `algorithm`, if one is named, is one that does so. NULL: as the context's options say. The same on all ranks.
+  /// Used by allreduce, reduce, reduce_scatter.
   const char *order;
 } gloo_rs_collective_options_t;
 

@@ -1,6 +1,6 @@
 //! The shapes of all ranks of one call: for tools and tests that analyse a call without running it.
 
-use super::{Collective, Shape};
+use super::{Collective, Order, Shape};
 use crate::schedule::split;
 use crate::types::Rank;
 
@@ -22,8 +22,8 @@ pub struct Calls {
     pub outputs: usize,
     /// See [`Shape::average`].
     pub average: bool,
-    /// See [`Shape::ordered`].
-    pub ordered: bool,
+    /// See [`Shape::order`].
+    pub order: Order,
     /// See [`Shape::base`].
     pub base: usize,
     /// See [`Shape::groups`].
@@ -78,7 +78,7 @@ impl Calls {
             inputs,
             outputs,
             average: false,
-            ordered: false,
+            order: Order::Any,
             base: 2,
             groups: Vec::new(),
             shared: false,
@@ -155,7 +155,7 @@ impl Calls {
             inputs,
             outputs,
             average: self.average,
-            ordered: self.ordered,
+            order: self.order,
             base: self.base,
             destinations: if collective == PairwiseExchange { self.ranks.max(1).ilog2() as usize } else { 0 },
             groups: &self.groups,

@@ -37,6 +37,7 @@ mod tests;
 pub use calls::Calls;
 pub use constants::Constants;
 pub use contract::{CollectiveContract, verify};
+pub use order::Order;
 pub use shape::DEFAULT_BASE;
 
 use crate::error::{Error, Result};
@@ -101,9 +102,8 @@ pub struct Shape<'a> {
     /// Whether each reduction of an average computes the mean of its operands, so that nothing is left to be divided;
     /// see [`weights`](crate::schedule::weights).
     pub means: bool,
-    /// Whether the algorithm, which [folds](Collective::folds), must combine the ranks' contributions in their order,
-    /// from the left. The same on all ranks.
-    pub ordered: bool,
+    /// The order in which the algorithm, which [folds](Shape::folds) unless that is any, combines the contributions.
+    pub order: Order,
     /// Group size of `bcube`, at least 2.
     pub base: usize,
     /// Number of partners in a pairwise exchange: partner `i` is rank XOR 2^i.

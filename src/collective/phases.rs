@@ -65,6 +65,30 @@ pub(super) fn combine_from_left(
     current
 }
 
+/// This rank's contributions to `part` of an output.
+pub(super) fn apart(sources: &[Buffer], part: Span) -> impl Iterator<Item = Span> {
+    sources.iter().map(move |&buffer| Span { buffer, ..part })
+}
+
+/// Receives the contributions of each of `others`, as many as this rank's `own`, and combines all at once into `into`,
+/// which the first of `own` may be.
+pub(super) fn combine_apart(b: &mut Builder, others: impl IntoIterator<Item = usize>, mut own: Vec<Span>, into: Span) {
+    let contributions = own.len();
+    for other in others {
+        for _ in 0..contributions {
+            let arrived = b.scratch(into.len);
+            b.recv(other, arrived);
+            own.push(arrived);
+        }
+    }
+    let mut current = own[0];
+    for next in &own[1..] {
+        b.reduce(current, *next, into);
+        current = into;
+    }
+    b.copy(current, into);
+}
+
 /// On the root: receives the data of all other ranks concurrently and reduces it in rank order into `output`.
 /// `current` is the root's contribution.
 pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, current: Span, output: Span) {

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Collective, Shape, Uses};
+use super::{Collective, Order, Shape, Uses};
 use crate::error::{Error, Result, first_few};
 use crate::schedule::{Buffer, Span};
 use crate::types::{Rank, ReduceOp};
@@ -30,7 +30,7 @@ impl Shape<'static> {
             blocks: false,
             average: false,
             means: false,
-            ordered: false,
+            order: Order::Any,
             base: DEFAULT_BASE,
             destinations: 0,
             groups: &[],
@@ -197,7 +197,7 @@ impl Shape<'_> {
             return Err(self.refuse(format!("outputs is {}; it must be {}", self.outputs, describe(&outputs))));
         }
         self.check_blocks()?;
-        if self.ordered && !self.collective.has_order() {
+        if self.order != Order::Any && !self.collective.has_order() {
             return Err(self.refuse("there is no order in which to combine".into()));
         }
         // All buffers of one kind have the same length.
@@ -236,7 +236,7 @@ impl Shape<'_> {
         }
     }
 
-    pub(super) fn refuse(&self, why: String) -> Error {
+    pub(crate) fn refuse(&self, why: String) -> Error {
         Error::invalid(format!("{} on rank {}: {why}", self.collective.name(), self.rank))
     }
 

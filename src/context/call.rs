@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::time::Duration;
 
 use crate::collective::mean::MAX_MEAN_RANKS;
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Order, Shape};
 use crate::engine::prepared::Function;
 use crate::engine::{Binding, Combine, Prepared, UserFunction};
 use crate::error::{Error, Result};
@@ -78,6 +78,41 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
+    /// The order in which the call must be combined; `usual` is the context's. Any will do where the result does not
+    /// depend on it. Fails if the call cannot be made in that order.
+    pub(super) fn order(&self, usual: Order) -> Result<Order> {
+        use DataType::{Bfloat16, Complex64, Complex128, Float16, Float32, Float64};
+        let shape = &self.shape;
+        let order = match shape.order {
+            Order::Any if shape.collective.has_order() => usual,
+            order => order,
+        };
+        let by = match (order, self.reduction, self.dtype) {
+            (Order::Any | Order::Ranks, ..) => return Ok(order),
+            (_, Reduction::User { .. }, _) => "a function of the caller".into(),
+            (_, Reduction::Op(op), ElementType::Opaque(_)) => format!("{op}"),
+            (_, Reduction::Op(op), ElementType::Known(dtype)) => match (dtype, op) {
+                (_, ReduceOp::Min | ReduceOp::Max) => return Ok(Order::Any),
+                // The sum of two is rounded once, whoever adds them.
+                (Float32 | Float64 | Complex64 | Complex128, ReduceOp::Sum | ReduceOp::Average)
+                    if shape.size.saturating_mul(shape.contributions()) > 2 =>
+                {
+                    return Ok(Order::Reproducible);
+                }
+                (Float32 | Float64 | Complex64 | Complex128, ReduceOp::Sum | ReduceOp::Average) => {
+                    return Ok(Order::Any);
+                }
+                (Float16 | Bfloat16 | Float32 | Float64 | Complex64 | Complex128, _) => format!("{op}"),
+                _ => return Ok(Order::Any),
+            },
+        };
+        Err(shape.refuse(format!(
+            "order is \"reproducible\", but not the {by} of {}; reproducible are the sum and average of float32, float64, \
+             complex64 and complex128, minima and maxima, and all operations on integers and bool",
+            self.dtype
+        )))
+    }
+
     pub(super) fn combine(&self) -> Result<Combine> {
         if !self.shape.collective.reduces() {
             return Ok(Combine::Nothing);
@@ -92,6 +127,9 @@ impl Call<'_> {
                 let ElementType::Known(dtype) = self.dtype else { return Err(undefined()) };
                 let kernel = reduce::kernel(dtype, op).filter(|_| op.supports(dtype)).ok_or_else(undefined)?;
                 let divide = (op == ReduceOp::Average).then(|| reduce::divide(dtype)).flatten();
+                if self.shape.order == Order::Reproducible {
+                    return reduce::exact(dtype).map(|exact| Combine::Exact(exact, divide)).ok_or_else(undefined);
+                }
                 Ok(Combine::Kernel(kernel, divide, (dtype, op)))
             }
         }

@@ -3,7 +3,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::collective::{Algorithm, Collective, Shape, Uses};
+use crate::collective::{Algorithm, Collective, Order, Shape, Uses};
 use crate::context::call::{Call, Reduction};
 use crate::hash::QuickHasher;
 use crate::tuner;
@@ -40,8 +40,8 @@ impl Call<'_> {
             _ => shape.count.hash(&mut hasher),
         }
         numbers(shape, algorithm).hash(&mut hasher);
-        if shape.ordered {
-            shape.ordered.hash(&mut hasher);
+        if shape.order != Order::Any {
+            shape.order.hash(&mut hasher);
         }
         match algorithm.uses {
             Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
@@ -49,9 +49,11 @@ impl Call<'_> {
             Uses::Domains => shape.domains.hash(&mut hasher),
             Uses::Sizes | Uses::Counts | Uses::SharedMemory => {}
         }
-        // Every rank divides an average by the number of contributions that it assumes. The number is added, not
-        // hashed, so that different numbers always give different digests.
-        let contributions = if shape.average { shape.contributions() } else { 0 };
+        // Every rank divides an average by the number of contributions that it assumes, and receives so many of each
+        // rank if they travel apart. The number is added, not hashed, so that different numbers always give different
+        // digests.
+        let is_assumed = shape.average || shape.order == Order::Reproducible;
+        let contributions = if is_assumed { shape.contributions() } else { 0 };
         let digest = Digest {
             collective: shape.collective as u32,
             algorithm: tuner::position(shape.collective, algorithm) as u32,
@@ -178,7 +180,7 @@ mod tests {
             Call::new(shape, DataType::Int32).digest(collective.algorithm(algorithm).unwrap(), 8)
         };
         let changes: [fn(&mut Shape<'_>); 4] =
-            [|s| s.base = 3, |s| s.destinations = 2, |s| s.inputs = 2, |s| s.ordered = true];
+            [|s| s.base = 3, |s| s.destinations = 2, |s| s.inputs = 2, |s| s.order = Order::Ranks];
         for (collective, algorithm, counts) in [
             (Collective::Allreduce, "bcube", [true, true, false, true]),
             (Collective::Allreduce, "ring", [false, true, false, true]),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{check_calls, recorder};
+use crate::collective::Order;
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::secret::JobToken;
@@ -41,9 +42,8 @@ pub struct ContextOptions {
     /// on every rank, with an error that names the differences, and the context stays usable. `None`: as
     /// `GLOO_RS_CHECK_CALLS` says, else not. The same on all ranks.
     pub check_calls: Option<bool>,
-    /// Whether allreduce, reduce and reduce-scatter combine what the ranks contribute in their order, from the left;
-    /// see [`Shape::ordered`](crate::collective::Shape::ordered). The same on all ranks.
-    pub ordered: bool,
+    /// The order of the allreduces, reduces and reduce-scatters that have none of their own. The same on all ranks.
+    pub order: Order,
     /// Source of the constants for estimating the cost of algorithms, and of recorded choices: a tuning file's path,
     /// `measure`, or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's
     /// option is used, for all ranks.
@@ -93,7 +93,7 @@ impl Default for ContextOptions {
             max_segment_bytes: 1 << 20,
             token: None,
             check_calls: None,
-            ordered: false,
+            order: Order::Any,
             tuning: None,
             commit_memory: false,
             wait: None,

@@ -67,15 +67,14 @@ impl Context {
     /// Selects the algorithm and the segment size. The result has no plan.
     pub(super) fn select(&self, call: &Call<'_>) -> Result<Prepared> {
         let element = call.element();
-        let ordered = call.shape.ordered || self.options.ordered && call.shape.collective.has_order();
-        let shape = &Shape { ordered, ..call.shape };
+        let shape = &Shape { order: call.order(self.options.order)?, ..call.shape };
         if (shape.rank, shape.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
                 "a call for rank {} of {} on a context of rank {} of {}",
                 shape.rank, shape.size, self.rank, self.size
             )));
         }
-        let combine = call.combine()?;
+        let combine = Call { shape: *shape, ..*call }.combine()?;
         let Decision { algorithm, segment_bytes, base } =
             self.tuners.for_elements(element).decide(shape, element, call.algorithm)?;
         let shape = Shape {

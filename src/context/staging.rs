@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Order, Shape};
 use crate::context::Context;
 use crate::context::call::{Call, Reduction};
 use crate::cuda::driver::Driver;
@@ -129,8 +129,10 @@ impl Staging {
 impl Call<'_> {
     /// The kernel by which a GPU reduces several inputs. Averages depend on the number of inputs, which must not
     /// change.
-    fn kernel(&self) -> Option<Kernel> {
+    pub(super) fn kernel(&self, usual: Order) -> Option<Kernel> {
         match (self.reduction, self.dtype) {
+            // The sum of some inputs would be rounded.
+            _ if !matches!(self.order(usual), Ok(Order::Any | Order::Ranks)) => None,
             // Products are rounded before they are combined.
             _ if self.factor.is_some() => None,
             (Reduction::Op(op), ElementType::Known(dtype)) if op != ReduceOp::Average => {
@@ -209,7 +211,7 @@ impl Context {
             let text = "blocks are in the memory of a GPU: pass one buffer for all of them";
             return Err(Error::new(ErrorKind::Unsupported, text).context(&buffer.name));
         }
-        let kernel = call.kernel();
+        let kernel = call.kernel(self.options.order);
         let mut staging = Staging {
             inputs: Vec::new(),
             outputs: Vec::new(),

@@ -20,6 +20,7 @@ mod malformed;
 mod membership;
 mod numbers;
 mod oob;
+mod order;
 mod pollers;
 mod prepared;
 mod refusals;

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::collective::{Collective, DEFAULT_BASE, Shape};
+use crate::collective::{Collective, DEFAULT_BASE, Order, Shape};
 use crate::engine::plan::Usage;
 use crate::engine::prepared::{Arguments, Prepared};
 use crate::hash::QuickHasher;
@@ -121,7 +121,7 @@ impl<'a> CallKey<'a> {
             blocks,
             average,
             means,
-            ordered,
+            order,
             base,
             destinations,
             groups,
@@ -139,7 +139,8 @@ impl<'a> CallKey<'a> {
                 if lists | counts.len() | destinations == 0
                     && inputs <= 1
                     && (outputs, base, average) == (usual_outputs, DEFAULT_BASE, is_average)
-                    && !(means || shared || blocks || ordered)
+                    && !(means || shared || blocks)
+                    && order == Order::Any
                     && algorithm.is_none()
                     && max_segment_bytes.is_none() =>
             {
@@ -383,7 +384,7 @@ mod tests {
             of(Shape { inputs: 0, ..shape }),
             of(Shape { outputs: 2, ..shape }),
             of(Shape { blocks: true, ..shape }),
-            of(Shape { ordered: true, ..shape }),
+            of(Shape { order: Order::Ranks, ..shape }),
             of(Shape { average: true, ..shape }),
             of(Shape { base: 3, ..shape }),
             of(Shape { destinations: 1, ..shape }),

@@ -58,6 +58,8 @@ pub struct Execution {
     deadline: Option<Instant>,
     /// The context's clock.
     clock: Option<Arc<dyn Clock>>,
+    /// Where the operands of a reduction are that combines all at once.
+    operands: Vec<*const u8>,
     /// Bytes of results in memory since the last look at the clock.
     touched: usize,
     /// The steps on shared memory, if there are any, whose scratch memory all steps use then.
@@ -286,6 +288,12 @@ impl Execution {
                 }
                 return Ok(false);
             }
+            Action::Reduce { into, .. } if matches!(call.combine, Combine::Exact(..)) => {
+                self.fold(call, (index, into), posted, count)?;
+                self.progress[index as usize].posted = end;
+                self.advance_done(plan, index, count);
+                return Ok(end < step.len);
+            }
             Action::Publish { .. } | Action::Fetch { .. } | Action::FetchReduce { .. } | Action::AwaitReaders => {
                 self.step_in_memory((call, id), index)?;
                 return Ok(false);
@@ -304,6 +312,37 @@ impl Execution {
         }
         self.progress[index as usize].posted = end;
         Ok(end < step.len)
+    }
+
+    /// Combines all operands of the chain that ends with step `index` at once, in pieces, with a look at the clock
+    /// after each. Does nothing in the steps before, whose operands are known to be there.
+    #[cold]
+    fn fold(&mut self, call: &Prepared, (index, into): (u32, Span), at: usize, count: usize) -> Result<()> {
+        let Combine::Exact(exact, _) = call.combine else { return Err(internal("a call is not exact")) };
+        let folds = &call.plan.folds;
+        let Some(spans) = folds.operands(index) else {
+            return if folds.is_empty() { Err(internal("a schedule is not one of exact sums")) } else { Ok(()) };
+        };
+        let piece = (LOOK_BYTES / spans.len() / self.element).max(1);
+        for done in (0..count).step_by(piece) {
+            let elements = piece.min(count - done);
+            let mut operands = std::mem::take(&mut self.operands);
+            operands.clear();
+            try_reserve(&mut operands, spans.len(), "the list of operands")?;
+            operands.extend(spans.iter().map(|span| self.pointer(span, at + done).cast_const()));
+            // SAFETY: the spans lie in the caller's buffers or in scratch memory, both valid until the execution has
+            // ended; `into` equals an operand or overlaps none.
+            unsafe { exact(self.pointer(&into, at + done), &operands, elements) };
+            self.operands = operands;
+            self.touched = self.touched.saturating_add(elements * self.element * spans.len());
+            if self.touched > LOOK_BYTES {
+                self.touched = 0;
+                if self.is_late() {
+                    return Err(too_slow());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// [`Execution::do_local`] in pieces, with a look at the clock after each.
@@ -336,7 +375,7 @@ impl Execution {
                 unsafe { kernel.run(into, left, right, count) };
             }
             (Action::Divide { span, by }, _) => {
-                let Combine::Kernel(_, Some(divide), _) = call.combine else {
+                let Some(divide) = call.combine.divide() else {
                     return Err(internal("a schedule divides, but the call is no average"));
                 };
                 let data = self.pointer(&span, at);
@@ -358,7 +397,7 @@ fn pairwise(call: &Prepared, index: u32) -> Option<Pairwise> {
     match call.combine {
         Combine::Kernel(kernel, ..) => Some(Pairwise::Kernel(kernel)),
         Combine::Mean(mean) => call.plan.weights.get(index as usize).map(|weights| Pairwise::Mean(mean, *weights)),
-        Combine::Nothing | Combine::User => None,
+        Combine::Nothing | Combine::Exact(..) | Combine::User => None,
     }
 }
 

@@ -3,12 +3,13 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::collective::{Algorithm, Collective, Shape, mean};
+use crate::collective::{Algorithm, Collective, Order, Shape, mean};
 use crate::engine::shared::program::Program;
 use crate::engine::shared::steps::SharedSteps;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
 use crate::reserve::{check_room, try_copy, try_reserve_entry};
+use crate::schedule::fold::Folds;
 use crate::schedule::weights::Weights;
 use crate::schedule::{Action, Dependency, Schedule, Step};
 
@@ -62,6 +63,8 @@ pub struct Plan {
     dependents: Box<[u32]>,
     /// The weights of the operands of each step that reduces. Empty if the plan does not compute means.
     pub weights: Box<[Weights]>,
+    /// What is combined at once, if all contributions must be. Empty otherwise, and where the program does so.
+    pub folds: Folds,
     /// Elements of scratch memory.
     pub scratch: usize,
     /// The schedule for one thread, if all ranks are on one host and all steps use shared memory.
@@ -96,6 +99,7 @@ impl Plan {
             dependencies: dependencies.into(),
             dependents: flat.into(),
             weights: Box::default(),
+            folds: Folds::default(),
             scratch: schedule.scratch,
             program: None,
             shared_steps: None,
@@ -109,6 +113,7 @@ impl Plan {
             size_of_val(&*self.dependencies),
             size_of_val(&*self.dependents),
             size_of_val(&*self.weights),
+            self.folds.bytes(),
         ];
         let programs = [self.program.as_ref(), self.shared_steps.as_ref().map(|steps| &steps.program)];
         size_of::<Self>()
@@ -187,12 +192,12 @@ impl OwnedShape {
     /// Whether it is a copy of `shape`.
     pub fn is(&self, shape: &Shape<'_>) -> bool {
         let Shape { collective, rank, size, root, count, inputs, outputs, .. } = self.scalars;
-        let Shape { average, means, ordered, base, destinations, shared, blocks, .. } = self.scalars;
+        let Shape { average, means, order, base, destinations, shared, blocks, .. } = self.scalars;
         let Shape { send_counts, recv_counts, groups, domains, dims, links, counts, .. } = *shape;
         (count, rank, size, root) == (shape.count, shape.rank, shape.size, shape.root)
             && (inputs, outputs, base, destinations) == (shape.inputs, shape.outputs, shape.base, shape.destinations)
             && (collective, shared, blocks) == (shape.collective, shape.shared, shape.blocks)
-            && (average, means, ordered) == (shape.average, shape.means, shape.ordered)
+            && (average, means, order) == (shape.average, shape.means, shape.order)
             && self.counts.iter().zip([send_counts, recv_counts, dims, counts]).all(|(own, other)| same(own, other))
             && self.numbers.iter().zip([groups, domains, links]).all(|(own, other)| same(own, other))
     }
@@ -225,6 +230,12 @@ const MAX_CACHED_BYTES: usize = 32 << 20;
 pub struct Usage {
     plans: usize,
     bytes: usize,
+}
+
+#[cold]
+fn no_fold(algorithm: &Algorithm) -> Error {
+    let text = format!("{} is not reproducible: a rank combines some contributions before others", algorithm.name);
+    Error::new(ErrorKind::Internal, text)
 }
 
 impl Usage {
@@ -269,7 +280,12 @@ impl PlanCache {
         if by_function {
             schedule = schedule.without_receive_and_reduce();
         }
-        let mut plan = Plan::new(&schedule);
+        // Of steps on shared memory a program is compiled, which combines at once what it can.
+        let is_compiled = schedule.steps.iter().any(|step| step.action.is_shared());
+        let apart = (shape.order == Order::Reproducible).then(|| shape.size * shape.contributions());
+        let folds = apart.filter(|_| !is_compiled).map(|all| schedule.fold(all).ok_or_else(|| no_fold(algorithm)));
+        let folds = folds.transpose()?.unwrap_or_default();
+        let mut plan = Plan { folds, ..Plan::new(&schedule) };
         if shape.means {
             plan.weights = mean::weights(shape, algorithm, &schedule)?;
         }
@@ -282,6 +298,11 @@ impl PlanCache {
                 }
                 false => plan.shared_steps = SharedSteps::new(&schedule, &plan.weights, &members),
             }
+        }
+        if let (Some(all), Some(program)) = (apart, &plan.program)
+            && !program.combines_at_once(all)
+        {
+            return Err(no_fold(algorithm));
         }
         let plan = Arc::new(plan);
         let mut plans = lock();
@@ -319,7 +340,7 @@ mod tests {
             Shape { inputs: 2, ..shape },
             Shape { outputs: 2, ..shape },
             Shape { blocks: true, ..shape },
-            Shape { ordered: true, ..shape },
+            Shape { order: Order::Ranks, ..shape },
             Shape { average: true, ..shape },
             Shape { average: true, means: true, ..shape },
             Shape { base: 3, ..shape },

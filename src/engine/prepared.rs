@@ -9,7 +9,7 @@ use crate::engine::recorder::CallCounter;
 use crate::engine::shared::quick_start::QuickStart;
 use crate::error::Result;
 use crate::memory;
-use crate::reduce::{self, Divide, Kernel, Mean};
+use crate::reduce::{self, Divide, Exact, Kernel, Mean};
 use crate::types::{DataType, ElementType, ReduceOp};
 use crate::wire::fingerprint::kind;
 
@@ -35,6 +35,8 @@ pub enum Combine {
     Nothing,
     /// By a kernel of the library and, for averages, the division; with the type and the operation.
     Kernel(Kernel, Option<Divide>, (DataType, ReduceOp)),
+    /// By an exact sum of all contributions and, for averages, the division of that.
+    Exact(Exact, Option<Divide>),
     /// By the mean of operands, with the weights in the plan.
     Mean(Mean),
     /// By [`Binding::function`].
@@ -42,6 +44,14 @@ pub enum Combine {
 }
 
 impl Combine {
+    /// The division of averages.
+    pub fn divide(&self) -> Option<Divide> {
+        match self {
+            Self::Kernel(_, divide, _) | Self::Exact(_, divide) => *divide,
+            _ => None,
+        }
+    }
+
     /// The kernel, if that alone combines.
     pub fn kernel(&self) -> Option<Kernel> {
         match self {

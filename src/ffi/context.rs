@@ -103,8 +103,8 @@ pub struct gloo_rs_context_options_t {
     /// value of the environment variable GLOO_RS_RECORDER; empty, or NULL if that is not set: nothing is written.
     /// Copied. Contexts of one rank that should not overwrite each other's file need different values.
     pub recorder: *const c_char,
-    /// "ranks": all allreduces, reduces and reduce_scatters are called with this `order` of their options. NULL: those
-    /// whose own options say so. The same on all ranks. Copied.
+    /// "ranks", "reproducible": allreduces, reduces and reduce_scatters whose options have no `order` have this. NULL:
+    /// those whose own options say so. The same on all ranks. Copied.
     pub order: *const c_char,
 }
 
@@ -157,7 +157,7 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
         wait,
         recorder: recorder.map(PathBuf::from),
         // SAFETY: by the contract, `order` is NULL or a string.
-        ordered: unsafe { types::is_ordered(options.order) }?,
+        order: unsafe { types::order(options.order) }?,
         agrees: defaults.agrees,
         version: defaults.version,
     })

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 
 use super::enumeration::{self, number, unknown};
 use super::pointer;
+use crate::collective::Order;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::types::{DataType, ElementType, ReduceOp};
@@ -148,16 +149,19 @@ pub unsafe extern "C" fn gloo_rs_data_type_size(data_type: MaybeUninit<gloo_rs_d
     unsafe { self::data_type(data_type) }.map_or(0, DataType::size)
 }
 
-/// Whether the `order` of a call's or a context's options is that of ranks.
+/// The `order` of a call's or a context's options.
 ///
 /// # Safety
 /// `name` is NULL or a string.
-pub(super) unsafe fn is_ordered(name: *const c_char) -> Result<bool> {
+pub(super) unsafe fn order(name: *const c_char) -> Result<Order> {
     // SAFETY: by the contract.
     match unsafe { pointer::optional_text(name, "order") }? {
-        None => Ok(false),
-        Some("ranks") => Ok(true),
-        Some(other) => Err(Error::invalid(format!("order is \"{other}\"; it must be \"ranks\", or NULL"))),
+        None => Ok(Order::Any),
+        Some("ranks") => Ok(Order::Ranks),
+        Some("reproducible") => Ok(Order::Reproducible),
+        Some(other) => {
+            Err(Error::invalid(format!("order is \"{other}\"; it must be \"ranks\", \"reproducible\", or NULL")))
+        }
     }
 }
 

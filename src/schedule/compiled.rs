@@ -142,6 +142,14 @@ impl Compiled {
             + size_of_val(&*self.last_fetch)
     }
 
+    /// Whether no operation combines some of the `contributions` to an element, but either all or none.
+    pub fn combines_at_once(&self, contributions: usize) -> bool {
+        self.ops.iter().all(|op| match op {
+            Op::Combine { operands, into } => into.len == 0 || operands.len() == 1 || operands.len() == contributions,
+            _ => true,
+        })
+    }
+
     /// Whether it reads what other ranks have published.
     pub fn fetches(&self) -> bool {
         self.operands.iter().any(|operand| matches!(operand, Operand::Peer { .. }))

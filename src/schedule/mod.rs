@@ -13,6 +13,7 @@ mod block_lists;
 mod builder;
 pub mod compiled;
 pub mod cost;
+pub mod fold;
 mod functions;
 pub mod simulate;
 pub mod verify;

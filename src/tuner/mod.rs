@@ -15,7 +15,7 @@ mod tests;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::collective::{Algorithm, Collective, Constants, Shape};
+use crate::collective::{Algorithm, Collective, Constants, Order, Shape};
 use crate::error::{Error, Result};
 use crate::reserve::try_collect;
 use crate::schedule::cost::Network;
@@ -172,8 +172,8 @@ impl Tuner {
     /// `named` is unknown.
     pub fn decide(&self, shape: &Shape<'_>, element_bytes: usize, named: Option<&str>) -> Result<Decision> {
         let bytes = model::bytes(shape, element_bytes);
-        if shape.ordered {
-            return self.decide_in_order(shape.collective, bytes, named);
+        if shape.order != Order::Any {
+            return self.decide_in_order(shape, bytes, named);
         }
         match named {
             None | Some(AUTO) => self.choose(shape.collective, bytes),
@@ -186,18 +186,26 @@ impl Tuner {
         }
     }
 
-    /// As [`Tuner::decide`], among the algorithms that combine in the order of ranks, from the left. A rule that names
-    /// another one does not count.
+    /// As [`Tuner::decide`], among the algorithms that combine in the order of the call. A rule that names another one
+    /// does not count.
     #[cold]
-    fn decide_in_order(&self, collective: Collective, bytes: usize, named: Option<&str>) -> Result<Decision> {
-        let folds = |algorithm: &&'static Algorithm| collective.folds(algorithm);
+    fn decide_in_order(&self, shape: &Shape<'_>, bytes: usize, named: Option<&str>) -> Result<Decision> {
+        let Shape { collective, order, .. } = *shape;
+        let folds = |algorithm: &&'static Algorithm| shape.folds(algorithm);
         let named = match named.filter(|name| *name != AUTO) {
             Some(name) => {
                 let algorithm = collective.algorithm(name)?;
                 if !folds(&algorithm) {
                     let all = collective.algorithms().iter().filter(folds).map(|algorithm| algorithm.name);
+                    let (does_not, do_so) = match order {
+                        Order::Reproducible if collective.folds(algorithm) => {
+                            ("is not reproducible with several inputs on a rank", "are")
+                        }
+                        Order::Reproducible => ("is not reproducible", "are"),
+                        _ => ("does not combine in the order of ranks, from the left", "do"),
+                    };
                     return Err(Error::invalid(format!(
-                        "{} {name} does not combine in the order of ranks, from the left; these do: {}",
+                        "{} {name} {does_not}; these {do_so}: {}",
                         collective.name(),
                         all.collect::<Vec<_>>().join(", ")
                     )));
@@ -209,10 +217,14 @@ impl Tuner {
                 position.map(|position| &collective.algorithms()[position]).filter(folds)
             }
         };
-        let input = PricingInput { ordered: true, ..self.input(collective, bytes) };
+        let input = PricingInput { order, ..self.input(collective, bytes) };
         let priced = match named {
             Some(algorithm) => input.candidate(algorithm),
-            None => input.best(&input.candidates()),
+            None => {
+                let mut candidates = input.candidates();
+                candidates.retain(|priced| shape.folds(priced.algorithm));
+                input.best(&candidates)
+            }
         };
         Ok(Decision { algorithm: priced.algorithm, segment_bytes: priced.segment_bytes, base: None })
     }
@@ -280,7 +292,7 @@ impl Tuner {
             topology: &self.topology,
             links: self.links(),
             max_segment_bytes: self.max_segment_bytes,
-            ordered: false,
+            order: Order::Any,
         }
     }
 

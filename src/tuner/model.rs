@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::collective::{Algorithm, Calls, Case, Collective, Constants, Shape, Uses};
+use crate::collective::{Algorithm, Calls, Case, Collective, Constants, Order, Shape, Uses};
 use crate::schedule::cost::{Cost, Link, Network};
 use crate::schedule::simulate::{Options, simulate};
 use crate::tuner::file::Tuning;
@@ -142,8 +142,8 @@ pub struct PricingInput<'a> {
     pub links: &'a [u32],
     /// Maximum segment size in bytes.
     pub max_segment_bytes: usize,
-    /// See [`Shape::ordered`].
-    pub ordered: bool,
+    /// See [`Shape::order`].
+    pub order: Order,
 }
 
 /// The size of a call in bytes, as in the benchmark: that of the buffer that every rank has or, if the root or the
@@ -175,7 +175,7 @@ impl PricingInput<'_> {
         let run = |algorithm: &&Algorithm| {
             self.topology.can_run(self.collective, algorithm, self.links)
                 && (one_host || algorithm.uses != Uses::Links)
-                && (!self.ordered || self.collective.folds(algorithm))
+                && (self.order == Order::Any || self.collective.folds(algorithm))
         };
         let mut candidates: Vec<_> =
             self.in_formula_units(|input| algorithms.filter(run).map(|a| input.price(a)).collect());
@@ -278,7 +278,7 @@ impl PricingInput<'_> {
         calls.shared = self.topology.shared;
         calls.domains = self.topology.domains.clone();
         calls.base = base.unwrap_or(2);
-        calls.ordered = self.ordered;
+        calls.order = self.order;
         calls
     }
 
@@ -321,7 +321,7 @@ impl PricingInput<'_> {
             domains: &self.topology.domains,
             links: self.links,
             destinations,
-            ordered: self.ordered,
+            order: self.order,
             ..Shape::new(self.collective, 0, size, count)
         };
         ask(&UnitInput { input: self, shape })

@@ -1,7 +1,7 @@
 mod files;
 
 use super::*;
-use crate::collective::{Calls, Uses};
+use crate::collective::{Calls, Order, Uses};
 use crate::schedule::cost::Link;
 use crate::schedule::simulate::{Options, simulate};
 use crate::testing::tier::Tier;
@@ -288,7 +288,7 @@ fn double_binary_trees_use_the_best_segment_size() {
         let topology = Topology::one_rank_per_host(size);
         let best_up_to = |max_segment_bytes| {
             PricingInput {
-                ordered: false,
+                order: Order::Any,
                 collective,
                 bytes,
                 topology: &topology,

@@ -13,11 +13,11 @@
 //! of its group one after the other, so the dependency chain is `base - 1` for each step of the first half. Every rank
 //! sends `2 S (P - 1) / P` bytes. Lower ranks are the left operand, so the operation need not commute.
 //!
-//! A call in the order of ranks has one group of all ranks, whatever its base, and a rank reduces the parts from rank 0
-//! on.
+//! A call with an order has one group of all ranks, whatever its base. In that of ranks a rank reduces the parts from
+//! rank 0 on; if it is reproducible, it receives all contributions to its part, and reduces them at once.
 
-use super::super::phases::{combine_from_left, contribution, fan_out, sources};
-use super::super::{Algorithm, Case, Shape, Uses};
+use super::super::phases::{apart, combine_apart, combine_from_left, contribution, fan_out, sources};
+use super::super::{Algorithm, Case, Order, Shape, Uses};
 use crate::error::{Error, Result};
 use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side};
@@ -39,7 +39,7 @@ fn factors(mut size: usize, base: usize) -> Vec<usize> {
 
 /// The group size of the call.
 fn base(shape: &Shape<'_>) -> usize {
-    if shape.ordered { shape.size } else { shape.base }
+    if shape.order == Order::Any { shape.base } else { shape.size }
 }
 
 /// Each factor `f` of `P` takes `2 (α + (f - 1) n/(fB)) + (f - 1) γn/f` with `n` bytes left.
@@ -74,6 +74,16 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         let peer = |other: usize| shape.rank - digit * stride + other * stride;
         let others = move || (1..factor).map(move |distance| (digit + distance) % factor);
         let first = levels.is_empty();
+        let own = range.part(factor, digit);
+        if shape.order == Order::Reproducible {
+            for other in others() {
+                apart(&sources, range.part(factor, other)).for_each(|part| b.send(peer(other), part));
+            }
+            combine_apart(&mut b, others().map(peer), apart(&sources, own).collect(), own);
+            levels.push((range, factor, digit, stride));
+            (range, stride) = (own, stride * factor);
+            continue;
+        }
         for other in others() {
             let mut part = range.part(factor, other);
             if first {
@@ -81,9 +91,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
             }
             b.send(peer(other), part);
         }
-        let own = range.part(factor, digit);
         let mut current = if first { contribution(&mut b, &sources, own.offset, own.len, own) } else { own };
-        if shape.ordered {
+        if shape.order == Order::Ranks {
             combine_from_left(&mut b, (digit, factor), peer, current, own);
             levels.push((range, factor, digit, stride));
             (range, stride) = (own, stride * factor);

@@ -4,14 +4,16 @@
 //! Six ranks: rank 0 receives from 1 to 5 concurrently, adds them to its own elements one after the other, and sends
 //! the sum to all five.
 //!
+//! In a reproducible call rank 0 receives all contributions of the others, and reduces them at once.
+//!
 //! Steps: 2. Rank 0 sends `S (P - 1)` bytes and needs as much scratch memory; the other ranks send `S`. There is no
 //! publication to cite: this is the straightforward algorithm.
 
-use super::super::phases::{at_root, combine_at_root, contribution, fan_out, sources};
-use super::super::{Algorithm, Case, Shape, Uses};
+use super::super::phases::{apart, at_root, combine_apart, combine_at_root, contribution, fan_out, sources};
+use super::super::{Algorithm, Case, Order, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Builder, Schedule};
+use crate::schedule::{Builder, Schedule, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "reduce_broadcast", generate, cost, uses: Uses::Sizes };
 
@@ -35,15 +37,22 @@ pub(super) fn cost(case: &Case<'_>) -> Cost {
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let output = shape.output(0);
-    let current = contribution(&mut b, &sources(shape), 0, shape.count, output);
+    let sources = sources(shape);
+    let mut own: Vec<Span> = apart(&sources, output).collect();
+    if shape.order != Order::Reproducible {
+        own = vec![contribution(&mut b, &sources, 0, shape.count, output)];
+    }
     if shape.rank == 0 {
-        combine_at_root(&mut b, shape, current, output);
+        match shape.order {
+            Order::Reproducible => combine_apart(&mut b, 1..shape.size, own, output),
+            _ => combine_at_root(&mut b, shape, own[0], output),
+        }
         b.divide(output, shape.divisor());
         for to in 1..shape.size {
             b.send(to, output);
         }
     } else {
-        b.send(0, current);
+        own.into_iter().for_each(|own| b.send(0, own));
         b.recv(0, output);
     }
     fan_out(&mut b, shape, output);

@@ -4,13 +4,15 @@
 //!
 //! Six ranks, root 2: rank 2 receives from 0, 1, 3, 4, 5 concurrently and reduces in the order 0, 1, 2, 3, 4, 5.
 //!
+//! In a reproducible call rank 2 receives all contributions of the others, and reduces them at once.
+//!
 //! Steps: 1. Every rank but the root sends `S` bytes; the root needs `S (P - 1)` bytes of scratch memory.
 
-use super::super::phases::{at_root, combine_at_root, contribution, sources};
-use super::super::{Algorithm, Case, Shape, Uses};
+use super::super::phases::{apart, at_root, combine_apart, combine_at_root, contribution, sources};
+use super::super::{Algorithm, Case, Order, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Builder, Schedule};
+use crate::schedule::{Builder, Schedule, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "flat", generate, cost, uses: Uses::Sizes };
 
@@ -28,6 +30,21 @@ fn cost(case: &Case<'_>) -> Cost {
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let sources = sources(shape);
+    if shape.order == Order::Reproducible {
+        let own = apart(&sources, Span::new(sources[0], 0, shape.count));
+        if shape.rank == shape.root {
+            combine_apart(
+                &mut b,
+                (1..shape.size).map(|distance| shape.after(distance)),
+                own.collect(),
+                shape.output(0),
+            );
+            b.divide(shape.output(0), shape.divisor());
+        } else {
+            own.for_each(|own| b.send(shape.root, own));
+        }
+        return Ok(b.build());
+    }
     let target = match shape.rank == shape.root {
         true => shape.output(0),
         false => b.scratch(if sources.len() > 1 { shape.count } else { 0 }),

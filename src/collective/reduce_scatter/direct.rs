@@ -7,17 +7,18 @@
 //! becomes the right operand of the result. So the operation need not commute, and only one block of scratch memory is
 //! needed.
 //!
-//! A call in the order of ranks reduces the blocks from rank 0 on.
+//! A call in the order of ranks reduces the blocks from rank 0 on. If it is reproducible, a rank receives all
+//! contributions to its block, and reduces them at once.
 //!
 //! Steps: 1, since no message waits for another; received blocks are reduced one after the other. Every rank sends `S
 //! (P - 1) / P` bytes if the blocks are equal.
 
 use super::super::blocks::Blocks;
-use super::super::phases::{combine_from_left, contribution, relocate, sources};
-use super::super::{Algorithm, Case, Shape, Uses};
+use super::super::phases::{apart, combine_apart, combine_from_left, contribution, relocate, sources};
+use super::super::{Algorithm, Case, Order, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Builder, Schedule, Side};
+use crate::schedule::{Builder, Schedule, Side, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "direct", generate, cost, uses: Uses::Sizes };
 
@@ -27,6 +28,10 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let (sources, blocks) = (sources(shape), Blocks::new(shape.recv_counts));
     for to in (1..size).map(|distance| shape.after(distance)) {
         let (offset, len) = blocks.of_rank(to);
+        if shape.order == Order::Reproducible {
+            apart(&sources, Span::new(sources[0], offset, len)).for_each(|part| b.send(to, part));
+            continue;
+        }
         // A single input is sent directly, without a copy.
         let target = b.scratch(if shape.inputs > 1 { len } else { 0 });
         let from = contribution(&mut b, &sources, offset, len, target);
@@ -36,8 +41,15 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let result = shape.output(0).slice(0, len);
     // In place, the start of the output may still be being sent; this rank's own block is not sent.
     let target = if shape.inputs == 0 { blocks.span(shape.output(0), rank) } else { result };
+    if shape.order == Order::Reproducible {
+        let own = apart(&sources, Span::new(sources[0], offset, len)).collect();
+        combine_apart(&mut b, (1..size).map(|distance| shape.before(distance)), own, target);
+        b.divide(target, shape.divisor());
+        relocate(&mut b, target, result);
+        return Ok(b.build());
+    }
     let mut current = contribution(&mut b, &sources, offset, len, target);
-    if shape.ordered {
+    if shape.order == Order::Ranks {
         current = combine_from_left(&mut b, (rank, size), |from| from, current, target);
         b.divide(current, shape.divisor());
         relocate(&mut b, current, result);

@@ -398,7 +398,7 @@ fn choices_by_price_are_nearly_the_best() {
             for bytes in [64, 64 << 10, 2 << 20] {
                 let (size, max_segment_bytes) = (groups.len(), 1 << 20);
                 let input = PricingInput {
-                    ordered: false,
+                    order: Order::Any,
                     collective,
                     bytes,
                     topology: &topology,

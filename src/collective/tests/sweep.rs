@@ -4,6 +4,7 @@
 
 use super::calls::{Form, Sample, forms, is_full};
 use super::*;
+use crate::schedule::compiled::Compiled;
 
 /// Maximum number of ranks whose calls are verified in all forms.
 const ALL_FORMS: usize = 6;
@@ -68,26 +69,84 @@ fn algorithms_that_fold_do_so_in_every_form_and_no_others() {
     let max = Tier::from_environment().of(6, 17, 33);
     for &collective in Collective::ALL.iter().filter(|collective| collective.has_order()) {
         for algorithm in collective.algorithms() {
+            let order = if collective.folds(algorithm) { Order::Ranks } else { Order::Any };
             let mut folds = true;
             for size in 1..=max {
-                let domains = two_caches(size);
-                for form in forms(collective, algorithm, size) {
-                    let Some(sample) = Sample::new(collective, algorithm, size, form) else { continue };
-                    let mut shapes = sample.shapes();
-                    if algorithm.uses == Uses::Domains {
-                        shapes.iter_mut().for_each(|shape| shape.domains = &domains);
-                    }
-                    shapes.iter_mut().for_each(|shape| shape.ordered = collective.folds(algorithm));
-                    let text = || format!("{} {}, {size} ranks, {form:?}", collective.name(), algorithm.name);
-                    let report = verify_all(&shapes, algorithm).unwrap_or_else(|error| panic!("{}: {error}", text()));
+                for (text, report, _) in in_order(collective, algorithm, size, order) {
                     folds &= report.folds;
-                    assert!(report.folds || !collective.folds(algorithm), "{}", text());
+                    assert!(report.folds || order == Order::Any, "{text}");
                 }
                 if !folds {
                     break;
                 }
             }
             assert_eq!(folds, collective.folds(algorithm), "{} {}", collective.name(), algorithm.name);
+        }
+    }
+}
+
+/// Verifies the schedules of `algorithm` in every form that it has for the order. Returns what each is called, what the
+/// verifier says, and whether every rank combines all contributions at once, or none.
+fn in_order(
+    collective: Collective,
+    algorithm: &'static Algorithm,
+    size: usize,
+    order: Order,
+) -> impl Iterator<Item = (String, Report, bool)> {
+    forms(collective, algorithm, size).into_iter().filter_map(move |form| {
+        let domains = two_caches(size);
+        let sample = Sample::new(collective, algorithm, size, form)?;
+        let mut shapes = sample.shapes();
+        if algorithm.uses == Uses::Domains {
+            shapes.iter_mut().for_each(|shape| shape.domains = &domains);
+        }
+        shapes.iter_mut().for_each(|shape| shape.order = order);
+        let contributions = shapes[0].contributions();
+        let are_alike = shapes.iter().all(|shape| shape.contributions() == contributions);
+        if order == Order::Reproducible && !(are_alike && shapes[0].folds(algorithm)) {
+            return None;
+        }
+        let text = format!("{} {}, {size} ranks, {form:?}", collective.name(), algorithm.name);
+        let report = verify_all(&shapes, algorithm).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let all = size * contributions;
+        let at_once = |shape: &Shape<'_>| {
+            // Their generator makes the schedules of all ranks.
+            if algorithm.uses == Uses::Links {
+                return false;
+            }
+            let mut schedule = algorithm.schedule(shape).unwrap();
+            match Compiled::new(&schedule, &[], size, true) {
+                Some(program) if algorithm.uses == Uses::SharedMemory && size > 1 => program.combines_at_once(all),
+                _ => schedule.fold(all).is_some(),
+            }
+        };
+        let is_at_once = shapes.iter().all(at_once);
+        Some((text, report, is_at_once))
+    })
+}
+
+/// In reproducible calls of the algorithms that fold, every result is one combination of all contributions: it has each
+/// once, as the verifier says, and no combination has fewer. No other algorithm is like that.
+#[test]
+fn reproducible_calls_combine_all_contributions_at_once() {
+    let max = Tier::from_environment().of(5, 12, 33);
+    for &collective in Collective::ALL.iter().filter(|collective| collective.has_order()) {
+        for algorithm in collective.algorithms() {
+            let is_eligible = collective.folds(algorithm);
+            let (mut checked, mut all_at_once) = (0, true);
+            for size in 1..=max {
+                let order = if is_eligible { Order::Reproducible } else { Order::Any };
+                for (text, _, at_once) in in_order(collective, algorithm, size, order) {
+                    // Up to two contributions are added once by any algorithm.
+                    (checked, all_at_once) = (checked + 1, all_at_once && (at_once || size < 3));
+                    assert!(at_once || !is_eligible || size < 3, "{text}");
+                }
+                if !all_at_once {
+                    break;
+                }
+            }
+            assert!(checked > 0, "{} {}", collective.name(), algorithm.name);
+            assert_eq!(all_at_once, is_eligible, "{} {}", collective.name(), algorithm.name);
         }
     }
 }

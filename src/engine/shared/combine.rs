@@ -306,7 +306,7 @@ impl Call {
 
     /// Divides `span`, unless the caller is to look at the clock first.
     pub(super) fn divide(&mut self, work: &Work<'_>, span: &Span, by: u32) -> Result<Option<Wait>> {
-        let Combine::Kernel(_, Some(divide), _) = work.binding.call.combine else { return Err(no_operation()) };
+        let divide = work.binding.call.combine.divide().ok_or_else(no_operation)?;
         let (element, data) = (work.binding.call.element, self.pointer(work, span));
         loop {
             let done = self.workspace().done;
@@ -370,6 +370,14 @@ fn reduce(work: &Work<'_>, sources: &[Source], contributions: &[u32], into: *mut
             // SAFETY: all operands and the result are valid for `count` elements; by the verified schedule, the result
             // equals an operand or does not overlap it.
             unsafe { kernel.run(into, pointers, count, stores) };
+            Ok(())
+        }
+        (Combine::Exact(exact, _), sources) => {
+            let mut pointers = [std::ptr::null(); MAX_MEMBERS];
+            let pointers = pointers.get_mut(..sources.len()).ok_or_else(no_operation)?;
+            pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = source.here());
+            // SAFETY: as above; the operands are all contributions.
+            unsafe { exact(into, pointers, count) };
             Ok(())
         }
         (Combine::Mean(mean), sources) if contributions.len() == sources.len() => {

@@ -31,7 +31,7 @@ use super::enumeration::{from_number, number};
 use super::error::remember;
 use super::guard::{guard, guarded};
 use super::status::{GLOO_RS_OK, gloo_rs_status_t};
-use super::types::{element_type, is_ordered, memory, op};
+use super::types::{element_type, memory, op, order};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction, Request};
@@ -352,7 +352,7 @@ unsafe fn checked<R>(
         inputs: inputs.len(),
         outputs: outputs.len(),
         // SAFETY: by the contract, `order` is NULL or a string.
-        ordered: unsafe { is_ordered(options.order) }?,
+        order: unsafe { order(options.order) }?,
         average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
         base: if options.base == 0 { 2 } else { options.base },
         destinations: options.destinations,

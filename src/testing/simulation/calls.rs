@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::idle;
-use crate::collective::{Algorithm, Collective, CollectiveContract, Shape, Uses};
+use crate::collective::{Algorithm, Collective, CollectiveContract, Order, Shape, Uses};
 use crate::context::{Call, Context};
 use crate::error::Result;
 use crate::messaging::matching::EAGER_BYTES;
@@ -197,9 +197,10 @@ impl CollectiveCall {
     /// seed says which ranks have a buffer for each block, and whether elements are combined in the order of ranks.
     fn shapes<'a>(&'a self, rows: &'a [Vec<usize>]) -> Vec<Shape<'a>> {
         let may_be_ordered = self.algorithm.is_none_or(|algorithm| self.collective.folds(algorithm));
-        let ordered = may_be_ordered && self.collective.has_order() && self.seed >> 40 & 1 != 0;
+        let is_ordered = may_be_ordered && self.collective.has_order() && self.seed >> 40 & 1 != 0;
+        let order = if is_ordered { Order::Ranks } else { Order::Any };
         let shape = |rank: Rank| {
-            let mut shape = Shape { ordered, ..self.shape(rank) };
+            let mut shape = Shape { order, ..self.shape(rank) };
             if self.collective == Collective::Alltoallv {
                 shape.send_counts = &rows[rank];
             }
