@@ -281,6 +281,27 @@ def test_order_of_ranks(size, shared_memory):
     run_ranks(size, rank_main, shared_memory=shared_memory)
 
 
+def test_reproducible_sums(shared_memory):
+    """With order="reproducible", a sum is the exact one, rounded once, however the contributions are distributed."""
+    # Numbers of 24 bits, whose sums are exact as integers.
+    units = np.random.default_rng(1).integers(-(2**23), 2**23, (8, N)) * 2 ** np.random.default_rng(2).integers(0, 30, (8, N))
+    total = units.sum(axis=0).astype(np.float32)
+
+    for size in [2, 4, 8]:
+
+        def rank_main(context):
+            mine = list(units.astype(np.float32).reshape(size, -1, N)[context.rank])
+            out = np.zeros(N, np.float32)
+            context.allreduce(mine, out, order="reproducible")
+            np.testing.assert_array_equal(out, total)
+            context.allreduce(mine, out, order="reproducible", op=gloo_rs.Op.AVERAGE)
+            np.testing.assert_array_equal(out, total / np.float32(8))
+            with pytest.raises(gloo_rs.InvalidArgument, match="but not the product of float32"):
+                context.allreduce(mine, out, order="reproducible", op=gloo_rs.Op.PRODUCT)
+
+        run_ranks(size, rank_main, shared_memory=shared_memory)
+
+
 def test_lists_of_buffers(size, shared_memory):
     """A list with a buffer for each rank takes the place of a buffer with a block for each."""
 
