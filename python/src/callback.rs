@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Whose ends are told. It has the function itself, as the value with which it is attached.
 pub enum Source {
-    /// The request, while it is active: the library uses its buffers.
-    Request(Mutex<Option<Py<Request>>>),
+    /// The request, while it is active: the library uses its buffers. Twice while the function is about to be called
+    /// for the last call, and a thread has started the next.
+    Request(Mutex<Vec<Py<Request>>>),
     /// A buffer, which belongs to the program.
     Buffer(Py<PyWeakrefReference>),
 }
@@ -25,18 +26,19 @@ impl Source {
         Arc::new(Self::Request(Mutex::default()))
     }
 
-    /// The request is active from now on. Returns whether that is new.
-    pub fn enter(&self, request: &Bound<'_, Request>) -> bool {
-        let old = self.active(request.py()).and_then(|mut active| active.replace(request.clone().unbind()));
-        old.is_none()
+    /// A call of the request begins.
+    pub fn enter(&self, request: &Bound<'_, Request>) {
+        if let Some(mut active) = self.active(request.py()) {
+            active.push(request.clone().unbind());
+        }
     }
 
     /// Ends what [`Source::enter`] has begun.
     pub fn leave(&self, py: Python<'_>) -> Option<Py<Request>> {
-        self.active(py).and_then(|mut active| active.take())
+        self.active(py).and_then(|mut active| active.pop())
     }
 
-    fn active(&self, py: Python<'_>) -> Option<MutexGuard<'_, Option<Py<Request>>>> {
+    fn active(&self, py: Python<'_>) -> Option<MutexGuard<'_, Vec<Py<Request>>>> {
         match self {
             Self::Request(active) => Some(active.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)),
             Self::Buffer(_) => None,

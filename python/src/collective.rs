@@ -415,14 +415,14 @@ impl Call {
             let message = format!("{name} is a list; here the call takes one buffer");
             return Err(invalid(py, operation, &message));
         }
-        if list.len()? != place.size as usize {
-            let message = format!("{name} has {} buffers, but there are {} ranks", list.len()?, place.size);
+        // The list as it is at one time: other threads may change it.
+        let blocks = list.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        if blocks.len() != place.size as usize {
+            let message = format!("{name} has {} buffers, but there are {} ranks", blocks.len(), place.size);
             return Err(invalid(py, operation, &message));
         }
-        let block = |(rank, block): (usize, PyResult<Bound<'_, PyAny>>)| {
-            Memory::of(&block?, access, operation, &format!("{name}[{rank}]"))
-        };
-        list.try_iter()?.enumerate().map(block).collect()
+        let block = |(rank, block)| Memory::of(block, access, operation, &format!("{name}[{rank}]"));
+        blocks.iter().enumerate().map(block).collect()
     }
 
     /// Calls `function` with complete options.

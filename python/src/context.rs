@@ -6,20 +6,20 @@ use crate::arguments::{milliseconds, seconds};
 use crate::collective::{Arguments, Call, Place, kind_of_name};
 use crate::counters;
 use crate::device::Device;
-use crate::error::{Failed, check, detached, exception, exception_of, last_error_defaults};
+use crate::error::{Failed, check, detached, exception, last_error_defaults};
 use crate::group::Group;
 use crate::handle::Handle;
 use crate::interrupt::{waiting, waiting_on_thread};
 use crate::message::UnboundBuffer;
 use crate::options::with_context_options;
 use crate::pair::Pair;
+use crate::place::Places;
 use crate::request::Request;
 use crate::store::{Store, launch_from_env};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyFrozenSet, PySet};
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Longest handle of a context, with the NUL byte.
 const HANDLE_BYTES: usize = 64;
@@ -34,10 +34,7 @@ pub type Membership = Arc<Handle<gloo_rs_context_t>>;
 #[pyclass(frozen, module = "gloo_rs")]
 pub struct Context {
     handle: Membership,
-    /// The rank, and the size in the upper half; both are -1 without members.
-    place: AtomicU64,
-    /// Whether a thread reconfigures it. No call begins meanwhile: its buffers may be those of the other membership.
-    is_reconfigured: AtomicBool,
+    places: Places,
 }
 
 impl Context {
@@ -71,26 +68,7 @@ impl Context {
     }
 
     fn at(handle: Membership, place: Place) -> Self {
-        let context = Self { handle, place: AtomicU64::new(0), is_reconfigured: AtomicBool::new(false) };
-        context.set_place(place);
-        context
-    }
-
-    fn place(&self) -> Place {
-        let place = self.place.load(Ordering::Relaxed);
-        Place { rank: place as i32, size: (place >> 32) as i32 }
-    }
-
-    fn place_of_call(&self, py: Python<'_>) -> PyResult<Place> {
-        if self.is_reconfigured.load(Ordering::Relaxed) {
-            let text = "another thread reconfigures the context".to_owned();
-            return Err(exception_of(py, GLOO_RS_ERROR_INVALID_OPERATION, "", text));
-        }
-        Ok(self.place())
-    }
-
-    fn set_place(&self, place: Place) {
-        self.place.store(u64::from(place.rank as u32) | u64::from(place.size as u32) << 32, Ordering::Relaxed);
+        Self { handle, places: Places::new(place) }
     }
 
     fn handle_of(
@@ -125,21 +103,21 @@ impl Context {
         check(py, unsafe { gloo_rs_context_rank(self.handle(), &mut place.rank) })?;
         // SAFETY: as above.
         check(py, unsafe { gloo_rs_context_size(self.handle(), &mut place.size) })?;
-        self.set_place(place);
+        self.places.set(place);
         Ok(())
     }
 
     fn run(&self, py: Python<'_>, kind: gloo_rs_collective_t, arguments: Arguments<'_, '_>) -> PyResult<()> {
         let mut call = Call::empty(kind);
-        let place = self.place_of_call(py)?;
-        call.take(py, place, arguments)?;
-        call.run(py, &self.handle, place.size == 1)
+        let calling = self.places.call(py)?;
+        call.take(py, calling.place, arguments)?;
+        call.run(py, &self.handle, calling.place.size == 1)
     }
 
     /// The call of a collective by its name, for `operation`. `counts` are those of its only list.
     fn call_by_name(
-        &self,
         py: Python<'_>,
+        place: Place,
         operation: &str,
         collective: &str,
         counts: Option<Vec<usize>>,
@@ -151,7 +129,7 @@ impl Context {
             *list = counts;
         }
         let mut call = Call::empty(kind);
-        call.take(py, self.place_of_call(py)?, arguments)?;
+        call.take(py, place, arguments)?;
         Ok(call)
     }
 }
@@ -196,13 +174,13 @@ impl Context {
     /// This process's rank, from 0.
     #[getter]
     fn rank(&self) -> i32 {
-        self.place().rank
+        self.places.get().rank
     }
 
     /// The number of ranks.
     #[getter]
     fn size(&self) -> i32 {
-        self.place().size
+        self.places.get().size
     }
 
     /// The timeout in seconds of operations whose call does not set one.
@@ -273,7 +251,7 @@ impl Context {
     }
 
     fn __repr__(&self) -> String {
-        format!("<gloo_rs.Context rank {} of {}>", self.place().rank, self.place().size)
+        format!("<gloo_rs.Context rank {} of {}>", self.places.get().rank, self.places.get().size)
     }
 
     /// Splits the context: the ranks of one color form a new one, in the order of key. Returns None for color None.
@@ -323,7 +301,7 @@ impl Context {
     /// The ranks that were lost when the ranks agreed last, or shrank the context.
     #[getter]
     fn lost_ranks(&self, py: Python<'_>) -> PyResult<Vec<i32>> {
-        let mut ranks = vec![0; usize::try_from(self.place().size).unwrap_or(0)];
+        let mut ranks = vec![0; usize::try_from(self.places.get().size).unwrap_or(0)];
         let mut n = 0;
         // SAFETY: the handle lives, and there is room for so many ranks.
         check(py, unsafe { gloo_rs_context_lost_ranks(self.handle(), ranks.as_mut_ptr(), ranks.len(), &mut n) })?;
@@ -367,17 +345,18 @@ impl Context {
         let pointers: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
         let (handles, n, timeout) = (pointers.as_ptr(), pointers.len(), milliseconds(timeout)?);
         let (store, context) = (store.0.get(), self.handle());
-        if self.is_reconfigured.swap(true, Ordering::Relaxed) {
-            let text = "another thread reconfigures the context".to_owned();
-            return Err(exception_of(py, GLOO_RS_ERROR_INVALID_OPERATION, "reconfigure", text));
-        }
-        // SAFETY: both handles live, and the list and its texts until the call has returned.
-        let changed = waiting(py, &self.handle, || unsafe {
-            gloo_rs_context_reconfigure(context, store, id, handles, n, !is_set, timeout)
+        self.places.begin_change(py)?;
+        let changed = waiting(py, &self.handle, || {
+            self.places.end_calls(|| {
+                // SAFETY: the handle lives.
+                let _ = unsafe { gloo_rs_context_abort(context, std::ptr::null()) };
+            });
+            // SAFETY: both handles live, and the list and its texts until the call has returned.
+            unsafe { gloo_rs_context_reconfigure(context, store, id, handles, n, !is_set, timeout) }
         });
         // An abort may end it when it has succeeded.
         let found = self.find_place(py);
-        self.is_reconfigured.store(false, Ordering::Relaxed);
+        self.places.end_change();
         changed.and(found)
     }
 
@@ -627,7 +606,8 @@ impl Context {
     ) -> PyResult<Request> {
         let arguments =
             Arguments { input, out, op, root, send_counts, recv_counts, destinations, dtype: None, options };
-        let call = self.call_by_name(py, "prepare", collective, counts, arguments)?;
+        let calling = self.places.call(py)?;
+        let call = Self::call_by_name(py, calling.place, "prepare", collective, counts, arguments)?;
         Request::prepare(py, &self.handle, call)
     }
 
@@ -655,7 +635,8 @@ impl Context {
     ) -> PyResult<Request> {
         let arguments =
             Arguments { input, out, op, root, send_counts, recv_counts, destinations, dtype: None, options };
-        let call = self.call_by_name(py, "start", collective, counts, arguments)?;
+        let calling = self.places.call(py)?;
+        let call = Self::call_by_name(py, calling.place, "start", collective, counts, arguments)?;
         Request::started(py, &self.handle, call, group.map(Bound::get))
     }
 

@@ -73,11 +73,8 @@ fn room<T>(list: &mut Vec<T>) -> *mut T {
 /// The counters of contexts with these names in Prometheus's text format, version 0.0.4.
 #[pyfunction]
 pub fn prometheus_text(py: Python<'_>, contexts: &Bound<'_, PyDict>) -> PyResult<String> {
-    let named = contexts.iter().map(|(name, context)| {
-        let context: Bound<'_, Context> = context.extract()?;
-        Ok((name.extract::<CString>()?, context))
-    });
-    let named = named.collect::<PyResult<Vec<_>>>()?;
+    // Those of one time: other threads may change the dictionary.
+    let named: Vec<(CString, Bound<'_, Context>)> = contexts.items().extract()?;
     let handles: Vec<*const gloo_rs_context_t> =
         named.iter().map(|(_, context)| context.get().handle().cast_const()).collect();
     let names: Vec<*const c_char> = named.iter().map(|(name, _)| name.as_ptr()).collect();

@@ -36,22 +36,31 @@ impl Group {
         self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs `name`, a call of the library that adds a start to the group: that of `request`, if it is one that was made
+    /// before.
+    fn add(
+        &self,
+        py: Python<'_>,
+        request: Option<&Bound<'_, Request>>,
+        name: impl FnOnce(*mut gloo_rs_group_t) -> gloo_rs_status_t,
+    ) -> PyResult<()> {
+        let mut state = self.state(py);
+        let State { group, requests } = state.as_mut().ok_or_else(|| ended(py))?;
+        let group = group.get();
+        check(py, detached(py, || name(group)))?;
+        requests.extend(request.map(|request| request.clone().unbind()));
+        Ok(())
+    }
+
     /// Runs `name`, a call of the library that adds a start to the group.
     pub fn naming(&self, py: Python<'_>, name: impl FnOnce(*mut gloo_rs_group_t) -> gloo_rs_status_t) -> PyResult<()> {
-        let state = self.state(py);
-        let group = state.as_ref().ok_or_else(|| ended(py))?.group.get();
-        check(py, detached(py, || name(group)))
+        self.add(py, None, name)
     }
 
     /// Adds the start of an inactive request.
     pub fn start(&self, request: &Bound<'_, Request>) -> PyResult<()> {
-        let py = request.py();
         // SAFETY: both live.
-        self.naming(py, |group| unsafe { gloo_rs_group_start(group, request.get().handle()) })?;
-        if let Some(state) = &mut *self.state(py) {
-            state.requests.push(request.clone().unbind());
-        }
-        Ok(())
+        self.add(request.py(), Some(request), |group| unsafe { gloo_rs_group_start(group, request.get().handle()) })
     }
 }
 

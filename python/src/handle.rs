@@ -3,6 +3,23 @@
 use crate::abi::gloo_rs_status_t;
 use crate::error::{Failed, check, detached};
 use pyo3::prelude::*;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// How often a thread looks for a lock that another one has during a call of the library.
+const LOCK_LOOK: Duration = Duration::from_micros(20);
+
+/// Locks what the collector of garbage reads. Only threads that are attached to the interpreter take such a lock, so
+/// that no thread does while the collector, which goes over all objects several times, has stopped these.
+pub fn lock_attached<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(poisoned)) => return PoisonError::into_inner(poisoned),
+            Err(TryLockError::WouldBlock) => py.detach(|| std::thread::sleep(LOCK_LOOK)),
+        }
+    }
+}
 
 /// An owned handle, never null.
 pub struct Handle<T> {

@@ -23,12 +23,15 @@ mod memory;
 mod message;
 mod options;
 mod pair;
+mod place;
 mod queue;
 mod request;
 mod store;
 
 /// The module.
-#[pyo3::pymodule(name = "_native")]
+///
+/// It needs no global lock: its classes are frozen, and what changes in them has locks of its own.
+#[pyo3::pymodule(name = "_native", gil_used = false)]
 mod native {
     #[pymodule_export]
     use crate::allocation::Allocation;

@@ -6,15 +6,14 @@ use crate::context::Membership;
 use crate::device::{copied, text_without_nul};
 use crate::error::{check, detached};
 use crate::group::Group;
-use crate::handle::Handle;
+use crate::handle::{Handle, lock_attached};
 use crate::interrupt::waiting;
 use crate::memory::{Access, Memory};
 use crate::queue::BufferAttachment;
 use pyo3::exceptions::PyBufferError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Memory for messages to and from any rank of a context.
 #[pyclass(frozen, weakref, module = "gloo_rs")]
@@ -60,7 +59,7 @@ impl UnboundBuffer {
     }
 
     pub fn attachment(&self, py: Python<'_>) -> MutexGuard<'_, Option<BufferAttachment>> {
-        self.attachment.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+        lock_attached(py, &self.attachment)
     }
 }
 
@@ -210,8 +209,8 @@ impl UnboundBuffer {
         check(py, detached(py, put))
     }
 
-    /// Has `callback` called with an Entry at the end of each send, receive, put and get from now on, on a thread of the
-    /// device: in place of waits.
+    /// Has `callback` called with an Entry at the end of each send, receive, put and get from now on, on a thread of
+    /// the device: in place of waits.
     fn set_callback(slf: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
         BufferAttachment::call_back(slf, callback)
     }

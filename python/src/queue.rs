@@ -11,7 +11,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What a queue and its requests share.
 pub struct Shared {
     queue: *mut gloo_rs_queue_t,
-    /// The active requests, by their numbers: the library uses their buffers.
-    active: Mutex<HashMap<u64, Py<Request>>>,
+    /// The active requests, by their numbers: the library uses their buffers. And for how many calls: two while a
+    /// thread has the entry of the last one, and another thread has started the next.
+    active: Mutex<HashMap<u64, (Py<Request>, usize)>>,
     /// The attached buffers, by their numbers. They belong to the program, and leave the queue when they are dropped.
     buffers: Mutex<HashMap<u64, Py<PyWeakrefReference>>>,
     next: AtomicU64,
@@ -51,12 +52,12 @@ enum Place {
 impl Attachment {
     /// Runs `start`, which starts the call of `request`. It is active from then on, until its entry is taken.
     pub fn start(&self, request: &Bound<'_, Request>, start: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
-        let is_new = match &self.place {
+        match &self.place {
             Place::Queue(shared, number) => shared.enter(request, *number),
             Place::Callback(source) => source.enter(request),
-        };
+        }
         let started = start();
-        if started.is_err() && is_new {
+        if started.is_err() {
             drop(match &self.place {
                 Place::Queue(shared, number) => shared.leave(request.py(), *number),
                 Place::Callback(source) => source.leave(request.py()),
@@ -150,21 +151,25 @@ impl Shared {
         )
     }
 
-    /// Whether it is new.
-    fn enter(&self, request: &Bound<'_, Request>, number: u64) -> bool {
-        let py = request.py();
-        let mut active = self.active.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        let old = active.insert(number, request.clone().unbind());
-        drop(active);
-        old.is_none()
+    fn active(&self, py: Python<'_>) -> MutexGuard<'_, HashMap<u64, (Py<Request>, usize)>> {
+        self.active.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, request: &Bound<'_, Request>, number: u64) {
+        let mut active = self.active(request.py());
+        active.entry(number).or_insert_with(|| (request.clone().unbind(), 0)).1 += 1;
     }
 
     fn leave(&self, py: Python<'_>, number: u64) -> Option<Py<Request>> {
-        self.active.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).remove(&number)
+        let mut active = self.active(py);
+        let hash_map::Entry::Occupied(mut found) = active.entry(number) else { return None };
+        found.get_mut().1 -= 1;
+        let (request, calls) = found.get();
+        if *calls == 0 { Some(found.remove().0) } else { Some(request.clone_ref(py)) }
     }
 
-    fn count(&self, py: Python<'_>) -> usize {
-        self.active.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).len()
+    fn is_idle(&self, py: Python<'_>) -> bool {
+        self.active(py).is_empty()
     }
 }
 
@@ -287,7 +292,7 @@ impl Queue {
 
     /// The next entry, as `wait` returns it, as long as a request is active.
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Completion>> {
-        if self.0.count(py) == 0 { Ok(None) } else { self.wait(py, None).map(Some) }
+        if self.0.is_idle(py) { Ok(None) } else { self.wait(py, None).map(Some) }
     }
 }
 
@@ -337,9 +342,9 @@ impl Drop for Queue {
     /// Takes the entries of active requests, whose buffers must live until then.
     fn drop(&mut self) {
         Python::attach(|py| {
-            while self.0.count(py) > 0 {
-                let active = self.0.active.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-                let contexts: Vec<_> = active.values().map(|request| request.get().context().clone()).collect();
+            while !self.0.is_idle(py) {
+                let active = self.0.active(py);
+                let contexts: Vec<_> = active.values().map(|(request, _)| request.get().context().clone()).collect();
                 drop(active);
                 let pointers: Vec<_> = contexts.iter().map(|context| context.get()).collect();
                 let (mut user, mut status) = (0, GLOO_RS_OK);

@@ -6,13 +6,14 @@ use crate::collective::Call;
 use crate::context::Membership;
 use crate::error::{check, detached, invalid};
 use crate::group::Group;
+use crate::handle::lock_attached;
 use crate::interrupt::{waiting, waiting_on};
 use crate::memory::{Access, Memory};
 use crate::queue::Attachment;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::sync::{MutexExt, PyOnceLock};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use pyo3::sync::PyOnceLock;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A collective that is prepared once, and then started any number of times.
 #[pyclass(frozen, module = "gloo_rs")]
@@ -70,7 +71,7 @@ impl Request {
     }
 
     pub fn attachment(&self, py: Python<'_>) -> MutexGuard<'_, Option<Arc<Attachment>>> {
-        self.attachment.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+        lock_attached(py, &self.attachment)
     }
 
     /// What an entry of its queue has.
@@ -91,8 +92,13 @@ impl Request {
         }
         // SAFETY: the request lives.
         let start = || check(py, detached(py, || unsafe { gloo_rs_start(own.request) }));
-        let attachment = own.attachment(py).clone();
-        attachment.map_or_else(start, |attachment| attachment.start(slf, start))
+        let attachment = own.attachment(py);
+        let Some(found) = attachment.clone() else {
+            // Nobody attaches it meanwhile, and misses that it is active.
+            return start();
+        };
+        drop(attachment);
+        found.start(slf, start)
     }
 
     /// Whether a call was started whose end was not reported.
@@ -141,8 +147,8 @@ impl Request {
         waiting(py, &self.context, || unsafe { gloo_rs_wait_for(self.request, timeout) })
     }
 
-    /// Has `callback` called with an Entry at the end of each call from now on, that of the call in progress included, on
-    /// a thread of the device: in place of waits.
+    /// Has `callback` called with an Entry at the end of each call from now on, that of the call in progress included,
+    /// on a thread of the device: in place of waits.
     fn set_callback(slf: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
         Attachment::call_back(slf, callback)
     }
