@@ -20,8 +20,8 @@ impl Context {
     /// fails; see [`Context::broken`].
     ///
     /// # Safety
-    /// Every pointer of `call` is valid for the elements that the shape says ([`Shape::input_len`],
-    /// [`Shape::output_len`]) until this returns. Outputs overlap no other buffer.
+    /// Every pointer of `call` is valid for the elements that the shape says ([`crate::collective::Shape::input_len`],
+    /// [`crate::collective::Shape::output_len`]) until this returns. Outputs overlap no other buffer.
     pub unsafe fn run(&self, call: &Call<'_>) -> Result<()> {
         let key = self.key_of(call);
         let cached = self.check(call, key.as_ref())?;
@@ -29,8 +29,8 @@ impl Context {
         unsafe { self.run_checked(call, key.as_ref(), cached) }
     }
 
-    /// Checks the shape, see [`Shape::check`]. Returns an equal call that was prepared before, if the cache has one by
-    /// `key`.
+    /// Checks the shape, see [`crate::collective::Shape::check`]. Returns an equal call that was prepared before, if the
+    /// cache has one by `key`.
     pub(crate) fn check(&self, call: &Call<'_>, key: Option<&CallKey<'_>>) -> Result<Option<Arc<Prepared>>> {
         let cached = key.and_then(|key| self.cached(key));
         if cached.is_none() {
