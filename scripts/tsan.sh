@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 at=$PWD/build/tsan
-programs=(concurrency unbound_buffer)
+programs=(concurrency unbound_buffer callbacks queues)
 if (($#)) && [ "$1" != rust ]; then programs=("$@"); fi
 target=$(uname -m)-unknown-linux-gnu
 
