@@ -56,7 +56,7 @@ heading = @printf '\n==> %s\n'
 levels := $(addprefix setup-,build demo bench torch python systems aarch64 threads fuzz deny fresh test-more)
 
 .PHONY: help setup build prefix demo bench bench-host bench-tcp bench-tls bench-algorithms bench-network \
-  wheel wheels python-abi bench-streams bench-reads bench-recovery bench-membership bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
+  wheel wheels python-abi bench-streams bench-reads bench-recovery bench-membership bench-overlap bench-gloo bench-torch bench-programs peers install header clean check test test-more advisories abi-baseline deb \
   $(shell sed -n 's/^\(test-[a-z0-9-]*\):.*/\1/p' Makefile) $(levels)
 
 help: ## lists these targets
@@ -122,6 +122,10 @@ bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS t
 bench-membership: setup-build prefix ## times a new membership by a reconfigure beside one by a new context, and records it in docs/benchmarks
 	$(heading) "A new membership"
 	@benches/membership.py $(local_prefix) docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench-overlap: setup-bench prefix ## times allreduce beside the multiplication of matrices on the same core, and records it in docs/benchmarks
+	$(heading) "Work beside an allreduce"
+	@benches/overlap.py $(local_prefix) docs/benchmarks $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-gloo: setup-bench prefix ## times a program written for Gloo over Gloo and over gloo_rs, and records it in docs/benchmarks
 	$(heading) "A program written for Gloo, over Gloo and over gloo_rs"
@@ -358,6 +362,7 @@ test-bench: setup-bench prefix ## the benchmark's records, at small sizes and wi
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
 	@benches/streams.py $(local_prefix)/bin/gloo-rs build/bench-test --quick
 	@benches/reads.py $(local_prefix)/bin/gloo-rs build/bench-test --quick
+	@benches/overlap.py $(local_prefix) build/bench-test --quick
 
 test-fuzz: setup-fuzz ## every fuzz target for SECONDS_EACH
 	$(heading) "Fuzzing"
