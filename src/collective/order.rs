@@ -1,4 +1,5 @@
-//! The order in which reductions combine what the ranks contribute, where it determines the bits of the result.
+//! The expressions by which reductions combine what the ranks contribute, where they determine the bits of the result:
+//! in the order of the ranks, all at once, or one expression for all elements.
 
 use super::{Algorithm, Collective, Shape, Uses};
 
@@ -29,6 +30,27 @@ impl Collective {
             Self::Allreduce => &["bcube", "reduce_broadcast", "local", "shared_flat", "shared_slices"],
             Self::Reduce => &["flat", "shared_flat", "shared_slices"],
             Self::ReduceScatter => &["direct", "shared_flat"],
+            _ => &[],
+        };
+        names.contains(&algorithm.name)
+    }
+
+    /// Whether `algorithm` computes every element by one expression, which depends neither on the element's position nor
+    /// on the number of elements, so that several calls may be executed as one with the same bits. The tests prove it.
+    pub fn is_uniform(self, algorithm: &Algorithm) -> bool {
+        let names: &[&str] = match self {
+            Self::Allreduce => &[
+                "halving_doubling",
+                "recursive_doubling",
+                "ring",
+                "tree",
+                "reduce_broadcast",
+                "hierarchical_direct",
+                "local",
+                "shared_flat",
+                "shared_slices",
+                "shared_hierarchical_flat",
+            ],
             _ => &[],
         };
         names.contains(&algorithm.name)

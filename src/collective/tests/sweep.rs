@@ -2,6 +2,8 @@
 //! test-more` for powers of two and some of their neighbours up to 1024; those on shared memory for as many as can
 //! share it. An algorithm that is added to a list is covered automatically.
 
+use std::collections::HashSet;
+
 use super::calls::{Form, Sample, forms, is_full};
 use super::*;
 use crate::schedule::compiled::Compiled;
@@ -149,6 +151,40 @@ fn reproducible_calls_combine_all_contributions_at_once() {
             assert_eq!(all_at_once, is_eligible, "{} {}", collective.name(), algorithm.name);
         }
     }
+}
+
+/// Each algorithm that is said to compute all elements by one expression does so in every form, whatever its length, and
+/// each other one has a form in which it does not.
+#[test]
+fn algorithms_with_one_expression_for_all_elements_have_one_in_every_form_and_no_others() {
+    let max = Tier::from_environment().of(5, 12, 33);
+    let allreduce = Collective::Allreduce;
+    let has_one = |algorithm: &&Algorithm| (1..=max).all(|size| has_one_expression(allreduce, algorithm, size));
+    let names = |algorithm: &Algorithm| algorithm.name;
+    let found: Vec<_> = allreduce.algorithms().iter().filter(has_one).map(names).collect();
+    let said = allreduce.algorithms().iter().filter(|algorithm| allreduce.is_uniform(algorithm));
+    assert_eq!(found, said.map(names).collect::<Vec<_>>());
+}
+
+/// Whether calls of `size` ranks that differ in their length alone compute all elements by one expression, in each form.
+fn has_one_expression(collective: Collective, algorithm: &Algorithm, size: usize) -> bool {
+    let domains = two_caches(size);
+    // Only calls of one buffer are joined.
+    let all = forms(collective, algorithm, size).into_iter();
+    let mut all = all.filter(|form| form.inputs <= 1 && form.outputs == 1 && form.elements == 1);
+    all.all(|form| {
+        let expressions = [1, 2, size, 3 * size + 1, 40].into_iter().flat_map(|elements| {
+            let Some(sample) = Sample::new(collective, algorithm, size, Form { elements, ..form }) else {
+                return Vec::new();
+            };
+            let mut shapes = sample.shapes();
+            if algorithm.uses == Uses::Domains {
+                shapes.iter_mut().for_each(|shape| shape.domains = &domains);
+            }
+            verify_all(&shapes, algorithm).unwrap_or_else(|error| panic!("{form:?}: {error}")).expressions
+        });
+        expressions.collect::<HashSet<u64>>().len() <= 1
+    })
 }
 
 /// Rebuilding a schedule changes nothing but what blocks need: without them, the result equals the original.

@@ -179,8 +179,8 @@ impl<'a> Machine<'a> {
 
     /// Compares the outputs with the contract. Returns whether all reductions are in rank order, and whether all are
     /// folds.
-    pub fn check(&self, contract: &dyn Contract) -> Result<(bool, bool)> {
-        let (mut in_order, mut folds) = (true, true);
+    pub fn check(&self, contract: &dyn Contract) -> Result<(bool, bool, Vec<u64>)> {
+        let (mut in_order, mut folds, mut expressions) = (true, true, Vec::new());
         // The expression of each reduction, wherever it is required; checked where it first occurs.
         let mut agreed: QuickMap<(usize, usize, usize, u64), Id> = QuickMap::default();
         for region in &self.program.regions {
@@ -217,6 +217,7 @@ impl<'a> Machine<'a> {
                         }
                         in_order &= ascends;
                         folds &= self.symbols.folds(value.expression);
+                        expressions.push(self.symbols.hash(value.expression));
                         if known.is_some() {
                             return fail("was reduced in a different order for another element or rank".into());
                         }
@@ -225,7 +226,9 @@ impl<'a> Machine<'a> {
                 }
             }
         }
-        Ok((in_order, folds))
+        expressions.sort_unstable();
+        expressions.dedup();
+        Ok((in_order, folds, expressions))
     }
 
     /// The length of the longest chain of dependent messages and fetches.

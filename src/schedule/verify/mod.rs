@@ -131,6 +131,9 @@ pub struct Report {
     /// Whether every reduction combines what the first two ranks contribute, the result with what the third does, and
     /// so on; each rank's own contributions before that, also from the left.
     pub folds: bool,
+    /// A number for each expression by which a reduced element was computed, apart from its index: equal for equal ones,
+    /// also in calls of other lengths.
+    pub expressions: Vec<u64>,
 }
 
 /// Verifies that `schedules`, one per rank, satisfy `contract`. The error names the rank, step or element that violates
@@ -174,12 +177,12 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
             compiled::check(&programs.ok_or_else(|| wrong("too many ranks or publications".into()))?)?;
         }
     }
-    let (in_order, folds) = machine.check(contract)?;
+    let (in_order, folds, expressions) = machine.check(contract)?;
     if contract.synchronizes() {
         machine.check_barrier()?;
     }
     let steps = machine.longest_chain();
-    Ok(Report { steps, traffic: program.traffic, in_order, folds })
+    Ok(Report { steps, traffic: program.traffic, in_order, folds, expressions })
 }
 
 /// Executes the schedules with several segment lengths, trying the newest or the oldest step first, and checks that the

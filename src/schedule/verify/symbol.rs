@@ -2,9 +2,11 @@
 //! the index at which all of them are taken. Equal expressions have equal numbers, so comparing trees means comparing
 //! numbers, and all elements of a chunk share one expression.
 
+use std::hash::{Hash, Hasher};
+
 use super::Contract;
 use super::pieces::Piece;
-use crate::hash::QuickMap;
+use crate::hash::{QuickHasher, QuickMap};
 use crate::schedule::verify::Leaf;
 
 /// The number of an expression.
@@ -30,6 +32,12 @@ impl Piece for Value {
     }
 }
 
+fn hash_of(what: impl Hash) -> u64 {
+    let mut hasher = QuickHasher::default();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// The properties of an expression.
 #[derive(Clone, Copy)]
 struct Expression {
@@ -43,6 +51,8 @@ struct Expression {
     fold: bool,
     /// 1 if the expression is not a quotient.
     divisor: u64,
+    /// Of the whole tree.
+    hash: u64,
     /// The contributions: index of their first run in [`Symbols::runs`], and the number of runs.
     runs: u32,
     len: u32,
@@ -75,7 +85,7 @@ impl Symbols {
             offsets.push(offsets[rank] + contract.contributions(rank));
         }
         let mut expressions =
-            vec![Expression { first: 0, last: 0, ascending: false, fold: false, divisor: 1, runs: 0, len: 0 }];
+            vec![Expression { first: 0, last: 0, ascending: false, fold: false, divisor: 1, hash: 0, runs: 0, len: 0 }];
         let mut runs = Vec::new();
         for number in 0..offsets[contract.ranks()] {
             expressions.push(Expression {
@@ -84,6 +94,7 @@ impl Symbols {
                 ascending: true,
                 fold: true,
                 divisor: 1,
+                hash: hash_of((number, 1)),
                 runs: number,
                 len: 1,
             });
@@ -145,6 +156,7 @@ impl Symbols {
             ascending: l.ascending && r.ascending && l.last < r.first,
             fold,
             divisor: 1,
+            hash: hash_of((l.hash, r.hash)),
             runs: runs as u32,
             len: (self.runs.len() - runs) as u32,
         });
@@ -195,7 +207,7 @@ impl Symbols {
                     return Err(format!("divides {}", self.describe(of)));
                 }
                 let id = self.expressions.len() as Id;
-                self.expressions.push(Expression { divisor: u64::from(by), ..e });
+                self.expressions.push(Expression { divisor: u64::from(by), hash: hash_of((e.hash, by)), ..e });
                 self.quotients.insert((of, by), id);
                 id
             }
@@ -217,6 +229,11 @@ impl Symbols {
     /// Whether `id` is the fold of what the ranks contribute, from the left.
     pub fn folds(&self, id: Id) -> bool {
         self.expressions[id as usize].fold
+    }
+
+    /// A number that is equal for equal trees.
+    pub fn hash(&self, id: Id) -> u64 {
+        self.expressions[id as usize].hash
     }
 
     /// The expression as text for error messages.

@@ -94,7 +94,8 @@ fn refused(schedules: &[Schedule], contract: &Plain, why: &str) {
 fn valid_schedules_are_accepted() {
     let report = verify(exchange(), &plain(2, 4, sum_of_two)).unwrap();
     let traffic = Traffic { messages: 1, elements: 4, scratch: 0 };
-    assert_eq!(report, Report { steps: 1, traffic: vec![traffic; 2], in_order: true, folds: true });
+    assert_eq!(report.expressions.len(), 1);
+    assert_eq!(report, Report { steps: 1, traffic: vec![traffic; 2], in_order: true, folds: true, ..report.clone() });
 }
 
 #[test]
