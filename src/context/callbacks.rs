@@ -90,9 +90,14 @@ impl Callbacks {
     }
 
     fn start(context: &Context) -> io::Result<Self> {
+        Self::by(context, |calls| Box::new(calls))
+    }
+
+    /// Those whose threads do what `work` makes of their work.
+    fn by(context: &Context, work: impl FnOnce(Calls) -> Box<dyn Work<Arc<dyn Queued>, Context>>) -> io::Result<Self> {
         let (threads, functions, mark) = (Threads::default(), Functions::default(), Arc::new(ForkMark::new()?));
         let calls = Calls { threads: threads.clone(), functions: functions.clone(), mark: mark.clone() };
-        let pool = Pool::start(context.device().clock(), Box::new(calls))?;
+        let pool = Pool::start(context.device().clock(), work(calls))?;
         Ok(Self { own: ManuallyDrop::new(Own { pool, threads, functions }), mark })
     }
 
@@ -112,6 +117,35 @@ impl Callbacks {
         own.bell.wake();
         own
     }
+}
+
+/// The pool of the callbacks of the device of `context`, for tests: it has no threads but the caller, who runs it.
+#[cfg(test)]
+pub(crate) fn pool_without_threads(context: &Context) -> Arc<Pool<Arc<dyn Queued>, Context>> {
+    struct Lone(Calls, std::sync::atomic::AtomicBool);
+
+    impl Work<Arc<dyn Queued>, Context> for Lone {
+        fn look(&self, queue: &Arc<Queue>, number: u32, source: Arc<dyn Queued>) -> bool {
+            self.0.look(queue, number, source)
+        }
+
+        fn call_functions(&self) {
+            self.0.call_functions();
+        }
+
+        fn start_thread(&self, _: &Arc<Pool<Arc<dyn Queued>, Context>>) -> io::Result<()> {
+            match self.1.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                true => Err(io::ErrorKind::WouldBlock.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    let callbacks = Callbacks::by(context, |calls| Box::new(Lone(calls, false.into()))).expect("a pool");
+    let pool = callbacks.own.pool.clone();
+    let place = context.device().layer_data().expect("a place for callbacks");
+    *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(callbacks));
+    pool
 }
 
 impl Drop for Callbacks {

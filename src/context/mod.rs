@@ -50,6 +50,8 @@ pub use agreements::Agreed;
 pub use bootstrap::AllgatherFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
+#[cfg(test)]
+pub(crate) use callbacks::pool_without_threads;
 pub use callbacks::{call_back_buffer, call_back_request};
 pub use counters::{ContextTotals, to_prometheus};
 pub use group::Group;

@@ -14,10 +14,12 @@ use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::net::handshake::Identity;
 use crate::secret::JobToken;
-use crate::sys::{Pollable, PollerKind};
+use crate::sys::{self, Pollable, PollerKind};
 use crate::transport::connections::Linger;
 use crate::transport::tcp::TICK;
-use crate::transport::{BackgroundProgress, Clock, Connections, Device, Part, Provided, Provider, Watch, shm};
+use crate::transport::{
+    BackgroundProgress, Clock, Connections, Device, LayerData, Part, Provided, Provider, Watch, shm,
+};
 use crate::types::Rank;
 
 /// A node of a network: the device of a simulated process. The first context is at this node, each later one at a node
@@ -33,6 +35,7 @@ pub struct Node {
     providers: Vec<Box<dyn Provider>>,
     /// Keeps what their links leave behind.
     linger: Linger,
+    layer_data: LayerData,
 }
 
 impl Node {
@@ -58,7 +61,7 @@ impl Node {
         let number = network.state().add_node(None);
         let (providers, linger) = provide(number);
         let (network, taken) = (network.clone(), AtomicBool::new(false));
-        Arc::new(Self { taken, network, number, clock, host, providers, linger })
+        Arc::new(Self { taken, network, number, clock, host, providers, linger, layer_data: LayerData::default() })
     }
 
     /// The number of the node, starting with 0.
@@ -107,9 +110,14 @@ impl Clock for VirtualClock {
         self.network.now()
     }
 
-    fn sleep(&self, _: &[Pollable], until: Instant) -> bool {
-        (self.sleep)(until);
-        true
+    /// Whatever happens at the node ends the sleep, so only who sleeps for one of several sources looks which it was.
+    fn sleep(&self, sources: &[Pollable], until: Instant) -> bool {
+        let is_readable = |source: &Pollable| sys::poll(std::slice::from_ref(source), Duration::ZERO);
+        let looks = sources.len() > 1;
+        if !looks || !sources.iter().any(is_readable) {
+            (self.sleep)(until);
+        }
+        !looks || is_readable(&sources[0])
     }
 
     /// All ranks of a simulation run on one thread. The system would give the core to other processes, for
@@ -127,34 +135,44 @@ impl Network {
     pub fn next_turn(&self, node: usize) -> Option<Instant> {
         let state = self.state();
         let context = state.context(node)?;
-        if context.is_polled() || state.is_armed(node) {
-            return state.next_event(node);
-        }
-        [state.next_arrival(node), Some(state.next_tick(node))].into_iter().flatten().min().map(|at| at.max(state.now))
+        let reminder = state.nodes[node].reminder.map(|at| at.max(state.now));
+        let next = if context.is_polled() || state.is_armed(node) {
+            state.next_event(node)
+        } else {
+            let ends = [state.next_arrival(node), Some(state.next_tick(node))];
+            ends.into_iter().flatten().min().map(|at| at.max(state.now))
+        };
+        [next, reminder].into_iter().flatten().min()
     }
 
     /// What the device does for the context of `node` now, as one of sockets: it tells the context of connections that
     /// peers have made. If the context is armed, it progresses it when something has come; if not, it ticks. If a
-    /// thread waits on it, that one does the rest.
+    /// thread waits on it, that one does the rest. It reminds the context of what that is to be reminded of.
     pub fn drive(&self, node: usize) {
         let mut state = self.state();
         let (now, is_armed) = (state.now, state.is_armed(node));
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (has_come, arrives) = (is_due(state.next_event(node)), is_due(state.next_arrival(node)));
         state.woken(node);
-        let Some(context) = state.context(node).filter(|context| !context.is_polled()) else { return };
-        let ticks = !is_armed && state.next_tick(node) <= now;
+        let reminds = state.nodes[node].reminder.take_if(|at| *at <= now).is_some();
+        let Some(context) = state.context(node) else { return };
+        let is_polled = context.is_polled();
+        let ticks = !is_polled && !is_armed && state.next_tick(node) <= now;
         if ticks {
             state.nodes[node].ticked = now;
         }
         drop(state);
-        if arrives {
-            context.arrived();
-        } else if is_armed && has_come {
-            context.drive();
+        match is_polled {
+            true => {}
+            false if arrives => context.arrived(),
+            false if is_armed && has_come => context.drive(),
+            false => {}
         }
         if ticks {
             context.tick();
+        }
+        if reminds {
+            context.reminded();
         }
     }
 }
@@ -183,20 +201,31 @@ impl State {
     }
 }
 
-/// Whether the device is responsible for progress.
-struct ArmedFlag(Arc<AtomicBool>);
+/// Whether the device is responsible for progress, and when it reminds the context.
+struct NodeWatch {
+    armed: Arc<AtomicBool>,
+    network: Network,
+    node: usize,
+}
 
-impl Watch for ArmedFlag {
+impl Watch for NodeWatch {
     fn arm(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.armed.store(true, Ordering::Relaxed);
     }
 
     fn disarm(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.armed.store(false, Ordering::Relaxed);
     }
 
     fn is_armed(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    fn remind(&self, time: Duration) {
+        let mut state = self.network.state();
+        let at = state.now + time;
+        let reminder = &mut state.nodes[self.node].reminder;
+        *reminder = Some(reminder.map_or(at, |other| other.min(at)));
     }
 }
 
@@ -266,9 +295,9 @@ impl Device for Node {
     ) -> Result<Box<dyn Watch>> {
         let mut state = self.network.state();
         let node = state.node_of(&connections.address().identity);
-        let node = &mut state.nodes[node];
-        (node.context, node.armed) = (Some(context), Arc::new(AtomicBool::new(true)));
-        Ok(Box::new(ArmedFlag(node.armed.clone())))
+        let own = &mut state.nodes[node];
+        (own.context, own.armed) = (Some(context), Arc::new(AtomicBool::new(true)));
+        Ok(Box::new(NodeWatch { armed: own.armed.clone(), network: self.network.clone(), node }))
     }
 
     fn provisional_sockets(&self, _: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
@@ -293,6 +322,10 @@ impl Device for Node {
 
     fn transport(&self) -> &'static str {
         "loopback"
+    }
+
+    fn layer_data(&self) -> Option<&LayerData> {
+        Some(&self.layer_data)
     }
 
     fn is_inherited(&self) -> bool {

@@ -159,6 +159,8 @@ pub(super) struct NodeState {
     pub context: Option<Weak<dyn BackgroundProgress>>,
     /// Whether the device waits for what comes for the context.
     pub armed: Arc<AtomicBool>,
+    /// When the device reminds the context.
+    pub reminder: Option<Instant>,
     /// When the device has ticked last.
     pub ticked: Instant,
     pub pending: Vec<(Instant, PendingEvent)>,
@@ -336,6 +338,7 @@ impl State {
             status: NodeStatus::Running,
             context: None,
             armed: Arc::default(),
+            reminder: None,
             ticked: self.now,
             pending: Vec::new(),
             awaits_peers: false,

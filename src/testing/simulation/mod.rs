@@ -4,6 +4,7 @@
 
 mod abort;
 mod agreements;
+mod callbacks;
 mod calls;
 mod changes;
 mod concurrent;
