@@ -60,6 +60,73 @@ static void in_orders_of_their_own(void) {
 
 static void in_orders_over_tcp(void) { without_shared_memory(in_orders_of_their_own); }
 
+/* Many short sums, which are joined over TCP, and long ones between them; threads wait for them one by one. */
+enum { FUSED = 24, WAITERS = 3 };
+static gloo_rs_request_t *joined[FUSED];
+
+static void *waits(void *first) {
+  int n;
+  for (n = *(int *)first; n < FUSED; n += WAITERS) {
+    if (n % 2) CHECK_OK(gloo_rs_wait_for(joined[n], test_timeout_ms()));
+    else CHECK_OK(gloo_rs_wait(joined[n]));
+  }
+  return NULL;
+}
+
+static void fused(void) {
+  static int64_t data[FUSED][2000];
+  gloo_rs_context_t *context = connected_context();
+  int round, n;
+  size_t i;
+  CHECK_INVALID(gloo_rs_group_fuse(NULL, 1000), "group is NULL");
+  for (round = 0; round < 10; round++) {
+    pthread_t threads[WAITERS];
+    int firsts[WAITERS];
+    gloo_rs_group_t *group = begin(context);
+    CHECK_OK(gloo_rs_group_fuse(group, round % 3 == 0 ? 3000 : 1000000));
+    for (n = 0; n < FUSED; n++) {
+      size_t count = n % 7 == 6 ? 2000 : (size_t)n;
+      for (i = 0; i < count; i++) data[n][i] = n + round + test_rank;
+      joined[n] = add_sum(group, data[n], count, (uint64_t)n / 20);
+    }
+    CHECK_OK(gloo_rs_group_end(group));
+    for (n = 0; n < WAITERS; n++) {
+      firsts[n] = n;
+      threads[n] = start_thread(waits, &firsts[n]);
+    }
+    for (n = 0; n < WAITERS; n++) join_thread(threads[n]);
+    for (n = 0; n < FUSED; n++) {
+      size_t count = n % 7 == 6 ? 2000 : (size_t)n;
+      for (i = 0; i < count; i++) CHECK_INT(data[n][i], test_size * (n + round) + test_size * (test_size - 1) / 2);
+      CHECK_OK(gloo_rs_request_free(joined[n]));
+    }
+  }
+  gloo_rs_context_destroy(context);
+}
+
+static void fused_over_tcp(void) { without_shared_memory(fused); }
+
+/* A rank that does not fuse, or another amount. */
+static void fused_otherwise(void) {
+  static int64_t data[4][100];
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_group_t *group = begin(context);
+  gloo_rs_request_t *requests[4];
+  gloo_rs_status_t statuses[4];
+  int n;
+  if (test_rank == 0) CHECK_OK(gloo_rs_group_fuse(group, 1000000));
+  for (n = 0; n < 4; n++) requests[n] = add_sum(group, data[n], 100, 1);
+  CHECK_OK(gloo_rs_group_end(group));
+  CHECK(gloo_rs_wait_all(requests, 4, GLOO_RS_TIMEOUT_DEFAULT, statuses) != GLOO_RS_OK);
+  for (n = 0; n < 4; n++) {
+    CHECK(statuses[n] == GLOO_RS_ERROR_MISMATCH || statuses[n] == GLOO_RS_ERROR_CONNECTION_LOST);
+    CHECK_OK(gloo_rs_request_free(requests[n]));
+  }
+  gloo_rs_context_destroy(context);
+}
+
+static void fused_otherwise_over_tcp(void) { without_shared_memory(fused_otherwise); }
+
 /* Every rank sends to every other one and receives from it, one after the other as the stages of a pipeline do: with
  * blocking calls all would wait in their first send. */
 static void exchanges(void) {
@@ -367,6 +434,10 @@ int main(int argc, char **argv) {
       {"in_orders_of_their_own", 1, in_orders_of_their_own, -1},
       {"in_orders_of_their_own", 4, in_orders_of_their_own, -1},
       {"in_orders_over_tcp", 3, in_orders_over_tcp, -1},
+      {"fused", 3, fused, -1},
+      {"fused_over_tcp", 2, fused_over_tcp, -1},
+      {"fused_over_tcp", 3, fused_over_tcp, -1},
+      {"fused_otherwise_over_tcp", 2, fused_otherwise_over_tcp, -1},
       {"exchanges", 2, exchanges, -1},
       {"exchanges", 4, exchanges, -1},
       {"exchanges_over_tcp", 3, exchanges_over_tcp, -1},

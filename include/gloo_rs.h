@@ -2231,6 +2231,19 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_group_begin(struct gloo_rs_context_t *context,
                                           struct gloo_rs_group_t **group);
 
+/// Has gloo_rs_group_end execute allreduces of the group as one, as Horovod does with its fusion buffer: on a copy of
+/// their elements, of at most `max_bytes` in all. Those are joined that follow each other on one tag, with equal type and
+/// operation, if the bits are the same, and if messages are sent for them: not where all ranks share memory. Bits are the
+/// same in the order of ranks, and by some algorithms, such as recursive_doubling; the library may choose another one.
+/// Each request ends as it would alone; all of a joined call fail together, and after the shortest of their timeouts.
+/// Counters and the flight recorder have the joined call.
+///
+/// `max_bytes` and the allreduces of the group must be the same on all ranks: another one is a mismatch. None may have
+/// several inputs or outputs: that fails gloo_rs_group_end. 0, as without this call, joins none; the last call counts.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_group_fuse(struct gloo_rs_group_t *group,
+                                         size_t max_bytes);
+
 /// Adds what gloo_rs_collective_start does to a group: a call of the collective `kind` with `options`, which begins
 /// when the group ends, with what its buffers contain then. Its timeout begins then, too. `*request` belongs to the
 /// group until that: to wait for it, or to start or attach it, is refused with GLOO_RS_ERROR_INVALID_OPERATION, and to

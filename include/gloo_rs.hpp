@@ -531,6 +531,7 @@ class Group : public detail::Handle<gloo_rs_group_t, detail::Destroy<gloo_rs_gro
   [[nodiscard]] Request start(gloo_rs_collective_t kind, const gloo_rs_collective_options_t &options) {
     return make<Request>(gloo_rs_group_collective_start, get(), kind, &options);
   }
+  void fuse(std::size_t max_bytes) { check(gloo_rs_group_fuse(get(), max_bytes)); }
   // Adds a request of start() or Request::started() that has ended.
   void start(const Request &request) { check(gloo_rs_group_start(get(), request.get())); }
   void send(const UnboundBuffer &buffer, int32_t to, uint64_t slot, size_t offset, size_t bytes) {

@@ -1363,6 +1363,9 @@ unsafe extern "C" {
     pub fn gloo_rs_group_begin(context: *mut gloo_rs_context_t, group: *mut *mut gloo_rs_group_t) -> gloo_rs_status_t;
 }
 unsafe extern "C" {
+    pub fn gloo_rs_group_fuse(group: *mut gloo_rs_group_t, max_bytes: usize) -> gloo_rs_status_t;
+}
+unsafe extern "C" {
     pub fn gloo_rs_group_collective_start(
         group: *mut gloo_rs_group_t,
         kind: gloo_rs_collective_t,

@@ -92,6 +92,7 @@ pub(super) fn explain(digest: u64) -> String {
     let sharing = match Purpose::decode(digest) {
         Some(Purpose::Call) => "",
         Some(Purpose::Counts) => ", sharing its counts",
+        Some(Purpose::Fused) => ", fused in a group",
         Some(Purpose::Comparison) => {
             return "a comparison of calls, which check_calls asks for (it must be the same on all ranks)".into();
         }
@@ -157,6 +158,7 @@ mod tests {
                             format!("{} {} of {dtype}{}", collective.name(), algorithm.name, op_text(operation))
                         );
                         assert_eq!(explain(Purpose::Counts.of(digest)), format!("{text}, sharing its counts"));
+                        assert_eq!(explain(Purpose::Fused.of(digest)), format!("{text}, fused in a group"));
                         assert!(digests.insert(digest) && digests.insert(Purpose::Counts.of(digest)));
                         assert!(texts.insert(text));
                     }

@@ -3,9 +3,12 @@
 //! A group only notes what is to begin. Its end holds the engine's lock while it looks whether all can begin, and while
 //! it begins them, so no peer learns of a group that is refused.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use crate::context::Context;
+use crate::context::fused::{Fused, together};
 use crate::context::operation::Operation;
 use crate::context::request::{HasRequest, Joined, Times};
 use crate::context::rounds::{Exclusion, admit_all};
@@ -25,6 +28,8 @@ pub struct Group {
 #[derive(Default)]
 struct State {
     starts: Starts,
+    /// The most bytes of a call that joins several; 0 if none does.
+    max_fused_bytes: usize,
     /// Why a start was refused: then none begins.
     refused: Option<Error>,
     has_ended: bool,
@@ -72,6 +77,13 @@ impl Group {
         Ok(())
     }
 
+    /// At the end, allreduces that follow each other on one tag are executed as one of at most `max_bytes`, where that gives
+    /// the same bits. The same on all ranks, as the allreduces of the group are then.
+    pub fn fuse(&self, max_bytes: usize) -> Result<()> {
+        self.open()?.max_fused_bytes = max_bytes;
+        Ok(())
+    }
+
     /// Adds a send, see [`UnboundBuffer::send`](super::UnboundBuffer::send).
     pub fn send(&self, own: &Arc<dyn HasBuffer>, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
         self.add(own, own.buffer().message_to(to, slot, offset, bytes)?)
@@ -97,12 +109,13 @@ impl Group {
         let mut state = self.open()?;
         state.has_ended = true;
         let (mut starts, refused) = (std::mem::take(&mut state.starts), state.refused.take());
+        let max_fused_bytes = state.max_fused_bytes;
         drop(state);
         // One order for all ranks with the same group, whatever order they have named them in: comparisons of calls
         // need it, and so do more long calls than have shared memory at a time. Those of one line keep theirs.
         starts.requests.sort_by_key(|(own, _)| own.request().line());
         match refused {
-            None => starts.begin(&self.context),
+            None => starts.begin(&self.context, max_fused_bytes),
             Some(error) => {
                 starts.give_up();
                 Err(error.context("a start of this group was refused, so none has begun"))
@@ -153,10 +166,14 @@ impl Starts {
         give_up(&self.requests);
     }
 
-    fn begin(&self, context: &Context) -> Result<()> {
+    fn begin(&self, context: &Arc<Context>, max_fused_bytes: usize) -> Result<()> {
         let entered = self.requests.iter().take_while(|(own, _)| own.request().enter_group()).count();
         let (entered, others) = self.requests.split_at(entered);
-        let begun = if others.is_empty() { self.begin_entered(context) } else { Err(gone("request", "freed")) };
+        let begun = if others.is_empty() {
+            self.begin_entered(context, max_fused_bytes)
+        } else {
+            Err(gone("request", "freed"))
+        };
         if begun.is_err() {
             entered.iter().for_each(|(own, joined)| own.request().leave_group(*joined));
             give_up(others);
@@ -164,19 +181,20 @@ impl Starts {
         begun
     }
 
-    fn begin_entered(&self, context: &Context) -> Result<()> {
+    fn begin_entered(&self, context: &Arc<Context>, max_fused_bytes: usize) -> Result<()> {
         let buffers = self.messages.iter().map(|(own, _)| own.upgrade());
         let buffers = buffers.collect::<Option<Vec<_>>>().ok_or_else(|| gone("buffer", "destroyed"))?;
         self.requests.iter().try_for_each(|(own, _)| own.request().stage())?;
+        let units = self.units(context, max_fused_bytes)?;
         let now = context.engine().now();
-        let mut runs: Vec<Run<'_>> = self.requests.iter().map(|(own, _)| own.request().run_from(now)).collect();
+        let mut runs: Vec<Run<'_>> = units.iter().map(|unit| unit.run_from(now)).collect();
         let compared = compare_all(context, &mut runs)?;
         let admitted = admit_all(&runs)?;
         let (mut guard, lines) = reserve(context, &runs)?;
-        let mut begun = Vec::with_capacity(runs.len());
-        for (run, (own, _)) in runs.iter().zip(&self.requests) {
-            match own.request().begin_in(&mut guard, run) {
-                Ok(operation) => begun.push((operation, Times::of(run))),
+        let mut begun = Vec::with_capacity(self.requests.len());
+        for (run, unit) in runs.iter().zip(&units) {
+            match unit.begin_in(&mut guard, run, &mut begun) {
+                Ok(()) => {}
                 Err(error) => {
                     guard.end_reservation(&lines);
                     let error = run.refused(guard, &error);
@@ -199,12 +217,66 @@ impl Starts {
         Ok(())
     }
 
+    /// The calls that are executed.
+    fn units(&self, context: &Arc<Context>, max_fused_bytes: usize) -> Result<Vec<Unit<'_>>> {
+        if max_fused_bytes == 0 {
+            return Ok(self
+                .requests
+                .iter()
+                .map(|own| Unit { requests: std::slice::from_ref(own), fused: None })
+                .collect());
+        }
+        let part = |(own, _): &(Arc<dyn HasRequest>, Joined)| {
+            let text = "a group that fuses takes no allreduces of several inputs or outputs";
+            own.request().part().ok_or_else(|| Error::new(ErrorKind::InvalidOperation, text))
+        };
+        let parts = self.requests.iter().map(part).collect::<Result<Vec<_>>>()?;
+        let unit = |range: Range<usize>| {
+            // SAFETY: by the contract of `Context::request`, the inputs are valid from the end of the group on.
+            let fused = (range.len() > 1).then(|| unsafe { Fused::new(context, &parts[range.clone()]) });
+            Ok(Unit { requests: &self.requests[range], fused: fused.transpose()? })
+        };
+        together(context, &parts, max_fused_bytes).into_iter().map(unit).collect()
+    }
+
     /// Ends what has begun on a context that is broken since.
     #[cold]
     fn end_early(&self, begun: Vec<(Operation, Times)>) {
         for ((operation, times), (own, _)) in begun.into_iter().zip(&self.requests) {
             own.request().end_early(operation, times);
         }
+    }
+}
+
+/// A call that is executed, for one request or for several.
+struct Unit<'a> {
+    requests: &'a [(Arc<dyn HasRequest>, Joined)],
+    fused: Option<Arc<Fused>>,
+}
+
+impl Unit<'_> {
+    fn run_from(&self, now: Instant) -> Run<'_> {
+        match &self.fused {
+            Some(fused) => fused.run_from(now),
+            None => self.requests[0].0.request().run_from(now),
+        }
+    }
+
+    /// Begins `run`, and adds to `begun` what each request has of it.
+    fn begin_in(&self, guard: &mut Guard<'_>, run: &Run<'_>, begun: &mut Vec<(Operation, Times)>) -> Result<()> {
+        let Some(fused) = &self.fused else {
+            begun.push((self.requests[0].0.request().begin_in(guard, run)?, Times::of(run)));
+            return Ok(());
+        };
+        fused.begin(guard, run)?;
+        let mut at = 0;
+        for (own, _) in self.requests {
+            own.request().has_begun(run);
+            begun.push((Operation::Fused(fused.clone(), at), Times::of(run)));
+            at += own.request().bytes();
+        }
+        fused.tell(guard);
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ mod claim;
 mod counters;
 mod digest;
 mod exchange;
+mod fused;
 mod group;
 mod handle;
 mod lent;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::context::fused::Fused;
 use crate::context::outcome::Outcome;
 use crate::context::run::Run;
 use crate::context::shared::SharedCall;
@@ -16,6 +17,8 @@ pub(super) enum Operation {
     Engine(u32),
     /// All its steps are on shared memory, and the thread that goes on with it executes them.
     Thread(SharedCall),
+    /// Its elements are those from this byte on of a call that it shares with others.
+    Fused(Arc<Fused>, usize),
 }
 
 impl Operation {
@@ -61,6 +64,7 @@ impl Operation {
             Self::Thread(call) => {
                 context.shared_work(&run.binding).map_or(Ok(true), |work| call.advance(run, &work, until))
             }
+            Self::Fused(fused, _) => fused.advance(until),
         }
     }
 
@@ -76,6 +80,13 @@ impl Operation {
                 Outcome { run, guard, index: *index, is_over: over }.conclude()
             }
             Self::Thread(call) => context.shared_work(&run.binding).map_or(Ok(()), |work| call.complete(run, &work)),
+            Self::Fused(fused, at) => {
+                fused.complete()?;
+                // SAFETY: by the contract of `Context::request`, the output is valid until the request is inactive, and
+                // these are its elements.
+                run.binding.outputs.iter().for_each(|output| unsafe { fused.copy_out(*at, *output, run.call.bytes) });
+                Ok(())
+            }
         }
     }
 
@@ -84,13 +95,15 @@ impl Operation {
         match self {
             Self::Engine(index) => Some(*index),
             Self::Thread(call) => call.index,
+            // Each thread that waits knows it by what they share.
+            Self::Fused(..) => None,
         }
     }
 
     /// The call that a thread executes.
     pub fn in_thread(&mut self) -> Option<&mut SharedCall> {
         match self {
-            Self::Engine(_) => None,
+            Self::Engine(_) | Self::Fused(..) => None,
             Self::Thread(call) => Some(call),
         }
     }

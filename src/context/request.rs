@@ -483,7 +483,8 @@ impl Drop for Request {
         }
         let Ok(mut guard) = self.body.context.lock() else { return };
         guard.break_with(&error, Some(&error));
-        if let Some(index) = operation.and_then(|operation| operation.index()) {
+        // One that is shared ends with its last request, without the lock.
+        if let Some(index) = operation.as_ref().and_then(Operation::index) {
             guard = self.body.context.engine().withdraw_function(guard, index);
             drop(guard.end(index));
         }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::engine::operation::Operation;
 use crate::engine::shared::BackgroundOperation;
@@ -104,6 +104,24 @@ impl Engine {
             }
         }
         guard
+    }
+
+    /// [`Engine::finish`] for a run without a function that any thread may end: until it `is_over`, or until `deadline`.
+    pub fn finish_other<'a>(
+        &'a self,
+        mut guard: Guard<'a>,
+        deadline: Instant,
+        is_over: impl Fn() -> bool,
+    ) -> Guard<'a> {
+        loop {
+            let next = |core: &mut Core| if is_over() { Some(None) } else { core.next_function().map(Some) };
+            let (core, next) = self.wait(guard, deadline, next);
+            let Some(Some(function)) = next else { return core };
+            guard = self.call_function(core, function);
+            if guard.now >= deadline {
+                return guard;
+            }
+        }
     }
 
     /// No other thread calls the function of the run `index` any more. Waits for the end of a call that one makes.

@@ -79,16 +79,18 @@ pub enum Purpose {
     Call = 0,
     /// The counts of the call, which its algorithm needs and only some ranks know.
     Counts = 1,
+    /// The call, which joins several ones of a group.
+    Fused = 2,
     /// A comparison of the ranks' calls; the fields for the call are not used.
-    Comparison = 2,
+    Comparison = 3,
     /// A measurement of a link; belongs to no call.
-    Measurement = 3,
+    Measurement = 4,
     /// Makes a context; belongs to no call.
-    Setup = 4,
+    Setup = 5,
 }
 
 impl Purpose {
-    const ALL: &[Self] = &[Self::Call, Self::Counts, Self::Comparison, Self::Measurement, Self::Setup];
+    const ALL: &[Self] = &[Self::Call, Self::Counts, Self::Fused, Self::Comparison, Self::Measurement, Self::Setup];
 
     /// The digest of a message with this purpose that belongs to no call.
     pub const fn alone(self) -> u64 {
@@ -144,14 +146,14 @@ impl Digest {
     }
 }
 
-/// The kind of a call: only messages of one kind and tag match. The calls of each collective, with the messages by
-/// which they share their counts, are one kind, and so are comparisons of calls, measurements, and what makes a
+/// The kind of a call: only messages of one kind and tag match. The calls of each collective, with those that are fused
+/// and the messages by which they share their counts, are one kind, and so are comparisons of calls, measurements, and what makes a
 /// context. Never 0.
 #[inline]
 pub const fn kind(fingerprint: u64) -> u8 {
     let collective = (COLLECTIVE.get(fingerprint) + 1) as u8;
     match PURPOSE.get(fingerprint) {
-        purpose if purpose <= Purpose::Counts as u32 => collective,
+        purpose if purpose <= Purpose::Fused as u32 => collective,
         purpose => MAX_COLLECTIVE as u8 + purpose as u8,
     }
 }
@@ -255,6 +257,7 @@ mod tests {
                 let own = fingerprint(digest, 1 + rest);
                 assert_eq!(*kinds.entry(kind(own)).or_insert(collective), collective);
                 assert_eq!(kind(Purpose::Counts.of(digest)), kind(own), "ranks of which one shares counts must meet");
+                assert_eq!(kind(Purpose::Fused.of(digest)), kind(own), "ranks of which one fuses its calls must meet");
             }
         }
         let alone = [Purpose::Comparison, Purpose::Measurement, Purpose::Setup].map(|purpose| kind(purpose.alone()));

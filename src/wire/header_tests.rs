@@ -88,7 +88,7 @@ fn invalid_headers_are_refused() {
     let collective = Envelope { space: Space::collective(LAST_KIND, 0xff_ffff), ..envelope };
     assert!(
         refused(&|wire| wire[2] = LAST_KIND + 1, Message::Announce { envelope: collective, number: 0 })
-            .contains("space 36")
+            .contains("space 37")
     );
     assert!(refused(&|wire| wire[36] = 1, Message::Announce { envelope, number: 0 }).contains(zeros));
     assert!(refused(&|wire| wire[39] = 1, Message::Announce { envelope: collective, number: 0 }).contains(zeros));

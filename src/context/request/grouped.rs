@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Request;
-use super::body::Times;
+use super::body::{Body, Times};
 use super::state::State;
+use crate::collective::Collective;
+use crate::context::fused::Part;
 use crate::context::operation::Operation;
 use crate::context::run::Run;
 use crate::context::shared::SharedCall;
@@ -86,6 +88,26 @@ impl Request {
     /// The run of the call that starts at `now`.
     pub(in crate::context) fn run_from(&self, now: Instant) -> Run<'_> {
         self.body.context.run_of(self.body.binding(), self.body.timeout, now)
+    }
+
+    /// What a call has of this one that it is fused with others of the group into. `None` if this is an allreduce of
+    /// several inputs or outputs.
+    pub(in crate::context) fn part(&self) -> Option<Part> {
+        let Body { call, inputs, outputs, first: (input, output), tag, timeout, .. } = &*self.body;
+        let input = if inputs.is_empty() { output.cast_const() } else { *input };
+        let part = Part { call: call.clone(), input, tag: *tag, timeout: *timeout, on_end: self.body.clone() };
+        let is_other = call.collective() != Collective::Allreduce;
+        (is_other || inputs.len() <= 1 && outputs.len() <= 1).then_some(part)
+    }
+
+    /// Bytes of the call.
+    pub(in crate::context) fn bytes(&self) -> usize {
+        self.body.call.bytes
+    }
+
+    /// The group has begun a call that has the elements of this one.
+    pub(in crate::context) fn has_begun(&self, run: &Run<'_>) {
+        self.body.has_started(&Times::of(run));
     }
 
     /// Begins `run` with the lock on the context.

@@ -29,7 +29,8 @@ impl Kind {
     pub fn of(fingerprint: u64, link: Link) -> Option<Self> {
         let digest = digest(fingerprint);
         let Digest { collective, algorithm, .. } = Digest::decode(digest);
-        (Purpose::decode(digest) == Some(Purpose::Call)).then_some(Self { collective, algorithm, link })
+        let is_call = matches!(Purpose::decode(digest), Some(Purpose::Call | Purpose::Fused));
+        is_call.then_some(Self { collective, algorithm, link })
     }
 
     /// The names of the collective and of the algorithm.

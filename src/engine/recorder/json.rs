@@ -114,6 +114,7 @@ impl Snapshot {
              \"error\": {error}, \"waited_for\": {waited_for}, \"waits\": {waits}}}",
             purpose = match purpose {
                 Some(Purpose::Counts) => "counts",
+                Some(Purpose::Fused) => "fused",
                 Some(Purpose::Comparison) => "comparison",
                 _ => "call",
             },

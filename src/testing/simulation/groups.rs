@@ -1,5 +1,6 @@
 //! Groups of starts: requests and messages that ranks name in different orders, and groups that are refused.
 
+mod fused;
 mod random;
 
 use std::sync::Arc;
