@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Order, Shape};
 use crate::context::Context;
 use crate::context::outcome::Outcome;
 use crate::context::run::Run;
@@ -90,7 +90,7 @@ pub(super) fn together(context: &Context, parts: &[Part], max_bytes: usize) -> V
 /// call takes less time than the start and the wait of its request, which each one needs all the same.
 fn may_join(context: &Context, part: &Part) -> bool {
     let call = &*part.call;
-    let is_uniform = call.collective().is_uniform(call.algorithm) || call.shape.get().ordered;
+    let is_uniform = call.collective().is_uniform(call.algorithm) || call.shape.get().order == Order::Ranks;
     let is_shared = call.plan.program.is_some() && context.shared_memory.get().is_some();
     call.collective() == Collective::Allreduce
         && call.shape.get().size > 1

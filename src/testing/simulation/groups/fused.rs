@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Own, group_of, sum};
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Order, Shape};
 use crate::context::{Call, Completions, Context, Reduction, wait_for_several};
 use crate::error::{Error, ErrorKind, Result};
 use crate::testing::loopback::{Network, NodeStatus, Random};
@@ -21,7 +21,7 @@ use crate::types::{DataType, ReduceOp};
 struct Reduced {
     algorithm: Option<&'static str>,
     op: ReduceOp,
-    ordered: bool,
+    order: Order,
     in_place: bool,
     count: usize,
     tag: u64,
@@ -31,11 +31,12 @@ impl Reduced {
     fn random(random: &mut Random) -> Self {
         let algorithms =
             [Some("recursive_doubling"), Some("tree"), Some("hierarchical_direct"), None, Some("ring_chunked")];
-        let ordered = random.one_in(4);
+        // Exact sums are not joined, and others are.
+        let order = [Order::Any, Order::Any, Order::Any, Order::Ranks, Order::Reproducible][random.below(5)];
         Self {
-            algorithm: if ordered { Some("reduce_broadcast") } else { algorithms[random.below(5)] },
+            algorithm: if order == Order::Any { algorithms[random.below(5)] } else { Some("reduce_broadcast") },
             op: [ReduceOp::Sum, ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max][random.below(4)],
-            ordered,
+            order,
             in_place: random.one_in(2),
             count: [0, 1, 3, 200][random.below(4)] + random.below(3),
             tag: random.below(2) as u64,
@@ -43,9 +44,9 @@ impl Reduced {
     }
 
     fn request(self, context: &Arc<Context>, input: &[f32], output: &mut [f32]) -> Arc<Own> {
-        let Self { algorithm, op, ordered, in_place, count, tag } = self;
+        let Self { algorithm, op, order, in_place, count, tag } = self;
         let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), count);
-        let shape = Shape { inputs: usize::from(!in_place), ordered, average: op == ReduceOp::Average, ..shape };
+        let shape = Shape { inputs: usize::from(!in_place), order, average: op == ReduceOp::Average, ..shape };
         let call = Call {
             algorithm,
             reduction: Reduction::Op(op),
@@ -205,7 +206,7 @@ fn random_jobs_of_groups_that_fuse() {
 const SUM: Reduced = Reduced {
     algorithm: Some("recursive_doubling"),
     op: ReduceOp::Sum,
-    ordered: false,
+    order: Order::Any,
     in_place: true,
     count: 10,
     tag: 0,
@@ -216,7 +217,7 @@ fn calls_that_follow_each_other_are_one() {
     const BYTES: usize = SUM.count * size_of::<f32>();
     let (other_op, other_tag) = (Reduced { op: ReduceOp::Max, ..SUM }, Reduced { tag: 1, ..SUM });
     let (ring, none) = (Reduced { algorithm: Some("ring_chunked"), ..SUM }, Reduced { count: 0, ..SUM });
-    let in_order = Reduced { ordered: true, algorithm: Some("reduce_broadcast"), ..SUM };
+    let in_order = Reduced { order: Order::Ranks, algorithm: Some("reduce_broadcast"), ..SUM };
     let cases: [(&[Reduced], usize, u64); 9] = [
         (&[SUM; 5], 5 * BYTES, 1),
         (&[SUM; 5], 5 * BYTES - 1, 2),
