@@ -82,6 +82,13 @@ fn started(py: Python<'_>, requests: &[Py<Request>], end: &mut dyn FnMut() -> Py
 
 #[pymethods]
 impl Group {
+    /// Has `end` execute allreduces that follow each other on one tag as one, on a copy of at most `max_bytes` in all,
+    /// where messages are sent for them and the bits are the same. The same on all ranks; 0 joins none.
+    fn fuse(&self, py: Python<'_>, max_bytes: usize) -> PyResult<()> {
+        // SAFETY: the group lives.
+        self.naming(py, |group| unsafe { gloo_rs_group_fuse(group, max_bytes) })
+    }
+
     /// Begins all starts of the group, and waits for none. If this raises, none has begun.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let State { group, requests } = self.state(py).take().ok_or_else(|| ended(py))?;

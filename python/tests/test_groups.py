@@ -30,6 +30,22 @@ def test_starts_begin_together_in_whatever_order(size, shared_memory):
     run_ranks(size, rank_main, shared_memory=shared_memory)
 
 
+def test_a_group_joins_allreduces_when_told_to():
+    def rank_main(context):
+        sums = [np.full(N + n, context.rank + n, np.float32) for n in range(6)]
+        with context.group() as group:
+            group.fuse(1 << 20)
+            requests = [context.start("allreduce", values, algorithm="recursive_doubling", group=group) for values in sums]
+        gloo_rs.wait_all(requests, timeout=TIMEOUT_S)
+        for n, values in enumerate(sums):
+            assert (values == 2 * n + 1).all()
+        assert [(call["algorithm"], call["calls"]) for call in context.counters()["calls"]] == [("recursive_doubling", 1)]
+        with pytest.raises(gloo_rs.InvalidOperation, match="the group has ended"):
+            group.fuse(0)
+
+    run_ranks(2, rank_main, shared_memory=False)
+
+
 def test_each_rank_sends_to_every_other_one(shared_memory):
     def rank_main(context):
         sent, received = np.full((3, 100_000), context.rank, np.uint8), np.full((3, 100_000), 9, np.uint8)
