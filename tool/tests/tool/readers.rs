@@ -72,8 +72,11 @@ fn signals_reach_ranks_whose_output_is_not_read() {
     let elsewhere = Elsewhere::new();
     for place in ["here", "there"] {
         let got = elsewhere.path(place);
-        let script = format!("trap 'touch {got}$RANK; exit 0' TERM; seq 1 100000000 & wait");
+        // One rank's output may fill the pipe before the other one has its trap.
+        let ready = elsewhere.path(&format!("{place}-ready"));
+        let script = format!("trap 'touch {got}$RANK; exit 0' TERM; touch {ready}$RANK; seq 1 100000000 & wait");
         let (mut job, mut output) = start(&elsewhere, place, "60", &script);
+        wait_for(&[0, 1].map(|rank| format!("{ready}{rank}")));
         kill(job.id() as i32, libc::SIGTERM);
         wait_for(&[0, 1].map(|rank| format!("{got}{rank}")));
         output.read_to_end(&mut Vec::new()).unwrap();
