@@ -426,7 +426,7 @@ impl Engine {
 
     /// Whether a thread whose wait has found nothing at `now` polls on.
     pub fn polls_on(&self, idle: &mut Idle, spin: Spin, now: Instant) -> bool {
-        idle.polls_on(if self.oversubscription.is_present(now) { spin.oversubscribed() } else { spin }, now)
+        idle.polls_on(spin, self.oversubscription.is_present(now), now)
     }
 
     /// Whether a thread polls, or sleeps in the system.

@@ -38,33 +38,37 @@ impl Cores {
     }
 }
 
-/// How long a waiting thread polls after the last progress before it sleeps.
+/// How long a waiting thread polls after the last progress before it sleeps. Ordered by duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Spin(Duration);
+pub struct Spin {
+    /// The time, where nobody else wants the core.
+    usual: Duration,
+    /// The time, where others do.
+    oversubscribed: Duration,
+}
 
 impl Spin {
     /// Until the wait ends.
-    pub const FOREVER: Self = Self(Duration::MAX);
+    pub const FOREVER: Self = Self::of(Duration::MAX);
 
-    /// This time.
+    /// This time, whoever wants the core.
     pub const fn of(time: Duration) -> Self {
-        Self(time)
+        Self { usual: time, oversubscribed: time }
     }
 
     /// What `mode` means on these cores.
     pub fn new(mode: WaitMode, cores: Cores, constants: &Constants) -> Self {
         let us = |us: f64| Duration::from_secs_f64(us * 1e-6);
-        let time = us(if cores == Cores::Shared { constants.spin_shared_us } else { constants.spin_us });
-        match (mode, cores) {
-            (WaitMode::Poll, _) => Self::FOREVER,
-            (WaitMode::Auto, Cores::Own) => Self(time.max(us(constants.spin_alone_us))),
-            (WaitMode::Auto | WaitMode::Sleep, _) => Self(time),
-        }
-    }
-
-    /// The time for which a thread polls whose core others want.
-    pub fn oversubscribed(self) -> Self {
-        if self == Self::FOREVER { self } else { Self(Duration::ZERO) }
+        let time = us(constants.spin_us);
+        let usual = match (mode, cores) {
+            (WaitMode::Poll, _) => return Self::FOREVER,
+            // Those who want the core are ranks of the job, which yield it: with four ranks on two cores, an allreduce of
+            // 4 bytes over TCP took 37 us so, and 63 where waits slept at once.
+            (_, Cores::Shared) => return Self::of(us(constants.spin_shared_us)),
+            (WaitMode::Auto, Cores::Own) => time.max(us(constants.spin_alone_us)),
+            (WaitMode::Auto | WaitMode::Sleep, _) => time,
+        };
+        Self { usual, oversubscribed: Duration::ZERO }
     }
 }
 
@@ -78,9 +82,10 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// After a turn that found nothing at `now`: whether the thread polls on.
-    pub fn polls_on(&mut self, spin: Spin, now: Instant) -> bool {
-        now.duration_since(*self.since.get_or_insert(now)) < spin.0
+    /// After a turn that found nothing at `now`: whether the thread polls on, whose core others want or not.
+    pub fn polls_on(&mut self, spin: Spin, oversubscribed: bool, now: Instant) -> bool {
+        let time = if oversubscribed { spin.oversubscribed } else { spin.usual };
+        now.duration_since(*self.since.get_or_insert(now)) < time
     }
 
     /// When the thread looks next whether other ranks make another call; `None` before its first turn, and after ages.
@@ -106,9 +111,9 @@ mod tests {
     const BUILT_IN: &Constants = &Constants::BUILT_IN;
 
     /// When a thread sleeps that looks at the clock at these times, in µs.
-    fn sleeps_at(spin: Spin, turns: impl Iterator<Item = u64>) -> Option<u64> {
+    fn sleeps_at(spin: Spin, oversubscribed: bool, turns: impl Iterator<Item = u64>) -> Option<u64> {
         let (start, mut idle) = (Instant::now(), Idle::default());
-        turns.into_iter().find(|us| !idle.polls_on(spin, start + Duration::from_micros(*us)))
+        turns.into_iter().find(|us| !idle.polls_on(spin, oversubscribed, start + Duration::from_micros(*us)))
     }
 
     #[test]
@@ -125,30 +130,29 @@ mod tests {
     fn modes_differ_where_each_rank_has_a_core() {
         let [shared, usual, alone] = [50, 200, 100_000].map(Duration::from_micros);
         let spin = |mode, cores| Spin::new(mode, cores, BUILT_IN);
+        let oversubscribed = Duration::ZERO;
+        for mode in [WaitMode::Auto, WaitMode::Sleep] {
+            assert_eq!(spin(mode, Cores::Shared), Spin::of(shared));
+            assert_eq!(spin(mode, Cores::Unknown), Spin { usual, oversubscribed });
+        }
+        assert_eq!(spin(WaitMode::Auto, Cores::Own), Spin { usual: alone, oversubscribed });
+        assert_eq!(spin(WaitMode::Sleep, Cores::Own), Spin { usual, oversubscribed });
         for cores in [Cores::Own, Cores::Unknown, Cores::Shared] {
-            let time = if cores == Cores::Shared { shared } else { usual };
             assert_eq!(spin(WaitMode::Poll, cores), Spin::FOREVER);
-            assert_eq!(spin(WaitMode::Auto, cores), Spin(if cores == Cores::Own { alone } else { time }));
-            assert_eq!(spin(WaitMode::Sleep, cores), Spin(time));
         }
         let constants = Constants { spin_us: 300.0, spin_alone_us: 7.0, ..*BUILT_IN };
-        assert_eq!(Spin::new(WaitMode::Auto, Cores::Own, &constants), Spin::of(Duration::from_micros(300)));
+        let usual = Duration::from_micros(300);
+        assert_eq!(Spin::new(WaitMode::Auto, Cores::Own, &constants), Spin { usual, oversubscribed });
     }
 
     #[test]
     fn a_thread_polls_up_to_the_bound() {
         for us in [0, 200, 100_000] {
-            assert_eq!(sleeps_at(Spin::of(Duration::from_micros(us)), 0..), Some(us));
+            assert_eq!(sleeps_at(Spin::of(Duration::from_micros(us)), true, 0..), Some(us));
         }
-        assert_eq!(sleeps_at(Spin::FOREVER, (0..=20).map(|power| 1 << power)), None);
-    }
-
-    #[test]
-    fn where_others_want_the_core_only_a_wait_without_a_bound_polls() {
-        let spin = |mode| Spin::new(mode, Cores::Own, BUILT_IN).oversubscribed();
-        assert_eq!(sleeps_at(spin(WaitMode::Auto), 0..), Some(0));
-        assert_eq!(sleeps_at(spin(WaitMode::Sleep), 0..), Some(0));
-        assert_eq!(spin(WaitMode::Poll), Spin::FOREVER);
+        assert_eq!(sleeps_at(Spin::FOREVER, true, (0..=20).map(|power| 1 << power)), None);
+        let spin = Spin::new(WaitMode::Auto, Cores::Own, BUILT_IN);
+        assert_eq!([false, true].map(|oversubscribed| sleeps_at(spin, oversubscribed, 0..)), [Some(100_000), Some(0)]);
     }
 
     #[test]
@@ -157,7 +161,7 @@ mod tests {
         assert_eq!(idle.next_detection(), None);
         let mut detects = |us: u64| {
             let now = start + Duration::from_micros(us);
-            idle.polls_on(Spin::FOREVER, now);
+            idle.polls_on(Spin::FOREVER, false, now);
             idle.detects(now)
         };
         let at: Vec<u64> = (0..1000).map(|turn| turn * 100).filter(|us| detects(*us)).collect();
