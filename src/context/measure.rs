@@ -97,7 +97,7 @@ pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64
         for time in 0..times {
             let follows = match connected {
                 None => AGAIN,
-                Some(connected) => follows(index, time, connected, until, &best),
+                Some(connected) => follows(index, time, [connected, Instant::now(), until], &best),
             };
             from[0] = follows;
             let sent = Instant::now();
@@ -123,9 +123,10 @@ pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64
     measured(&best, overhead)
 }
 
-/// The first byte of the message of this size after `time` others of it.
-fn follows(index: usize, time: usize, connected: Instant, until: Instant, best: &[(usize, f64)]) -> u8 {
-    let (elapsed, left) = (connected.elapsed(), until.saturating_duration_since(connected));
+/// The first byte of the message of this size after `time` others of it: of ranks that were connected at the first of
+/// these times, at the second one, if the other end answers until the third one.
+fn follows(index: usize, time: usize, [connected, now, until]: [Instant; 3], best: &[(usize, f64)]) -> u8 {
+    let [elapsed, left] = [now, until].map(|time| time.saturating_duration_since(connected));
     let shortest = best.first().map_or(0.0, |shortest| shortest.1);
     // At most half of the time for which the other end answers.
     let budget = BUDGET.max(Duration::from_secs_f64(2.0 * shortest) * ROUND_TRIPS).min(left / 2);
@@ -209,11 +210,11 @@ mod tests {
     /// time.
     fn messages_on(latency: f64, bandwidth: f64) -> (Vec<usize>, f64) {
         let (mut counts, mut best, mut clock) = (vec![0; SCRIPT.len()], Vec::new(), 0.0);
-        let now = Instant::now();
+        let began = Instant::now();
         let (mut index, mut time) = (0, 1);
         loop {
-            let began = now.checked_sub(Duration::from_secs_f64(clock)).unwrap();
-            let follows = follows(index, time, began, began + Duration::from_secs(1), &best);
+            let times = [0.0, clock, 1.0].map(|time| began + Duration::from_secs_f64(time));
+            let follows = follows(index, time, times, &best);
             let half = latency + SCRIPT[index].0 as f64 / bandwidth;
             clock += 2.0 * half;
             counts[index] += 1;
@@ -244,11 +245,11 @@ mod tests {
             window += left;
             time + left as f64 / bandwidth
         };
-        let now = Instant::now();
+        let began = Instant::now();
         let (mut index, mut time) = (0, 1);
         loop {
-            let began = now.checked_sub(Duration::from_secs_f64(clock)).unwrap();
-            let follows = follows(index, time, began, began + Duration::from_secs(1), &best);
+            let times = [0.0, clock, 1.0].map(|time| began + Duration::from_secs_f64(time));
+            let follows = follows(index, time, times, &best);
             let took = half(SCRIPT[index].0);
             clock += 2.0 * took;
             match best.last_mut() {
@@ -291,7 +292,8 @@ mod tests {
         // Depends on how long bytes take, not messages; over a distant link on more time.
         let next = |extra| {
             let best = [(8, 2e-3), (8 << 10, 2e-3 + extra)];
-            follows(1, 2, Instant::now(), Instant::now() + Duration::from_secs(1), &best)
+            let began = Instant::now();
+            follows(1, 2, [began, began, began + Duration::from_secs(1)], &best)
         };
         assert_eq!((next(1.9e-3), next(2.1e-3)), (LARGER, LAST));
     }
