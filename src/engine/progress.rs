@@ -329,7 +329,7 @@ impl Engine {
             }
             // Another rank may wait for this core. If none does, this costs no more than the poll: two ranks that share
             // a core exchange 4 bytes in 12 µs with it, and in 22 µs if each keeps the core for 5 µs.
-            self.yield_now();
+            self.yield_in_wait();
             return guard;
         }
         // Without shared memory, the messages of a call say which it is.
@@ -374,7 +374,7 @@ impl Engine {
     /// Releases the lock for a moment, so that another thread can take it.
     fn give_way<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
         drop(guard);
-        self.yield_now();
+        self.yield_in_wait();
         self.lock_contended()
     }
 
@@ -419,8 +419,13 @@ impl Engine {
 
     /// Lets another thread have this core.
     pub fn yield_now(&self) {
-        let from = self.now();
         self.clock.yield_now();
+    }
+
+    /// Lets another thread have this core, and remembers how long that one had it.
+    pub fn yield_in_wait(&self) {
+        let from = self.now();
+        self.yield_now();
         self.oversubscription.yielded(from, self.now());
     }
 

@@ -146,7 +146,7 @@ impl SharedCall {
                 if now >= until || !engine.polls_on(idle, alone.spin, now) {
                     return Ok(false);
                 }
-                engine.yield_now();
+                engine.yield_in_wait();
             }
             drop(alone);
             let others = [Some(wait), self.call.slow_reader(work, wait)];
